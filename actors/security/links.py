@@ -72,7 +72,8 @@ def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
             problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its"
             " place, and read what passes",
             fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority"
-            " (sslrootcert=system where a public one signed it; in a URI: ?sslmode=verify-full&sslrootcert=FILE)",
+            " (sslrootcert=system where a public one signed it; in a URI: ?sslmode=verify-full&sslrootcert=FILE);"
+            " PGSSLMODE, PGSSLROOTCERT and service files do not count: Ray's processes, which connect, may have others",
         )
 
 

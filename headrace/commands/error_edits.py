@@ -20,6 +20,7 @@ import yaml
 
 from headrace.base.errors import ConfigError
 from headrace.console.exit_codes import DONE, FINDING
+from headrace.lcr.table_name import document_remark
 
 if TYPE_CHECKING:
     from headrace.console.output import Output
@@ -32,9 +33,7 @@ _EDITOR_CHARACTERS_MAX = 10_000  # a longer value is left out of the editor: nob
 _ABSENT = "(absent)"
 _NULL = "NULL"
 _YAML_NULL = "tag:yaml.org,2002:null"
-_HEADER = """\
-# Error transaction {number} of {apply}, row {position}: {command} {table}
-# {why}
+_HOW_TO_EDIT = """\
 # Change values and leave the editor; nothing is stored when nothing was changed. null is NULL, and every other value is
 # a text in quotes, as the database writes it. A line that is removed changes nothing.
 """
@@ -171,16 +170,24 @@ def _from_editor(
     for (kind, name), text in shown.items():
         if text is None or len(text) <= _EDITOR_CHARACTERS_MAX:
             document.setdefault(kind, {})[name] = text
-    header = _HEADER.format(
-        number=error["number"],
-        apply=error["apply"],
-        position=lcr.position,
-        command=lcr.command_type,
-        table=f"{lcr.object_owner}.{lcr.object_name}",
-        why=" ".join(str(error["message"]).split()),
-    )
-    text = header + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_style='"', width=10**6)
+    text = _document_text(error, lcr, document)
     return _read_edited(_edited_text(text), document)
+
+
+def _document_text(error: Mapping[str, Any], lcr: RowLcr, document: Mapping[str, Mapping[str, str | None]]) -> str:
+    """The document that the editor shows: comments on the row, then its values.
+
+    Args:
+        error: the error transaction, as it is listed.
+        lcr: the row LCR. Whoever owns its table chose the name, and what stood behind a line break in it would be read as a
+            value.
+        document: the values, by image and column.
+    """
+    table = f"{lcr.object_owner}.{lcr.object_name}"
+    row = f"Error transaction {error['number']} of {error['apply']}, row {lcr.position}: {lcr.command_type} {table}"
+    why = " ".join(str(error["message"]).split())
+    values = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_style='"', width=10**6)
+    return f"{document_remark(row)}\n{document_remark(why)}\n{_HOW_TO_EDIT}{values}"
 
 
 def _edited_text(text: str) -> str:

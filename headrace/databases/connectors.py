@@ -123,7 +123,7 @@ def hosts_of(dsn: str) -> tuple[str, ...]:
 def server_is_verified(dsn: str) -> bool:
     """Whether a connection proves by a certificate that the server is the right one.
 
-    Not where a service file alone says so, which is not looked at.
+    Not where a service file or a variable of the environment alone says so: they are not looked at.
 
     Raises:
         ConfigError: the connection string cannot be parsed.

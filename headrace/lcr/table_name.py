@@ -11,7 +11,18 @@ import re
 import shlex
 from typing import NamedTuple, Protocol
 
-__all__ = ["Named", "TableName", "argument", "flow_table", "flow_text", "literal", "quoted", "quoted_name", "remark"]
+__all__ = [
+    "Named",
+    "TableName",
+    "argument",
+    "document_remark",
+    "flow_table",
+    "flow_text",
+    "literal",
+    "quoted",
+    "quoted_name",
+    "remark",
+]
 
 # commands read such a part as it stands; with a hyphen first it would be an option
 _PLAIN = re.compile(r'[^\s."-][^\s."]*')
@@ -71,6 +82,16 @@ def remark(text: str) -> str:
         text: of any length; of names in it that have a line break, it shows `\n`.
     """
     return "-- " + text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def document_remark(text: str) -> str:
+    r"""What stands in a line of a document in YAML as its comment: names in it neither end the line nor make it unreadable.
+
+    Args:
+        text: of any length; each character that is not printed, such as the four line breaks that YAML knows beside
+            `\n`, is shown as Python writes it.
+    """
+    return "# " + "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def argument(table: Named) -> str:

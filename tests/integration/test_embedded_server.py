@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -278,6 +279,43 @@ def test_root_runs_the_server_as_an_unprivileged_user_without_a_name(folder: Pat
     assert owner != 0
     assert server.data_folder.stat().st_uid == owner
     assert server.data_folder.parent == folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
+@pytest.mark.parametrize("name", ["headrace.conf", "headrace.folder", "pg_hba.conf", "server.log", "postmaster.pid"])
+def test_a_link_that_a_superuser_of_the_server_makes_is_not_followed_by_root(folder: Path, name: str) -> None:
+    """Root starts the server, whose superuser can execute programs as the server's user in its data folder."""
+    target = folder.parent / "roots"
+    target.write_text("root's secret\n")
+    target.chmod(0o600)
+    server = EmbeddedServer(folder)
+    server.start()
+    server.stop()
+    access = (server.data_folder / "pg_hba.conf").read_text()
+    server.start()
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(f"COPY (SELECT 1) TO PROGRAM 'cp pg_hba.conf kept; ln -sf {target} {name}'")
+    facts = embedded.ServerFacts.read(folder)
+    assert facts is not None
+    if name == "postmaster.pid":  # the server sees it and stops by itself; root neither reads nor signals it
+        assert server.pid() is None
+        (server.data_folder / name).rename(server.data_folder / "link")
+        deadline = time.monotonic() + 90
+        while embedded._server_processes(server.data_folder):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    server.stop()
+    if name == "headrace.folder":  # written where the data are elsewhere
+        facts.note_owner(folder)
+    if name == "pg_hba.conf":  # written at the first start alone
+        embedded.write(server.data_folder / name, access, facts.user_number)
+    if name == "server.log":
+        assert "secret" not in embedded._tail(server.data_folder / name, 0)
+        (server.data_folder / name).unlink()
+    server.start()
+    assert _one(server, "SELECT 1") == 1
+    assert target.read_text() == "root's secret\n"
+    assert (target.stat().st_uid, stat.S_IMODE(target.stat().st_mode)) == (0, 0o600)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")

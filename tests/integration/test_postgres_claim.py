@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from actors.site.connection import claim_on, embedded_server
 from actors.source_database import DatabaseSite
-from headrace.base.errors import RunsElsewhere
+from headrace.base.errors import DatabaseUnavailable, RunsElsewhere
 from headrace.console.exit_codes import FINDING
 from headrace.console.output import exit_code_of
 from headrace.databases.postgres.claim import PostgresClaim, claim_name
@@ -69,6 +70,45 @@ def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(sour
         after.hold()
         with pytest.raises(RunsElsewhere, match="was started again"):
             before.hold()
+
+
+def test_a_lock_that_another_role_took_is_named_with_its_session_and_not_waited_for(
+    source_database: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever may connect can compute the number; nobody of ours holds it alone."""
+    monkeypatch.setattr("headrace.databases.postgres.claim._ENDED_TIMEOUT_S", 0.5)
+    first = claim(source_database, HERE)
+    with psycopg.connect(source_database, autocommit=True, application_name="a report") as user, closing(first):
+        user.execute("SELECT pg_advisory_lock(%s)", (first._shared_key,))
+        with pytest.raises(DatabaseUnavailable) as refused:
+            first.hold()
+        pid = user.info.backend_pid
+        assert f"session {pid} of role {user.info.user}, which calls itself 'a report'" in refused.value.message
+        assert f"SELECT pg_terminate_backend({pid})" in refused.value.hint
+        user.execute("SELECT pg_advisory_unlock_all()")
+        first.hold()
+
+
+def test_who_waits_for_the_shared_lock_alone_is_named_and_not_the_copy_that_runs(
+    source_database: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("headrace.databases.postgres.claim._ENDED_TIMEOUT_S", 0.5)
+    first, second = claim(source_database, HERE), claim(source_database, THERE)
+    with (
+        psycopg.connect(source_database, autocommit=True) as user,
+        psycopg.connect(source_database, autocommit=True) as observer,
+        closing(first),
+        closing(second),
+        ThreadPoolExecutor(max_workers=1) as pool,
+    ):
+        first.hold()
+        waiting = pool.submit(user.execute, "SELECT pg_advisory_lock(%s)", (first._shared_key,))
+        query = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"
+        wait_until("it waits", lambda: observer.execute(query, (user.info.backend_pid,)).fetchone() == (1,))
+        with pytest.raises(DatabaseUnavailable, match=f"session {user.info.backend_pid} "):
+            second.hold()
+        first.close()
+        waiting.result()
 
 
 def _end_sessions_of_claims(dsn: str) -> None:

@@ -396,6 +396,27 @@ def test_a_users_transaction_is_tagged_by_its_first_call_until_it_ends_or_a_save
     assert tags == [Tag(value=b"\x0b"), None, None, Tag(value=b"\x0d\x00")]
 
 
+def test_messages_of_other_programs_are_not_in_the_stream_and_their_transactions_are(
+    any_site: tuple[Site, bool],
+) -> None:
+    """Any role that may connect can write a message of up to 1 GB."""
+    site, force_libpq = any_site
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.prepare()
+    reading = site.open(force_libpq=force_libpq)
+    with psycopg.connect(site.dsn, autocommit=True) as session:
+        for prefix in ("other", "headrace.track"):
+            with session.transaction():
+                session.execute("INSERT INTO t SELECT count(*) FROM t")
+                session.execute("SELECT pg_logical_emit_message(true, %s, repeat('x', 20000000))", (prefix,))
+                session.execute("INSERT INTO t SELECT count(*) FROM t")
+            session.execute("SELECT pg_logical_emit_message(false, %s, repeat('x', 20000000))", (prefix,))
+            session.execute("SELECT pg_logical_emit_message(true, %s, repeat('x', 20000000))", (prefix,))
+    reading.through(site.mark())
+    assert [len(t.rows) for t in reading.transactions if t.rows] == [2, 2]
+    assert len(reading.data) < 100_000
+
+
 @pytest.mark.parametrize(
     ("statements", "error"),
     [

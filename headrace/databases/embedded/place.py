@@ -6,13 +6,16 @@ that user can reach anyway: no user is created and no folder's permissions are w
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import importlib.util
 import json
 import os
 import pwd
+import secrets
 import shutil
+import stat
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -33,7 +36,9 @@ __all__ = [
     "ServerFacts",
     "client_binary",
     "give",
+    "give_all",
     "name_of_data",
+    "read",
     "run",
     "write",
 ]
@@ -53,6 +58,9 @@ _INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
 # User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
 _SPARE_USER_NUMBERS = range(65521, 65534)
 OUTPUT_BYTES_MAX = 2000  # of a program that failed, shown
+# Of a file that the server's user may have written: `postmaster.pid` and the two of ours name a path or two, 4 KiB each
+# at most, and a sparse file of a terabyte must not fill the memory of root.
+_READ_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class ServerFacts:
     def read(cls, folder: Path) -> Self | None:
         """What a server's folder says; None: it was never started, or its folder is not there."""
         try:
-            return cls(**json.loads((folder / _FILE).read_text(encoding="utf-8")))
+            return cls(**json.loads(read(folder / _FILE)))
         except FileNotFoundError:
             return None
 
@@ -141,7 +149,7 @@ class ServerFacts:
         if data.parent == folder:
             return folder
         try:
-            return Path((data / _OWNER).read_text(encoding="utf-8").removesuffix("\n"))
+            return Path(read(data / _OWNER).removesuffix("\n"))
         except FileNotFoundError:
             return folder if data.name == name_of_data(folder) else None
 
@@ -157,7 +165,7 @@ class ServerFacts:
     def _is_of(self, folder: Path) -> bool:
         try:
             other = self.read(folder)
-        except (TypeError, ValueError):  # it has something else there
+        except (TypeError, ValueError):  # it has something else there; the data name it, so it can be anything
             return False
         return other is not None and other.data == self.data
 
@@ -347,14 +355,78 @@ def give(path: Path, user_number: int) -> None:
         os.chown(path, user_number, user_number, follow_symlinks=False)
 
 
-def write(path: Path, text: str, user_number: int) -> None:
-    """Write a file that only the server's user can read.
+def give_all(folder: Path, user_number: int, *, of: int) -> None:
+    """Make a folder and everything below it the server's user's; nothing is done unless we are root.
+
+    Its user may write below it at this moment. So no link is followed, not even in the middle of a path, and a hard
+    link to another user's file stays that user's.
 
     Args:
-        path: in a folder that exists; a file of that name is overwritten.
+        folder: of a server that does not run, in a folder that only root can write.
+        user_number: as in `give`.
+        of: the user who made it.
+    """
+    if os.geteuid() != 0:
+        return
+    for _, folders, files, descriptor in os.fwalk(folder):
+        for name in (*folders, *files):
+            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == of:
+                os.chown(name, user_number, user_number, dir_fd=descriptor, follow_symlinks=False)
+    give(folder, user_number)
+
+
+def write(path: Path, text: str, user_number: int) -> None:
+    """Replace a file by one that only the server's user can read.
+
+    The folder can be the server's user's, who may have put a link under any name in it, and root would write where the
+    link leads. So the text goes into a new file under a name that nobody can guess, whose owner and mode are set by
+    its descriptor, and the rename replaces a link instead of following it.
+
+    Args:
+        path: in a folder that exists; a file of that name is replaced.
         text: all of its content, written as UTF-8.
         user_number: of the server's user, see `give`.
+
+    Raises:
+        OSError: it could not be written; what was there stays.
     """
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)
-    give(path, user_number)
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(descriptor, 0o600)  # the umask may have taken the owner's bits
+            if os.geteuid() == 0:
+                os.fchown(descriptor, user_number, user_number)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path, *, start: int = 0) -> str:
+    """Read the text of a small file, or the end of a log, that the server's user may have replaced by anything.
+
+    A link is refused: root would show what it leads to. So is what is no file: a pipe would hold root up for ever.
+
+    Args:
+        path: of the file.
+        start: where to begin, bytes; the last `_READ_BYTES_MAX` behind it are read.
+
+    Raises:
+        FileNotFoundError: there is no file, or something else is in its place.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link; a socket, or a device without one
+            raise FileNotFoundError(errno.ENOENT, "no regular file", str(path)) from error
+        raise
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+        at = max(start, facts.st_size - _READ_BYTES_MAX)
+        return os.pread(descriptor, _READ_BYTES_MAX, at).decode("utf-8", "replace")
+    finally:
+        os.close(descriptor)

@@ -56,6 +56,8 @@ from headrace.databases.embedded.place import (
     ServerFacts,
     client_binary,
     give,
+    give_all,
+    read,
     run,
     write,
 )
@@ -340,11 +342,15 @@ class EmbeddedServer:
             what=f"{self.name}: initdb",
         )
         self._set_password(place.program("postgres"), data, named_user)
-        for path in [data, *data.rglob("*")]:
-            give(path, place.user_number)
+        # As the user who made the file: root would append wherever a link leads.
+        run(
+            ["/bin/sh", "-c", 'cat >> "$1"', "sh", str(data / "postgresql.conf")],
+            user_number=named_user,
+            what=f"{self.name}: including headrace.conf",
+            stdin="\ninclude_if_exists = 'headrace.conf'\n",
+        )
+        give_all(data, place.user_number, of=named_user)
         write(data / "pg_hba.conf", _ACCESS, place.user_number)
-        with (data / "postgresql.conf").open("a", encoding="utf-8") as main:
-            main.write("\ninclude_if_exists = 'headrace.conf'\n")
         data.rename(final)
         recorded = INSIDE if final.parent == self.folder else str(final)
         facts = ServerFacts(version=self.version, port=_free_port(), data=recorded, user_number=place.user_number)
@@ -403,9 +409,10 @@ class EmbeddedServer:
             facts.save(self.folder)
         write(data / "headrace.conf", self._configuration(facts.port), facts.user_number)
         log = data / _LOG
-        if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
+        started_at = _size(log)
+        if started_at > _LOG_BYTES_MAX:
             log.replace(data / f"{_LOG}.old")
-        started_at = log.stat().st_size if log.exists() else 0
+            started_at = 0
         command = [
             place.program("pg_ctl"),
             "start",
@@ -468,16 +475,25 @@ class EmbeddedServer:
 def _postmaster(data: Path) -> int | None:
     """The live postmaster of `data`; a recycled process id does not fool it."""
     try:
-        pid = int((data / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0])
+        pid = int(read(data / "postmaster.pid").split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
-    return pid if _works_in(pid, data) else None
+    # 0 and less: groups of processes to `kill`; a single-user server writes its own number with a minus
+    return pid if pid > 0 and _works_in(pid, data) else None
 
 
 def _works_in(pid: int, data: Path) -> bool:
+    """Whether a process is the server's: its user's, in the data folder.
+
+    The server's user writes `postmaster.pid`: it must not name a shell that root opened in that folder.
+    """
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == data.resolve()
+        return (
+            process.status() != psutil.STATUS_ZOMBIE
+            and Path(process.cwd()) == data.resolve()
+            and process.uids().real == data.stat().st_uid
+        )
     except (psutil.Error, OSError):
         return False
 
@@ -535,8 +551,14 @@ def _quote_conninfo(value: str) -> str:
 
 def _tail(log: Path, start: int) -> str:
     try:
-        with log.open("rb") as file:
-            file.seek(start)
-            return file.read()[-OUTPUT_BYTES_MAX:].decode("utf-8", "replace").strip()
+        return read(log, start=start)[-OUTPUT_BYTES_MAX:].strip()
     except OSError as error:
         return f"no log ({error})"
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, of a link its own; 0: it is not there."""
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0

@@ -38,6 +38,7 @@ from typing import Any
 import psycopg
 
 from headrace.base.errors import DatabaseUnavailable, RunsElsewhere
+from headrace.databases.postgres.advisory_locks import held_by_another
 from headrace.databases.postgres.connection import connect, translated
 
 __all__ = ["PostgresClaim", "claim_name"]
@@ -133,13 +134,14 @@ class PostgresClaim:
 
     def _take(self, connection: psycopg.Connection[Any], *, take_over: bool, spares_own: bool) -> None:
         deadline = time.monotonic() + _ENDED_TIMEOUT_S
-        # nobody has it alone: it does not wait
-        connection.execute(f"{self._comment} SELECT pg_catalog.pg_advisory_lock_shared({self._shared_key})".encode())
+        # Nobody of ours has it alone. Another role can, as it can compute the number.
+        while not self._tries(connection, f"pg_try_advisory_lock_shared({self._shared_key})"):
+            if time.monotonic() > deadline:
+                what = f"all copies of topology {self._topology}"
+                raise held_by_another(connection, self._shared_key, what=what, shared=True)
+            time.sleep(_POLL_S)
         while True:
-            row = connection.execute(
-                f"{self._comment} SELECT pg_catalog.pg_try_advisory_lock({self._key})".encode()
-            ).fetchone()
-            is_taken = row is not None and row[0]
+            is_taken = self._tries(connection, f"pg_try_advisory_lock({self._key})")
             holder = next(iter(self._others(connection) if is_taken else self._holders(connection, self._key)), None)
             if is_taken and holder is None:
                 return
@@ -161,6 +163,11 @@ class PostgresClaim:
                     "the session that claimed the database before does not end", pid=holder[0] if holder else 0
                 )
             time.sleep(_POLL_S)
+
+    def _tries(self, connection: psycopg.Connection[Any], call: str) -> bool:
+        # This is a last statement, which shows who has the lock.
+        row = connection.execute(f"{self._comment} SELECT pg_catalog.{call}".encode()).fetchone()
+        return row is not None and bool(row[0])
 
     def _holders(self, connection: psycopg.Connection[Any], key: int) -> list[tuple[Any, ...]]:
         """Of an advisory lock: process id, last statement, address and role of each."""

@@ -214,17 +214,16 @@ def is_verified(dsn: str) -> bool:
     """Whether libpq refuses a server whose certificate its authority has not signed.
 
     `verify-ca` takes every server of that authority: enough where it signs for databases alone. With
-    `sslrootcert=system` libpq takes `verify-full` by itself. A service file is not read: what it says goes before the
-    variables of the environment, and behind the dsn.
+    `sslrootcert=system` libpq takes `verify-full` by itself. The dsn alone counts. Variables (`PGSSLMODE`) are those of
+    the shell that asks, and Ray's processes, which connect, have others. A service file is not read.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
     """
     given = connection_parameters(dsn)
-    variables = {} if _service(given) else os.environ
-    mode = given.get("sslmode") or variables.get("PGSSLMODE", "")
-    authority = given.get("sslrootcert") or variables.get("PGSSLROOTCERT", "")
-    return mode in {"verify-full", "verify-ca"} or (authority == "system" and not mode and not _service(given))
+    mode = given.get("sslmode") or ""
+    is_system = given.get("sslrootcert") == "system" and not mode and not _service(given)
+    return mode in {"verify-full", "verify-ca"} or is_system
 
 
 def connect(dsn: str, *, application_name: str, autocommit: bool = True, **parameters: str) -> psycopg.Connection[Any]:

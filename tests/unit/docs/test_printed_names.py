@@ -21,6 +21,9 @@ _STATEMENT = re.compile(
     r"SET LOCAL |COMMENT ON|DECLARE |PREPARE |EXECUTE |LOCK TABLE|FROM |ADD COLUMN|RENAME )"
 )
 _COMMENT = re.compile(r"(?:;\s*|\A)-- ")
+# In a document or a line of a shell; in a text for `format`, too.
+_DOCUMENT_COMMENT = re.compile(r"(?:\A|\s)# [^\n]*\Z")
+_FORMATTED_COMMENT = re.compile(r"^# .*(\{\w+\})", re.MULTILINE)
 _COMMAND = "headrace "
 _TABLE_OF_COMMAND = re.compile(r"headrace (?:copy|verify|explain|track) (?:FILE|\{\}) \Z")
 _QUOTING = frozenset(
@@ -94,6 +97,7 @@ _CONSTANT = "a constant of the sources"
 _QUOTED_BEFORE = "whoever calls it has quoted it"
 _PROSE = "a sentence: no statement is in it"
 _OF_SERVER = "the server prints it quoted"
+_SITE = "a site's name: small letters, digits and _ (`topology.file.models.valid_name`)"
 EXCEPTIONS = {
     "actors/source_database:_begin_as_source": "a folder below the site's, behind nothing that is run",
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
@@ -125,6 +129,8 @@ EXCEPTIONS = {
     "headrace/databases/postgres/compared/types:missing_alter": _OF_SERVER,
     "headrace/databases/postgres/destination/records/views:_of": _CONSTANT,
     "headrace/deployment/deployment:_remove_from_left": "the site, in the sentence; the slot is quoted",
+    "headrace/commands/certificates:make": _SITE,
+    "headrace/commands/certificates:show": _SITE,
     "headrace/commands/sequences:_line": "`SequencePosition.name` is quoted",
     "headrace/databases/sequence_collisions:collisions": "`SequencePosition.name` is quoted",
     "headrace/demo/load:_watch": _CONSTANT,
@@ -219,7 +225,7 @@ def _last_word(found: ast.expr) -> str:
 
 def unquoted(text: str) -> Iterator[tuple[str, int, str]]:
     """The function, line and expression of each name of a module that is printed as it is."""
-    if not (_STATEMENT.search(text) or _COMMAND in text):
+    if not (_STATEMENT.search(text) or _COMMAND in text or "# " in text):
         return
     pending: list[tuple[ast.AST, ast.FunctionDef | None]] = [(ast.parse(text), None)]
     for node, function in pending:
@@ -227,18 +233,21 @@ def unquoted(text: str) -> Iterator[tuple[str, int, str]]:
         pending += [(child, below) for child in ast.iter_child_nodes(node)]
         if isinstance(node, ast.JoinedStr):
             yield from ((function.name if function else "", node.lineno, each) for each in _unquoted_in(node, function))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = function.name if function else ""
+            yield from ((name, node.lineno, each) for each in _FORMATTED_COMMENT.findall(node.value))
 
 
 def _unquoted_in(node: ast.JoinedStr, function: ast.FunctionDef | None) -> Iterator[str]:
     whole = "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
     is_statement = _STATEMENT.search(whole) is not None
-    if not (is_statement or _COMMENT.search(whole) or _COMMAND in whole):
+    if not (is_statement or _COMMENT.search(whole) or _COMMAND in whole or "# " in whole):
         return
     names, before = Names(function), ""
     for each in node.values:
         if isinstance(each, ast.FormattedValue):
             is_table = _TABLE_OF_COMMAND.search(before) is not None
-            is_behind = _COMMENT.search(before) is not None
+            is_behind = _COMMENT.search(before) is not None or _DOCUMENT_COMMENT.search(before) is not None
             is_name = is_table or (is_statement and _last_word(each.value) in _RAW)
             if is_behind or (is_name and not names.is_quoted(each.value)):
                 yield ast.unparse(each.value)
@@ -274,6 +283,9 @@ def test_no_reason_is_kept_for_what_is_gone() -> None:
         "f\"SELECT pg_drop_replication_slot('{slot}')\"",
         'f"SELECT 1; -- unless {quote(name)} is one"',
         'f"then headrace copy FILE {table}"',
+        'f"# Error of {table}\\n"',
+        'f"{found.line}  # {name}"',
+        '"# Error of {table}".format(table=name)',
         "f\"GRANT {', '.join(each.name for each in found)} TO bob\"",
     ],
 )

@@ -47,6 +47,7 @@ from headrace.databases.ports import (
     TableShape,
 )
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
+from headrace.databases.postgres.advisory_locks import wait_transaction_lock
 from headrace.databases.postgres.catalog.destination_tables import describe_table, is_reserved
 from headrace.databases.postgres.catalog.partitions import rows_of_partition, without_children
 from headrace.databases.postgres.compared.columns import column_findings
@@ -77,6 +78,7 @@ from headrace.databases.postgres.destination.records.conflict_history import con
 from headrace.databases.postgres.destination.records.removal import may_use_schema, remove_origins, remove_rows
 from headrace.databases.postgres.destination.records.schema import (
     CLAIM_LOCK,
+    CLAIM_LOCK_TIMEOUT_S,
     HISTORY_FROM,
     MARKS_FROM,
     check_schema,
@@ -469,7 +471,7 @@ class PostgresDestination:
         with self._use("recording an instantiation") as connection, connection.transaction():
             if beside is not None:
                 # The next statement sees what everyone who had the lock before has committed.
-                connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
+                wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=CLAIM_LOCK_TIMEOUT_S)
                 if set(beside) != set(
                     other_copies(connection, topology, apply, instantiation.owner, instantiation.name)
                 ):

@@ -26,6 +26,7 @@ import psycopg
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, FencedError
 from headrace.databases.ports import ROWS_THERE, LogPositions
+from headrace.databases.postgres.advisory_locks import held_by_another
 from headrace.databases.postgres.catalog.partitions import members_below
 from headrace.databases.postgres.connection import translated
 from headrace.databases.postgres.origins import origin_name
@@ -343,7 +344,7 @@ def _take_exclusive_lock(
         what: whose sessions hold the lock, for messages.
 
     Raises:
-        DatabaseUnavailable: they do not end.
+        DatabaseUnavailable: they do not end, or another role has it; the message names the session.
     """
     high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
@@ -352,16 +353,19 @@ def _take_exclusive_lock(
         if found is not None and found[0]:
             return True
         if time.monotonic() > deadline:
-            raise DatabaseUnavailable(f"older sessions of {what} do not end", hint="look for them in pg_stat_activity")
-        done = connection.execute(
+            raise held_by_another(connection, key, what=what)
+        query = (
             f"WITH own AS MATERIALIZED ({own}), ended AS MATERIALIZED ("
             " SELECT pg_catalog.pg_terminate_backend(pid) FROM own, pg_catalog.pg_locks"
             " WHERE locktype = 'advisory' AND granted AND classid = %(high)s::oid AND objid = %(low)s::oid AND objsubid"
             " = 1 AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
             " AND pid <> pg_catalog.pg_backend_pid())"
-            " SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM ended)",
-            {**numbers, "high": high, "low": low},
-        ).fetchone()
+            " SELECT (SELECT count(*) FROM own), (SELECT count(*) FROM ended)"
+        )
+        try:
+            done = connection.execute(query.encode(), {**numbers, "high": high, "low": low}).fetchone()
+        except psycopg.errors.InsufficientPrivilege as error:  # it is no older session: another role has the lock
+            raise held_by_another(connection, key, what=what) from error
         if done is not None and done[0] == 0:
             return False
         time.sleep(_PREDECESSOR_POLL_S)

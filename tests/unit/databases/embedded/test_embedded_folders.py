@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import ConfigError, DatabaseError
-from headrace.databases.embedded.place import Place, name_of_data
+from headrace.databases.embedded.place import Place, give_all, name_of_data, read, write
 from headrace.databases.embedded.servers import EmbeddedServer
 
 
@@ -45,6 +45,8 @@ def initialized_by(monkeypatch: pytest.MonkeyPatch, parent: Path) -> None:
     """Let new data be made below this folder, by a program that writes their version."""
 
     def run(command: list[str], **_: object) -> None:
+        if "-D" not in command:
+            return
         (Path(command[command.index("-D") + 1]) / "PG_VERSION").write_text("18\n")
         (Path(command[command.index("-D") + 1]) / "postgresql.conf").touch()
 
@@ -200,3 +202,81 @@ def test_new_server_at_the_place_of_one_that_was_moved_does_not_take_its_data(
     assert new.data_folder != data
     assert (data / "PG_VERSION").exists()
     assert EmbeddedServer(tmp_path / "two").data_folder == data
+
+
+def test_a_link_in_the_data_folder_is_replaced_and_what_it_leads_to_stays(tmp_path: Path):
+    target, path = tmp_path / "target", tmp_path / "headrace.conf"
+    target.write_text("root's")
+    target.chmod(0o644)
+    path.symlink_to(target)
+    write(path, "port = 1\n", os.geteuid())
+    assert not path.is_symlink()
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("port = 1\n", 0o600)
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("root's", 0o644)
+    assert {each.name for each in tmp_path.iterdir()} == {"target", "headrace.conf"}, "nothing is left beside it"
+
+
+def test_a_hard_link_in_the_data_folder_is_replaced_and_its_file_stays(tmp_path: Path):
+    target, path = tmp_path / "target", tmp_path / "headrace.conf"
+    target.write_text("root's")
+    path.hardlink_to(target)
+    write(path, "port = 1\n", os.geteuid())
+    assert (path.read_text(), target.read_text()) == ("port = 1\n", "root's")
+
+
+def test_what_is_no_file_in_the_data_folder_is_not_read(tmp_path: Path):
+    (tmp_path / "secret").write_text("root's")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "pipe", "folder", "missing"):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / name)
+
+
+def test_the_end_of_a_large_file_is_read(tmp_path: Path):
+    with (tmp_path / "server.log").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"the end\n")
+    found = read(tmp_path / "server.log")
+    assert found.endswith("the end\n")
+    assert len(found) == 64 << 10
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "-5", "1" * 5000, "x"])
+def test_a_pid_file_names_no_group_of_processes(tmp_path: Path, number: str):
+    server = made(tmp_path / "a", "data")
+    (tmp_path / "a" / "data" / "postmaster.pid").write_text(f"{number}\n")
+    assert server.pid() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_another_user_below_the_data_folder_are_not_given_away(tmp_path: Path):
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    (data / "base").mkdir(parents=True)
+    outside.mkdir()
+    for path in (data / "base" / "1", outside / "roots", tmp_path / "roots"):
+        path.write_text("")
+    (data / "hard").hardlink_to(tmp_path / "roots")
+    (data / "soft").symlink_to(outside / "roots")
+    (data / "way").symlink_to(outside)
+    for path in (data, data / "base", data / "base" / "1"):
+        os.chown(path, 65534, 65534)
+    give_all(data, 65521, of=65534)
+    owners = {str(path.relative_to(tmp_path)): path.lstat().st_uid for path in tmp_path.rglob("*")}
+    assert {name for name, owner in owners.items() if owner == 65521} == {"data", "data/base", "data/base/1"}
+    assert owners["roots"] == owners["outside/roots"] == owners["data/hard"] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_pid_file_does_not_name_a_shell_of_root_in_the_data_folder(tmp_path: Path):
+    server = made(tmp_path / "a", "data")
+    data = tmp_path / "a" / "data"
+    os.chown(data, 65534, 65534)
+    with subprocess.Popen(["/bin/sleep", "60"], cwd=data) as shell:
+        (data / "postmaster.pid").write_text(f"{shell.pid}\n")
+        try:
+            assert server.pid() is None
+        finally:
+            shell.kill()

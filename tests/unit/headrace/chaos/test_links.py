@@ -82,13 +82,21 @@ def test_this_machine_and_servers_that_prove_themselves_are_no_finding(
     assert findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn) == {}
 
 
-def test_the_variables_of_libpq_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert findings_of(tmp_path, monkeypatch, FILE, A_DSN="host=db", PGSSLMODE="verify-full") == {}
-    assert "sites.a" in findings_of(
-        tmp_path, monkeypatch, FILE, A_DSN="host=db sslmode=disable", PGSSLMODE="verify-full"
-    )
-    # A service file, which is not read, goes before them.
-    assert "sites.a" in findings_of(tmp_path, monkeypatch, FILE, A_DSN="service=main", PGSSLMODE="verify-full")
+@pytest.mark.parametrize(
+    "dsn", ["host=db", "host=db sslmode=disable", "host=db sslmode=require", "service=main", "hostaddr=192.0.2.1"]
+)
+@pytest.mark.parametrize(
+    "variables", [{"PGSSLMODE": "verify-full"}, {"PGSSLROOTCERT": "system"}, {"PGSERVICE": "main"}]
+)
+def test_variables_of_the_shell_and_service_files_are_no_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str, variables: dict[str, str]
+):
+    """What connects are Ray's processes, which may have others."""
+    found = findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn, **variables)
+    assert "PGSSLMODE, PGSSLROOTCERT and service files do not count" in str(found["sites.a"])
+
+
+def test_a_service_of_the_shell_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "sites.a" in findings_of(tmp_path, monkeypatch, FILE, A_DSN="dbname=x", PGSERVICE="main")
 
 

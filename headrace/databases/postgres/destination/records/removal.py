@@ -16,8 +16,10 @@ from typing import Any
 
 import psycopg
 
+from headrace.databases.postgres.advisory_locks import wait_transaction_lock
 from headrace.databases.postgres.destination.records.schema import (
     PREPARE_LOCK,
+    PREPARE_LOCK_TIMEOUT_S,
     VERSIONS,
     missing_tables,
     schema_version,
@@ -57,7 +59,7 @@ def remove_rows(
     whose = "topology = %s" if apply is None else "topology = %s AND apply = %s"
     shown = whose.replace("%s", "'%s'") % parameters
     with connection.transaction():
-        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
+        wait_transaction_lock(connection, PREPARE_LOCK, what="the schema headrace", timeout_s=PREPARE_LOCK_TIMEOUT_S)
         there = _there(connection, ("apply_error", *_PARTS, *_TABLES, *_LATER))
         for part in _PARTS if "apply_error" in there else ():
             if part not in there:

@@ -47,6 +47,7 @@ from psycopg.abc import Query
 
 from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError
 from headrace.databases.ports.operator import AS_ADMIN
+from headrace.databases.postgres.advisory_locks import wait_transaction_lock
 from headrace.databases.postgres.connection import translated
 from headrace.databases.postgres.destination.records.views import statements as view_statements
 from headrace.databases.postgres.destination.row_times.noted_sets import SCHEMA as NOTED_SETS
@@ -55,9 +56,11 @@ from headrace.databases.postgres.destination.writing.row_changes import SCHEMA a
 
 __all__ = [
     "CLAIM_LOCK",
+    "CLAIM_LOCK_TIMEOUT_S",
     "HISTORY_FROM",
     "MARKS_FROM",
     "PREPARE_LOCK",
+    "PREPARE_LOCK_TIMEOUT_S",
     "SCHEMA",
     "VERSION",
     "VERSIONS",
@@ -72,9 +75,12 @@ _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\
 
 # "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
 PREPARE_LOCK = 0x68656164_72616365
+# Two `up`s at once wait for each other. An upgrade of the schema takes seconds where error queues are large.
+PREPARE_LOCK_TIMEOUT_S = 60.0
 # Held while a table is claimed for a copy (`record_instantiation` with `beside`): a moment each, whatever the table.
 # "claims" behind "he".
 CLAIM_LOCK = 0x6865636C_61696D73
+CLAIM_LOCK_TIMEOUT_S = 15.0  # dozens of apply processes that claim at once, each behind a slow commit
 
 _VERSION_1 = (
     "CREATE SCHEMA IF NOT EXISTS headrace",
@@ -388,10 +394,11 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
 
     Raises:
         DatabaseError: the role may not create it, or a newer Headrace made it.
+        DatabaseUnavailable: another session keeps the schema locked.
     """
     run: list[str] = []
     with translated("preparing the schema headrace"), connection.transaction():
-        connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (PREPARE_LOCK,))
+        wait_transaction_lock(connection, PREPARE_LOCK, what="the schema headrace", timeout_s=PREPARE_LOCK_TIMEOUT_S)
         version = schema_version(connection)
         if version > VERSION:
             raise DatabaseError(

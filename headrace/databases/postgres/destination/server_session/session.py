@@ -63,6 +63,7 @@ from headrace.databases.ports import (
     TruncatedTable,
     Write,
 )
+from headrace.databases.postgres.advisory_locks import held_by_another
 from headrace.databases.postgres.catalog.partitions import files_of
 from headrace.databases.postgres.connection import connect, translated
 from headrace.databases.postgres.copying.table_copy import copy_in, has_rows
@@ -487,8 +488,10 @@ def _settle(connection: psycopg.Connection[Any], identity: SessionIdentity) -> b
     connection.execute(SETTLE, ([*_SETTINGS, *KEPT], [*_SETTINGS.values(), *(None for _ in KEPT)]))
     commit_durably(connection)
     claim(connection, identity)
-    connection.execute(
-        "SELECT pg_catalog.pg_advisory_lock_shared(%s)", (apply_lock_key(identity.topology, identity.apply),)
-    )
+    key = apply_lock_key(identity.topology, identity.apply)
+    try:
+        connection.execute("SELECT pg_catalog.pg_advisory_lock_shared(%s)", (key,))
+    except psycopg.errors.LockNotAvailable as error:
+        raise held_by_another(connection, key, what=f"apply process {identity.apply}", shared=True) from error
     take_server_lock(connection, identity)
     return take_origin(connection, identity)

@@ -6,6 +6,8 @@ of positions before a pgoutput message (protocol version 1), or 'k' for a keepal
 Kernels keep their place in an int64 state array, so that they can stop for what Python does better (table
 descriptions, new origins, messages) and go on. Counters move at the end of a message only: whatever stops a kernel
 inside a message leaves the state at its beginning.
+
+Longer than 500 lines: both kernels read the same frames.
 """
 # ruff: noqa: SIM109, SIM110 - `in` and `all` over tuples are loops to numba
 
@@ -20,6 +22,8 @@ __all__ = [
     "BROKEN",
     "FULL",
     "MESSAGE",
+    "MESSAGE_CONTENT_MAX",
+    "MESSAGE_HEAD_BYTES",
     "ORIGIN",
     "RELATION",
     "SCAN_STATE_SIZE",
@@ -73,7 +77,8 @@ SCAN_TRUNCATES = 9  # 1: a TRUNCATE is in the taken data
 SCAN_TRANSACTION = 10  # number of the transaction that began last; kept from call to call
 SCAN_DESCRIBERS = 11  # number of `describers`
 SCAN_COMMITTED = 12  # number of the transaction of the last commit; 0: none
-SCAN_STATE_SIZE = 13
+SCAN_SKIP = 13  # bytes still to come of a message that is left out; kept from call to call
+SCAN_STATE_SIZE = 14
 
 MORE = 0  # nothing, or part of a frame
 OTHER = 1  # a message of another kind: an error, a notice, the end of the stream
@@ -100,6 +105,15 @@ _VALUE_NULL, _VALUE_UNCHANGED, _VALUE_TEXT, _VALUE_BINARY = ord("n"), ord("u"), 
 # Only these logical messages are ours; others are skipped without leaving the kernel.
 _PREFIX = np.frombuffer(b"headrace", np.uint8)
 
+# Any role that may connect to a source can write logical messages of up to 1 GB. So the reader takes those of ours
+# alone, and no more of their content than this: a marker of chaos tests has 4,096 bytes, a tag 2,000, a label 200. What
+# is cut stays too long to be a tag.
+MESSAGE_CONTENT_MAX = 8192
+_PREFIX_BYTES_MAX = 32  # the longest of ours is "headrace.marker"
+_PREFIX_AT = 40  # in a frame: 'd', length, 'w' and its positions, 'M', flags, position
+MESSAGE_HEAD_BYTES = _PREFIX_AT + _PREFIX_BYTES_MAX + 5 + MESSAGE_CONTENT_MAX
+"""With so many bytes of a logical message's frame `scan` knows what to keep of it, and has it."""
+
 
 @njit(cache=True, inline="always")
 def _u16(b, i):
@@ -116,9 +130,52 @@ def _i64(b, i):
     return (_u32(b, i) << 32) | _u32(b, i + 4)
 
 
+@njit(cache=True, inline="always")
+def _put_u32(b, i, number):
+    for k in range(4):
+        b[i + k] = (number >> (24 - 8 * k)) & 0xFF
+
+
+@njit(cache=True)
+def _kept_message_end(b, i, end, filled):
+    """Where that part of a logical message's frame ends which is kept.
+
+    Args:
+        b: uint8.
+        i, end: of the frame, with 'M' in it.
+        filled: end of the bytes that came.
+
+    Returns:
+        `end`: all of it; less: `MESSAGE_CONTENT_MAX` bytes of its content; 0: nothing, it is not ours; -1: more of it
+        must come first.
+    """
+    unknown = np.int64(-1) if end > filled else end  # the decoder refuses a message that ends too early
+    came = min(end, filled)
+    at = i + _PREFIX_AT
+    for k in range(_PREFIX.shape[0]):
+        if at + k >= came:
+            return unknown
+        if b[at + k] != _PREFIX[k]:
+            return np.int64(0)
+    while at < came and b[at] != 0:
+        at += 1
+        if at - i - _PREFIX_AT > _PREFIX_BYTES_MAX:
+            return np.int64(0)
+    content = at + 5
+    if content > came:
+        return unknown
+    if _u32(b, at + 1) <= MESSAGE_CONTENT_MAX or content + MESSAGE_CONTENT_MAX > came:
+        return unknown
+    return content + MESSAGE_CONTENT_MAX
+
+
 @njit(cache=True)
 def scan(buffer, start, filled, state, objects, describers):
     """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving what follows over them.
+
+    Logical messages that are not ours are dropped in the same way, and long ones of ours are cut, before they have come
+    to their end: no buffer has to hold them, and redo does not get them. Nothing is counted by them: a transaction of
+    such messages alone is one without rows.
 
     Names of types ('Y') are only taken together with the table description after them, so that no reader of the
     data finds one without the other.
@@ -139,13 +196,29 @@ def scan(buffer, start, filled, state, objects, describers):
     commit_end, found, told = state[SCAN_COMMIT_END], state[SCAN_OBJECTS], state[SCAN_TOLD]
     wants_answer, follows = state[SCAN_WANTS_ANSWER], MORE
     transaction, described = state[SCAN_TRANSACTION], state[SCAN_DESCRIBERS]
-    i, kept = start, start
+    i, kept = start + min(state[SCAN_SKIP], filled - start), start
+    state[SCAN_SKIP] -= i - start
     types_at, types_kept = np.int64(-1), np.int64(-1)
     while i + 5 <= filled:
         if buffer[i] != _D:
             follows = OTHER
             break
         end = i + 1 + _u32(buffer, i + 1)
+        if end - i > 30 and filled - i > 30 and buffer[i + 5] == _W and buffer[i + 30] == _M:
+            kept_end = _kept_message_end(buffer, i, end, filled)
+            if kept_end < 0:
+                break
+            if kept_end != end:
+                types_at = -1
+                if kept_end > 0:
+                    _put_u32(buffer, i + 1, kept_end - i - 1)
+                    _put_u32(buffer, kept_end - MESSAGE_CONTENT_MAX - 4, MESSAGE_CONTENT_MAX)
+                    for k in range(kept_end - i):
+                        buffer[kept + k] = buffer[i + k]
+                    kept += kept_end - i
+                state[SCAN_SKIP] = max(0, end - filled)
+                i = min(end, filled)
+                continue
         if end > filled:
             break
         kind = buffer[i + 5] if end > i + 5 else np.uint8(0)

@@ -154,6 +154,9 @@ class PostgresLogStream:
                 return chunk
             if self._ended is not None:
                 raise self._ended
+            # A gigabyte that is left out takes long over a slow network, and is no chunk.
+            if self._state[kernels.SCAN_SKIP] and self._monotonic() >= deadline:
+                return None
             if not self._receive(deadline):
                 return None
 
@@ -200,10 +203,12 @@ class PostgresLogStream:
             self._ended = end_of_stream(frame)
             if self._ended is not None:
                 return
-        # A message larger than the buffer needs one that holds it.
+        # A message larger than the buffer needs one that holds it; a large one may turn out to be left out.
         length = self._frame_length()
         if length > MESSAGE_BYTES_MAX:
             self._ended = ProtocolError("a message of the source's log stream is longer than any can be")
+        elif buffer.filled - buffer.taken < kernels.MESSAGE_HEAD_BYTES:
+            buffer.reserve(buffer.taken + min(length, kernels.MESSAGE_HEAD_BYTES))
         else:
             buffer.reserve(buffer.taken + length)
         # The scan stopped because it could name no more tables: the rest waits for the next chunk.
@@ -236,7 +241,7 @@ class PostgresLogStream:
         )
         self._told_scn = max(self._told_scn, end_scn)
         self._news_at, self._reminders = self._monotonic(), 0
-        kept = [kernels.SCAN_OPEN, kernels.SCAN_TOLD, kernels.SCAN_TRANSACTION]
+        kept = [kernels.SCAN_OPEN, kernels.SCAN_TOLD, kernels.SCAN_TRANSACTION, kernels.SCAN_SKIP]
         keep = state[kept]
         state[:] = 0
         state[kept] = keep

@@ -34,6 +34,7 @@ from headrace.databases.postgres.connection import (
     translated,
     without_values,
 )
+from headrace.databases.postgres.source.log_stream import pgoutput_kernels as kernels
 
 __all__ = [
     "GULP_BYTES",
@@ -201,7 +202,10 @@ class LibpqWire:
                     self._end(buffer)
                     return False
                 came = True
-                buffer.append(b"d", _LENGTH.pack(count + 4), bytes(data))
+                # 'w', its positions, then 'M': `scan` keeps nothing that is behind these bytes
+                if count > kernels.MESSAGE_HEAD_BYTES and data[0] == ord("w") and data[25] == ord("M"):
+                    count = kernels.MESSAGE_HEAD_BYTES
+                buffer.append(b"d", _LENGTH.pack(count + 4), bytes(data[:count]))
             return True
 
     def _end(self, buffer: Buffer) -> None:

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ProtocolError
+from headrace.chaos.faults import _REDO_ROOM_BYTES
 from headrace.databases.ports import DecodedChunk, StreamOptions
-from headrace.databases.postgres.origins import tag_of_origin
+from headrace.databases.postgres.origins import TAG_PREFIX, tag_of_origin
+from headrace.databases.postgres.source.database import MARKER_PREFIX
 from headrace.databases.postgres.source.log_stream import pgoutput_kernels as k
 from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.lcr.batch import Command, OldImage, content_version
-from headrace.lcr.tags import Tag
+from headrace.lcr.tags import TAG_BYTES_MAX, Tag
+from headrace.lcr.tracking import LABEL_BYTES_MAX, TRACK_PREFIX, label_of_message
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from tests.support import pgoutput_messages as pg
 from tests.support.seeds import scaled
@@ -640,6 +643,114 @@ def test_scan_takes_whole_frames_and_drops_keepalives() -> None:
     assert (found[k.SCAN_WANTS_ANSWER], found[k.SCAN_FOLLOWS]) == (1, k.MORE)
 
 
+def long_message(prefix: str, length: int, *, transactional: bool = True) -> bytes:
+    return pg.frame(pg.message(prefix, b"x" * length, transactional=transactional))
+
+
+@pytest.mark.parametrize("prefix", ["", "other", "head", "headrac", "headrace" + "x" * 33])
+@pytest.mark.parametrize("length", [0, 100, 1 << 20])
+@pytest.mark.parametrize("transactional", [True, False])
+def test_scan_drops_messages_of_others_and_counts_the_same_as_without_them(
+    prefix: str, length: int, transactional: bool
+) -> None:
+    """Counts, positions and the ends of transactions do not depend on a message that redo does not get."""
+    other = long_message(prefix, length, transactional=transactional)
+    frames = [
+        pg.frame(message)
+        for message in (
+            pg.begin(90, 1),
+            pg.relation(5, "s", "t", COLUMNS),
+            pg.insert(5, [b"1", b"2"]),
+            pg.commit(90, 98),
+            pg.begin(100, 2),
+            pg.commit(100, 108),
+            pg.begin(110, 3),
+        )
+    ]
+    expected = scanned(b"".join(frames))
+    found = scanned(b"".join([other, *(frame + other for frame in frames)]))
+    assert (found.kept, found.objects, found.describers) == (expected.kept, expected.objects, expected.describers)
+    assert found.state == expected.state
+    assert decode(found.kept).commit_scn.tolist() == [98, 108, 0]
+
+
+def test_a_message_that_is_dropped_is_not_waited_for() -> None:
+    """The next bytes of it are skipped as they come, whatever transaction they are in."""
+    begun, message = pg.stream(pg.begin(90, 1)), long_message("other", 1 << 20)
+    found = scanned(begun + message[:100])
+    assert (found.at, found.kept) == (len(begun) + 100, begun)
+    assert found[k.SCAN_SKIP] == len(message) - 100
+    # Nothing of it is known before its prefix is.
+    assert scanned(begun + message[:35]).at == len(begun)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "length", "kept"),
+    [("headrace.marker", 4096, 4096), ("headrace.tag", 8192, 8192), ("headrace.track", 8193, 8192)],
+)
+def test_scan_keeps_a_message_of_ours_up_to_a_bound(prefix: str, length: int, kept: int) -> None:
+    begun, ended = pg.stream(pg.begin(90, 1)), pg.stream(pg.commit(90, 98))
+    found = scanned(pg.keepalive(1) + begun + long_message(prefix, length) + ended)
+    assert found.kept == begun + long_message(prefix, kept) + ended
+    assert found[k.SCAN_COMMIT_END] == len(found.kept)
+
+
+def test_a_message_of_ours_that_is_cut_says_the_same() -> None:
+    """A tag that is too long stays an empty one, which is never NULL; a label is its beginning."""
+    data = pg.stream(
+        pg.begin(90, 1),
+        pg.message("headrace.tag", b"t" * 100_000),
+        pg.message("headrace.track", b"l" * 100_000),
+        pg.insert(5, [b"1"]),
+        pg.commit(90, 98),
+    )
+    kept = scanned(data).kept
+    assert len(kept) < 20_000
+    chunk = decode(kept)
+    assert chunk.tags[chunk.tag[0]] == Tag(value=b"")
+    [(_, prefix, content)] = chunk.messages
+    assert (prefix, label_of_message(content)) == ("headrace.track", label_of_message(b"l" * 100_000))
+
+
+def test_the_bound_on_messages_is_above_what_ours_have() -> None:
+    longest = max((TAG_PREFIX, TRACK_PREFIX, MARKER_PREFIX), key=len)
+    assert len(pg.frame(pg.message(longest, b""))) <= k.MESSAGE_HEAD_BYTES - k.MESSAGE_CONTENT_MAX
+    assert max(TAG_BYTES_MAX, LABEL_BYTES_MAX, _REDO_ROOM_BYTES) < k.MESSAGE_CONTENT_MAX
+
+
+@pytest.mark.seeded
+@hypothesis.given(seed=st.integers(0, 2**32))
+def test_scanning_piece_by_piece_keeps_the_same_of_long_messages(seed: int) -> None:
+    random_ = random.Random(seed)
+    frames = [
+        random_.choice([pg.frame(pg.insert(5, [b"1"])), pg.keepalive(7)])
+        if random_.random() < 0.5
+        else long_message(
+            random_.choice(["headrace.tag", "headrace.track", "other"]), random_.choice([10, 8192, 8193, 30_000])
+        )
+        for _ in range(random_.randint(1, 8))
+    ]
+    data = b"".join(frames)
+    expected = scanned(data)
+    buffer = np.zeros(len(data) + 1, np.uint8)
+    state, found, describers = (np.zeros(size, np.int64) for size in (k.SCAN_STATE_SIZE, 100, 100))
+    taken = filled = came = 0
+    while came < len(data):
+        piece = data[came : came + random_.choice([1, 40, 5000, 20_000])]
+        came += len(piece)
+        buffer[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+        filled += len(piece)
+        at = int(k.scan(buffer, taken, filled, state, found, describers))
+        taken = int(state[k.SCAN_KEPT])
+        # Never more than the beginning of one message is held that may be dropped or cut.
+        assert filled - at <= k.MESSAGE_HEAD_BYTES
+        rest = buffer[at:filled].copy()
+        buffer[taken : taken + len(rest)] = rest
+        filled = taken + len(rest)
+    assert buffer[:taken].tobytes() == expected.kept
+    assert state[k.SCAN_SKIP] == 0
+
+
 def test_commit_end_is_where_the_last_transaction_ends_in_the_taken_data() -> None:
     done, begun = pg.stream(pg.begin(90, 1), pg.commit(90, 98)), pg.stream(pg.begin(110, 2), pg.insert(5, [b"1"]))
     found = scanned(pg.keepalive(1) + done + begun)
@@ -679,19 +790,25 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
     random_ = random.Random(seed)
     frames: list[bytes] = []
     for _ in range(random_.randint(1, 12)):
-        kind = random_.choice("YYRIk")
+        kind = random_.choice("YYRIkMm")
         if kind == "Y":
             frames.append(pg.frame(pg.type_name(20_000, "s", "x" * random_.randint(0, 30))))
         elif kind == "R":
             frames.append(pg.frame(pg.relation(5, "s", "t", COLUMNS)))
         elif kind == "I":
             frames.append(pg.frame(pg.insert(5, [b"1"])))
+        elif kind == "M":
+            frames.append(pg.frame(pg.message("headrace.tag", b"x" * random_.randint(0, 30))))
+        elif kind == "m":
+            prefix = random_.choice(["", "other", "headrac", "headrace" + "x" * 30])
+            frames.append(pg.frame(pg.message(prefix, b"x" * random_.randint(0, 200))))
         else:
             frames.append(pg.keepalive(7))
     data = b"".join(frames)
     expected = [f for f in frames if f[5:6] == b"w"]
     while expected and expected[-1][30:31] == b"Y":
         expected.pop()
+    expected = [f for f in expected if f[30:31] != b"M" or b"headrace.tag\0" in f]
     buffer = np.zeros(len(data) + 1, np.uint8)
     state, found, describers = (np.zeros(size, np.int64) for size in (k.SCAN_STATE_SIZE, 100, 100))
     taken = filled = 0
@@ -707,7 +824,9 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
         buffer[taken : taken + len(rest)] = rest
         filled = taken + len(rest)
         last = max((i for i in range(len(frames)) if sum(map(len, frames[: i + 1])) <= came), default=-1)
-        if last >= 0 and frames[last][30:31] == b"Y" and frames[last][5:6] == b"w":
+        # A message between them, which no server sends, is known before it is whole.
+        is_last = frames[last + 1 : last + 2] and frames[last + 1][30:31] != b"M"
+        if last >= 0 and is_last and frames[last][30:31] == b"Y" and frames[last][5:6] == b"w":
             assert not buffer[:taken].tobytes().endswith(frames[last])
     assert buffer[:taken].tobytes() == b"".join(expected)
 

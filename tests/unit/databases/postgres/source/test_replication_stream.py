@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, LogGone, ProtocolError
 from headrace.databases.ports import LogChunk, StreamOptions
+from headrace.databases.postgres.source.log_stream import pgoutput_kernels as kernels
 from headrace.databases.postgres.source.log_stream import replication_stream
 from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
 from headrace.databases.postgres.source.log_stream.replication_stream import REMINDERS_S, PostgresLogStream
@@ -20,6 +22,8 @@ from headrace.databases.postgres.source.log_stream.replication_wire import (
     GULP_BYTES,
     LOCAL_RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFER_BYTES,
+    Buffer,
+    LibpqWire,
     RawWire,
     end_of_stream,
     size_receive_buffer,
@@ -178,6 +182,65 @@ def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
     data = pg.stream(pg.begin(1, 1), pg.insert(5, [value]), pg.commit(1, 2))
     assert b"".join(chunk.data for chunk in pair.chunks(data)) == data
     assert pair.stream._buffer.size == GULP_BYTES
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("prefix", ["other", "headrace.x"])
+def test_a_huge_message_of_a_user_takes_no_memory_and_is_not_in_a_chunk(pair: Pair, prefix: str) -> None:
+    begun, ended = pg.stream(pg.begin(1, 1)), pg.stream(pg.insert(5, [b"1"]), pg.commit(1, 2))
+    message = pg.frame(pg.message(prefix, b"x" * (8 * GULP_BYTES)))
+    sizes: list[int] = []
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        sending = pool.submit(pair.send, begun + message + ended)
+        came = b""
+        try:
+            while not came.endswith(ended):
+                chunk = pair.stream.read(STUCK_S)
+                assert chunk is not None
+                came += chunk.data
+                sizes.append(pair.stream._buffer.size)
+        except BaseException:
+            pair.stream.close()
+            raise
+        sending.result()
+    cut = b"" if prefix == "other" else pg.frame(pg.message(prefix, b"x" * 8192))
+    assert came == begun + cut + ended
+    assert set(sizes) == {GULP_BYTES}, "its buffer never grew"
+
+
+def test_reading_ends_in_time_while_a_huge_message_is_left_out(pair: Pair) -> None:
+    begun = pg.frame(pg.message("other", b"x" * (1 << 30)))[:2000]
+    pair.send(begun)
+    assert pair.stream.read(0.05) is None
+    pair.send(b"x" * 1000)
+    assert pair.stream.read(0.05) is None
+
+
+class Libpq:
+    """What libpq gives of one message, once."""
+
+    def __init__(self, message: bytes) -> None:
+        self.messages = [message]
+
+    def consume_input(self) -> None: ...
+
+    def get_copy_data(self, _: int) -> tuple[int, memoryview]:
+        message = self.messages.pop() if self.messages else b""
+        return len(message), memoryview(message)
+
+
+@pytest.mark.parametrize(("prefix", "kept"), [("other", None), ("headrace.track", 8192)])
+def test_a_huge_message_is_cut_before_it_comes_out_of_libpq(prefix: str, kept: int | None) -> None:
+    connection: Any = Libpq(pg.frame(pg.message(prefix, b"x" * (2 * GULP_BYTES)))[5:])
+    buffer = Buffer()
+    with socket.socket() as wire:
+        LibpqWire(wire, connection).fill(buffer)
+    assert buffer.filled < 10_000
+    state, numbers = np.zeros(kernels.SCAN_STATE_SIZE, np.int64), np.zeros(10, np.int64)
+    assert kernels.scan(buffer.array, 0, buffer.filled, state, numbers, numbers.copy()) == buffer.filled
+    expected = b"" if kept is None else pg.frame(pg.message(prefix, b"x" * kept))
+    assert bytes(buffer.view[: state[kernels.SCAN_KEPT]]) == expected
+    assert state[kernels.SCAN_SKIP] == 0
 
 
 @pytest.mark.long
