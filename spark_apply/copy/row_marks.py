@@ -145,13 +145,15 @@ class _Changes:
     """Of one table: `rows` says what made its values others.
 
     `computed` is what the destination computes otherwise, and `altered` and `logged` come before a copy, here and at the
-    source; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way.
+    source. Parts came or left; `removable` are names here of those that left, where the table here has them. `grants`
+    are missing to copy parts that came, or these error transactions are in the way.
     """
 
     rows: tuple[str, ...]
     relabelled: Relabelled | None
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
+    removable: Mapping[str, TableName] = field(default_factory=dict)
     grants: tuple[str, ...] = ()
     held_by: tuple[int, ...] = ()
     computed: tuple[ComputedDifference, ...] = ()
@@ -238,7 +240,7 @@ def compare_marks(
             continue  # its mark is the earlier one until these begin, and those are gone
         if has_problem:
             problems[table.identity] = _problem(
-                table, replace(found, came=came, left=left, grants=grants, held_by=held_by)
+                table, replace(found, came=came, left=left, removable=gone, grants=grants, held_by=held_by)
             )
         if has_problem and (found.rows or found.relabelled or came or left or departed.get(table.identity)):
             now_known = noted_unlogged(was, present)
@@ -515,12 +517,17 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             ),
         )
     if left and not (found.is_of_all or came):
-        names = ", ".join(str(_here(part, table)) for part in found.left.values())
+        # Where the table here has no such partition, nothing here says any more which rows were its own.
+        names = ", ".join(str(found.removable[number]) for number in found.left if number in found.removable)
+        remove = (
+            f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''}; or "
+            if found.left.keys() <= found.removable.keys()
+            else ""
+        )
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still"
             " here",
-            fix=f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''};"
-            f" or {again}; {ends}",
+            fix=f"{remove}{again}; {ends}",
         )
     if found.grants and not (found.is_of_all or left):
         return ChangedTable(
