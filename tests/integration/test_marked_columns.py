@@ -154,8 +154,8 @@ def test_a_column_that_is_added_without_the_source_s_default_against_what_is_pri
 def test_what_a_partition_brought_when_it_was_attached_says_nothing_of_the_rows_that_were_there(
     tables: MarkedTables,
 ) -> None:
-    names = copied(tables, 3, partitioned=("src", "dst"))
-    for name, added in zip(names, ("int", "int DEFAULT 5", "int"), strict=True):
+    names = copied(tables, 4, partitioned=("src", "dst"))
+    for name, added in zip(names, ("int", "int DEFAULT 5", "int", "int DEFAULT 5"), strict=True):
         tables.run("src", f"ALTER TABLE app.{name} ADD x {added}")
     for name in names:
         by = " PARTITION BY LIST (id)" if name == "t2" else ""
@@ -168,12 +168,16 @@ def test_what_a_partition_brought_when_it_was_attached_says_nothing_of_the_rows_
             f"ALTER TABLE app.{name}_5 ADD x int DEFAULT 6",
             f"ALTER TABLE app.{name} ATTACH PARTITION app.{name}_5 FOR VALUES IN (5)",
         )
+    tables.run(
+        "src", "ALTER TABLE app.t3 ALTER x SET STATISTICS 10"
+    )  # it is not known any more which one brought its own
+    assert "then headrace verify FILE app.t3" in asked_for(tables, "t3")
     for name in names:
         tables.run("dst", asked_for(tables, name))
         here, there = tables.both(f"SELECT id, x FROM app.{name} WHERE id < 5 ORDER BY id")
-        assert here == there, name
-    for problem in tables.look().values():
-        assert "older rows have another value" not in problem
+        assert here == there or name == "t3", name
+    said = [name for name, problem in tables.look().items() if "older rows have another value" in problem]
+    assert said == ["t3"]
 
 
 @pytest.mark.parametrize("statement", ["ADD x int DEFAULT 5", "ADD x int", "RENAME a TO x"])
