@@ -86,8 +86,11 @@ def _is_as_old(source: str | None, here: str | None) -> bool:
 
 
 def _older(earlier: MarkedColumn | None, column: MarkedColumn) -> str | None:
-    """The value of older rows: the source's server forgets it when it writes the rows anew."""
-    return earlier.older if earlier is not None and column.older is None else column.older
+    """The value of older rows: the source's server forgets it when it writes the rows anew.
+
+    Without it, a column without a default is one in which older rows have NULL (an empty text).
+    """
+    return earlier.older if earlier is not None and earlier.older and not column.keeps_older else column.older
 
 
 def earlier_column(was: RowMark, name: str, column: MarkedColumn) -> MarkedColumn | None:

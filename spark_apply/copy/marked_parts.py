@@ -6,7 +6,7 @@ other forms of ALTER TABLE do, which leave a stamp of a column. One without such
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
@@ -14,7 +14,16 @@ from headrace.lcr.table_name import quoted_name
 from spark_apply.copy.computed_columns import both_compute
 from spark_apply.copy.marked_columns import earlier_column
 
-__all__ = ["logged_again", "noted_unlogged", "rewritten_columns", "rewritten_parts", "unlogged_parts"]
+__all__ = [
+    "kept_parts",
+    "logged_again",
+    "may_be_one_alter",
+    "noted_unlogged",
+    "rewritten_columns",
+    "rewritten_parts",
+    "unlogged_parts",
+    "written_by_alter",
+]
 
 
 def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
@@ -87,19 +96,49 @@ def rewritten_parts(
         here: the destination's columns, by name.
         was_written_anew: asked of a part, by its number, where the mark does not say it.
     """
-    kept = {number: (was.parts[number], part) for number, part in now.parts.items() if number in was.parts}
-    is_altered = all(earlier.file != part.file for earlier, part in kept.values()) and _is_altered(was, now, here)
+    kept = kept_parts(was, now)
+    is_altered = may_be_one_alter(kept.values()) and _is_altered(was, now, here)
     for number, (earlier, part) in kept.items():
         is_known = is_altered or earlier.is_unlogged or part.is_unlogged or _is_recomputed(earlier, part)
         if not part.joined or earlier.joined != part.joined or earlier.file == part.file or is_known:
             continue
-        # an ALTER TABLE has written it if it has another table for large values: VACUUM FULL and TRUNCATE keep it
-        has_both = bool(earlier.rewrite and part.rewrite)
-        if earlier.rewrite != part.rewrite if has_both else was_written_anew(number):
+        is_altered_part = written_by_alter(earlier, part)
+        if was_written_anew(number) if is_altered_part is None else is_altered_part:
             yield (
                 f"partition {part.owner}.{part.name} was written anew by an ALTER TABLE that altered no column: it may"
                 " have been UNLOGGED for a while"
             )
+
+
+def kept_parts(was: RowMark, now: RowMark) -> dict[str, tuple[MarkedPart, MarkedPart]]:
+    """Parts that the recorded mark and that of now have, as they were and as they are, by their numbers.
+
+    Args:
+        was: the recorded mark.
+        now: the source's.
+    """
+    return {number: (was.parts[number], part) for number, part in now.parts.items() if number in was.parts}
+
+
+def may_be_one_alter(kept: Iterable[tuple[MarkedPart, MarkedPart]]) -> bool:
+    """Whether one ALTER TABLE may have written all parts anew.
+
+    Args:
+        kept: from `kept_parts`.
+    """
+    return all(earlier.file != part.file and written_by_alter(earlier, part) is not False for earlier, part in kept)
+
+
+def written_by_alter(earlier: MarkedPart, part: MarkedPart) -> bool | None:
+    """Whether an ALTER TABLE wrote a part anew: it makes another table for large values.
+
+    VACUUM FULL, CLUSTER and TRUNCATE keep that. None: there is none, or a mark does not have it.
+
+    Args:
+        earlier: as it was recorded.
+        part: of now.
+    """
+    return earlier.rewrite != part.rewrite if earlier.rewrite and part.rewrite else None
 
 
 def _is_altered(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> bool:

@@ -27,13 +27,16 @@ from headrace.databases.ports import MarkedPart, RowMark
 from headrace.lcr.table_name import TableName, argument, quoted, quoted_name, remark
 from headrace.lcr.type_name import type_parts
 from spark_apply.copy.computed_columns import Computed, both_compute, compare_computed
-from spark_apply.copy.marked_columns import replaced_columns, taken_over
+from spark_apply.copy.marked_columns import earlier_column, replaced_columns, taken_over
 from spark_apply.copy.marked_parts import (
+    kept_parts,
     logged_again,
+    may_be_one_alter,
     noted_unlogged,
     rewritten_columns,
     rewritten_parts,
     unlogged_parts,
+    written_by_alter,
 )
 from spark_apply.copy.parts import here
 from spark_apply.copy.relabelled import Relabelled, RelabelledTypes
@@ -142,13 +145,15 @@ class _Changes:
     """Of one table: `rows` says what made its values others.
 
     `computed` is what the destination computes otherwise, and `altered` and `logged` come before a copy, here and at the
-    source; parts came or left. `grants` are missing to copy parts that came, or these error transactions are in the way.
+    source. Parts came or left; `removable` are names here of those that left, where the table here has them. `grants`
+    are missing to copy parts that came, or these error transactions are in the way.
     """
 
     rows: tuple[str, ...]
     relabelled: Relabelled | None
     came: Mapping[str, MarkedPart]
     left: Mapping[str, MarkedPart]
+    removable: Mapping[str, TableName] = field(default_factory=dict)
     grants: tuple[str, ...] = ()
     held_by: tuple[int, ...] = ()
     computed: tuple[ComputedDifference, ...] = ()
@@ -235,7 +240,7 @@ def compare_marks(
             continue  # its mark is the earlier one until these begin, and those are gone
         if has_problem:
             problems[table.identity] = _problem(
-                table, replace(found, came=came, left=left, grants=grants, held_by=held_by)
+                table, replace(found, came=came, left=left, removable=gone, grants=grants, held_by=held_by)
             )
         if has_problem and (found.rows or found.relabelled or came or left or departed.get(table.identity)):
             now_known = noted_unlogged(was, present)
@@ -366,7 +371,7 @@ def _changes(
     relabelled: Relabelled | None,
 ) -> _Changes:
     fields = list(_replaced_fields(was, now))
-    rewritten = dict(_rewritten(was, now, here))
+    rewritten = dict(_rewritten(was, now, here, source.was_written_anew))
     in_parts = [
         f"column {name} was rewritten in partition {part} (SET EXPRESSION)"
         for name, part in rewritten_columns(was, now, here)
@@ -423,13 +428,15 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[tuple[str, str]]:
+def _rewritten(
+    was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str], bool]
+) -> Iterator[tuple[str, str]]:
     """Columns whose values an ALTER TABLE made anew, and what is said of each.
 
     It wrote all files, and the definitions of these columns. Of partitions that are all new, `began_empty` says it.
     """
-    kept = [(was.parts[number].file, part.file) for number, part in now.parts.items() if number in was.parts]
-    if not kept or any(before == after for before, after in kept):
+    kept = kept_parts(was, now)
+    if not kept or any(earlier.file == part.file for earlier, part in kept.values()):
         return
     columns = {name: column for name, column in now.columns.items() if not both_compute(column, here.get(name))}
     known = {column.number for column in was.columns.values()}
@@ -438,12 +445,34 @@ def _rewritten(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> 
     # is not known.
     for name in [name for name, column in new.items() if column.has_own_values] or new:
         yield name, f"column {name} was added with a default that is not the same for all rows"
+    if not may_be_one_alter(kept.values()):
+        return
     for name, column in columns.items():
-        before = was.columns.get(name) or next(
-            (other for other in was.columns.values() if other.number == column.number), None
-        )
-        if before is not None and before.number == column.number and before.stamp != column.stamp:
+        before = earlier_column(was, name, column)
+        if (
+            before is not None
+            and before.stamp != column.stamp
+            and not _is_only_forgotten(before, column, kept, was_written_anew)
+        ):
             yield name, f"column {name} was rewritten (ALTER COLUMN ... TYPE ... USING, or the like)"
+
+
+def _is_only_forgotten(
+    before: MarkedColumn,
+    column: MarkedColumn,
+    kept: Mapping[str, tuple[MarkedPart, MarkedPart]],
+    was_written_anew: Callable[[str], bool],
+) -> bool:
+    """Whether a stamp is another one because the server forgot what older rows have, and rows are not of an ALTER TABLE.
+
+    VACUUM FULL does that to a table that has rows itself. ALTER TABLE alone stamps the columns of a partitioned table.
+    """
+    if not before.keeps_older or column.keeps_older:
+        return False
+    return all(
+        not part.joined and not (written_by_alter(earlier, part) or was_written_anew(number))
+        for number, (earlier, part) in kept.items()
+    )
 
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
@@ -488,12 +517,17 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             ),
         )
     if left and not (found.is_of_all or came):
-        names = ", ".join(str(_here(part, table)) for part in found.left.values())
+        # Where the table here has no such partition, nothing here says any more which rows were its own.
+        names = ", ".join(str(found.removable[number]) for number in found.left if number in found.removable)
+        remove = (
+            f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''}; or "
+            if found.left.keys() <= found.removable.keys()
+            else ""
+        )
         return ChangedTable(
             problem=f"the source has no partition {left} of it any more (dropped or detached), and its rows are still"
             " here",
-            fix=f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''};"
-            f" or {again}; {ends}",
+            fix=f"{remove}{again}; {ends}",
         )
     if found.grants and not (found.is_of_all or left):
         return ChangedTable(

@@ -441,7 +441,11 @@ def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_ta
     tables.run(
         "src", "ALTER TABLE app.one ALTER id SET STATISTICS 10", "ALTER TABLE app.one DETACH PARTITION app.one_1"
     )
-    assert "has no partition app.one_1" in tables.look()["one"]
+    problem = tables.look()["one"]
+    assert "has no partition app.one_1" in problem
+    assert "drop or detach" not in problem
+    assert "delete its rows" not in problem
+    assert "; fix: `headrace copy FILE app.one` copies the table again" in problem
     tables.copy_again("one")
     assert tables.look() == {}
     here, there = tables.both("SELECT * FROM app.one ORDER BY 1")

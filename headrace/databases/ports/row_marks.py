@@ -29,7 +29,10 @@ class MarkedColumn:
             else at another moment (the time, a random number).
         has_own_values: its default is not the same for all rows.
         type_name: of it, below a domain.
-        older: SQL of the value that older rows have, see `Column.older_value`.
+        older: SQL of the value that older rows have, see `Column.older_value`; where partitions disagree, of all their
+            values: no column of the destination has these.
+        keeps_older: the server keeps that value. It forgets it when something writes the rows anew, and of a column
+            without a default it changes the stamp then.
         here: number of the destination's column that has its values; 0: the destination had none, or it is not known.
     """
 
@@ -40,6 +43,7 @@ class MarkedColumn:
     has_own_values: bool = False
     type_name: str = ""
     older: str | None = None
+    keeps_older: bool = False
     here: int = 0
 
 

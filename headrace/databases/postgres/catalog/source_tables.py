@@ -22,7 +22,6 @@ __all__ = [
     "UnloggedTable",
     "captured_tables",
     "logged_generated",
-    "older_values",
     "publication_tables",
     "published_objects",
     "published_relations",
@@ -301,27 +300,6 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
         for table in tables
         if table.number in facts
     )
-
-
-def older_values(connection: psycopg.Connection[Any], numbers: Sequence[int]) -> dict[tuple[int, str], str | None]:
-    """`Column.older_value` of every column, by its table's oid and its name.
-
-    The server keeps one for rows that it did not write again.
-
-    Args:
-        connection: to the source.
-        numbers: oids of the tables.
-    """
-    rows = connection.execute(
-        """
-        SELECT a.attrelid::int8, a.attname::text,
-               CASE WHEN a.atthasmissing THEN quote_literal((a.attmissingval::text::text[])[1])
-                    WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END
-        FROM pg_attribute a WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped
-        """,
-        (list(numbers),),
-    ).fetchall()
-    return {(int(number), name): value for number, name, value in rows}
 
 
 def publication_tables(connection: psycopg.Connection[Any], publication: str) -> dict[int, tuple[str, str]]:

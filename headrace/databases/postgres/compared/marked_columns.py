@@ -9,28 +9,33 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports.row_marks import MarkedColumn
+from headrace.databases.postgres.catalog.older_values import kept_values
 from headrace.lcr.table_name import TableName
 
 __all__ = ["marked_columns", "marked_columns_of"]
 
 # Nothing here takes a lock of a table, as `pg_get_expr` does: a look waits for no user. The expression of a default is
 # a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not
-# immutable.
-_COLUMNS = """
+# immutable. Where partitions have other defaults than their table, rows may have what either says.
+_COLUMNS = f"""
 SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number, coalesce('d' || d.oid, 'x' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,
-       a.atthasmissing AND passing.is_so AS has_passing_default, a.attidentity <> '' OR (a.attgenerated = '' AND passing.is_volatile) AS has_own_values,
+       kept.found IS NOT NULL AND passing.is_so AS has_passing_default, a.attidentity <> '' OR (a.attgenerated = '' AND passing.is_volatile) AS has_own_values,
        coalesce(b.typname, t.typname)::text AS type_name,
-       CASE WHEN a.atthasmissing THEN quote_literal((a.attmissingval::text::text[])[1]) WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END AS older
+       CASE WHEN kept.root IS NOT NULL THEN array_to_string(kept.found, ' or ') WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END AS older,
+       kept.found IS NOT NULL AS keeps_older
 FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
+LEFT JOIN {kept_values("%(tables)s::oid[]")} AS kept ON kept.root = a.attrelid AND kept.name = a.attname
 CROSS JOIN LATERAL (
-    SELECT count(*) > 0, coalesce(bool_or(each.is_volatile), false) FROM (
-        SELECT d.adbin::text ~ '\\{NEXTVALUEEXPR ' WHERE d.adbin::text ~ '\\{(SQLVALUEFUNCTION|NEXTVALUEEXPR) '
-        UNION ALL SELECT f.provolatile = 'v' FROM regexp_matches(d.adbin::text, ':(?:op)?funcid ([0-9]+)', 'g') AS called (number)
+    SELECT count(*) > 0, coalesce(bool_or(each.is_volatile AND given.tree = d.adbin::text), false)
+    FROM (SELECT d.adbin::text UNION SELECT unnest(kept.defaults)) AS given (tree)
+    CROSS JOIN LATERAL (
+        SELECT given.tree ~ '\\{{NEXTVALUEEXPR ' WHERE given.tree ~ '\\{{(SQLVALUEFUNCTION|NEXTVALUEEXPR) '
+        UNION ALL SELECT f.provolatile = 'v' FROM regexp_matches(given.tree, ':(?:op)?funcid ([0-9]+)', 'g') AS called (number)
         JOIN pg_catalog.pg_proc f ON f.oid = called.number[1]::oid AND f.provolatile <> 'i'
     ) AS each (is_volatile)
 ) AS passing (is_so, is_volatile)
-WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
@@ -43,7 +48,7 @@ def marked_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -
     """
     found: dict[int, dict[str, MarkedColumn]] = {}
     with connection.cursor(row_factory=dict_row) as cursor:
-        for row in cursor.execute(_COLUMNS, (list(tables),)):
+        for row in cursor.execute(_COLUMNS.encode(), {"tables": list(tables)}):
             root, name = row.pop("root"), row.pop("name")
             found.setdefault(root, {})[name] = MarkedColumn(**row)
     return found

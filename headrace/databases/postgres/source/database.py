@@ -31,11 +31,11 @@ from headrace.databases.ports import (
 )
 from headrace.databases.ports.operator import AS_ADMIN, LEFT_TO_ADMIN
 from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
+from headrace.databases.postgres.catalog.older_values import older_values
 from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
 from headrace.databases.postgres.catalog.source_tables import (
     captured_tables,
     logged_generated,
-    older_values,
     publication_tables,
     published_objects,
     published_relations,

@@ -4,20 +4,23 @@ What says that rows were rewritten, and by what
 
     a new file        ALTER TABLE with a rewrite; but also VACUUM FULL, CLUSTER, TRUNCATE, another tablespace.
     a new stamp of    of a column without a default: the transaction that wrote its row of `pg_attribute`; of one with a
-                      default, the number of
-    a column          its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL, SET STATISTICS, SET DEFAULT. VACUUM FULL writes the
-                      attribute's row of a column with a default anew, and no default.
+    a column          default, the number of its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL,
+                      SET STATISTICS, SET DEFAULT.
 
 Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column
 that is not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the
 stamps are of the table alone. Only the expression of a generated column can be altered in one partition, or in the
 table and no partition: each partition has stamps of its own for these.
 
+ALTER TABLE gives the rows that it writes anew another table for large values (TOAST), which VACUUM FULL, CLUSTER and
+TRUNCATE keep: where a table has one, it tells them apart. Whatever writes rows anew also makes the server forget what
+older rows have in a column that was added with a default, and writes the attribute's row of each such column in a table
+that has rows itself: the stamp proves nothing then, and without a TOAST table the rows have to say it.
+
 A partition of a published table can be made UNLOGGED, and LOGGED again, while rows are written into it: that leaves a
-new file and no stamp. ALTER TABLE gives the rows that it writes anew another table for large values (TOAST), which
-VACUUM FULL, CLUSTER and TRUNCATE keep. A partition whose columns need no such table has rows that the transaction wrote
-which made the file: so has one that was truncated and filled in one transaction, whose indexes have the file numbers
-right behind it, as nothing else has.
+new file and no stamp. A table without a TOAST table has rows that the transaction wrote which made the file: so has one
+that was truncated and filled in one transaction, whose indexes have the file numbers right behind it, as nothing else
+has.
 
 A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns,
 which nothing changes later; one that was attached has another, unless both were done in one transaction, which has its
