@@ -20,6 +20,7 @@ from headrace.databases.postgres.destination.writing.writes import (
     located,
     numbered,
     row_by_row,
+    same_values,
     written_forms,
 )
 from headrace.lcr.batch import Command
@@ -83,7 +84,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         _array(
             "bool",
             (
-                f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))"
+                f"NOT ({same_values(builder, [p], [builder.stored(p, f'u.{image}{p}')])})"
                 for p in question.compare
             ),
         ),
