@@ -239,7 +239,11 @@ def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, ol
     assert site.commit(delete(table, [(int4(1), other)])) == (1,)
 
 
-ARRAY_THAT_HAD_A_NULL = ("INSERT INTO {0} VALUES (1, '{{1,2}}')", "UPDATE {0} SET v[1] = NULL", "UPDATE {0} SET v[1] = 5")
+ARRAY_THAT_HAD_A_NULL = (
+    "INSERT INTO {0} VALUES (1, '{{1,2}}')",
+    "UPDATE {0} SET v[1] = NULL",
+    "UPDATE {0} SET v[1] = 5",
+)
 STORED_OTHERWISE = {
     "elements": ("int[]", ARRAY_THAT_HAD_A_NULL, "'{5,2}'::int[]", "'{5,3}'::int[]"),
     "of_domain": ("numbers", ARRAY_THAT_HAD_A_NULL, "'{5,2}'::int[]", "'{5,3}'::int[]"),
@@ -265,7 +269,9 @@ def test_a_value_that_is_stored_otherwise_here_is_the_one_that_the_source_had(si
         for statement in local:
             site.user.execute(statement.format(name))
         old, new = ((int4(1), site.binary(found)) for found in (value, other))
-        images = f"SELECT record_image_eq(ROW(v), ROW((SELECT n.v FROM {name} n WHERE id = 2))) FROM {name} WHERE id = 1"
+        images = (
+            f"SELECT record_image_eq(ROW(v), ROW((SELECT n.v FROM {name} n WHERE id = 2))) FROM {name} WHERE id = 1"
+        )
         site.commit(insert(table, [(int4(2), old[1])]))
         assert site.rows(images) == [(False,)], name
         for asked, differs in ((old, set()), (new, {1}), ((int4(1), None), {1})):

@@ -201,7 +201,9 @@ def test_a_sequence_of_several_columns_is_never_set_back(
     """Two sequences at the source, one at the destination: the second column is no reason to set it lower."""
     with psycopg.connect(source_database, autocommit=True) as user:
         user.execute("CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (id serial PRIMARY KEY)")
-        user.execute("INSERT INTO a SELECT FROM generate_series(1, 50); INSERT INTO b SELECT FROM generate_series(1, 9)")
+        user.execute(
+            "INSERT INTO a SELECT FROM generate_series(1, 50); INSERT INTO b SELECT FROM generate_series(1, 9)"
+        )
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE SEQUENCE one")
         user.execute("CREATE TABLE a (id int PRIMARY KEY DEFAULT nextval('one'))")
