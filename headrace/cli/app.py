@@ -852,8 +852,8 @@ def sequences(
             "not_looked_at": [each.as_dict() for each in found.not_looked_at],
         }
     )
-    for line in (*found.lines, *found.not_looked_at):
-        output.result(line.text())
+    for text in (each.text() for part in (found.lines, found.not_looked_at) for each in part):
+        output.result(text)
     output.result(f"{len(found.lines)} sequences, {len(behind)} behind")
     if behind and not advance:
         output.say("fix: stop the writers, wait until everything is applied, then run the same command with --advance")
