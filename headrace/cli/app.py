@@ -844,12 +844,17 @@ def sequences(
     output = Output(as_json=as_json)
     spec = read_topology(file, to_start=False)
     began(spec.state_dir)
-    lines = compare_sequences(spec, advance=advance, ahead=ahead, at=at)
-    behind = [line for line in lines if line.problem and line.destination_next is not None]
-    output.json({"sequences": [line.as_dict() for line in lines]})
-    for line in lines:
-        output.result(line.text())
-    output.result(f"{len(lines)} sequences, {len(behind)} behind")
+    found = compare_sequences(spec, advance=advance, ahead=ahead, at=at)
+    behind = [line for line in found.lines if line.problem and line.destination_next is not None]
+    output.json(
+        {
+            "sequences": [line.as_dict() for line in found.lines],
+            "not_looked_at": [each.as_dict() for each in found.not_looked_at],
+        }
+    )
+    for text in (each.text() for part in (found.lines, found.not_looked_at) for each in part):
+        output.result(text)
+    output.result(f"{len(found.lines)} sequences, {len(behind)} behind")
     if behind and not advance:
         output.say("fix: stop the writers, wait until everything is applied, then run the same command with --advance")
     return FINDING if behind else DONE

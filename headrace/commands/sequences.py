@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from actors.site.connection import running_access
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import open_column_sequences, open_source
+from headrace.lcr.table_name import quoted_name
 from topology.problems import nearest
 from topology.routing.ways import arriving, captured_by, ways_to
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports.operator import ColumnSequence
+    from headrace.lcr.table_name import TableName
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["AHEAD_MAX", "SequenceLine", "compare_sequences"]
+__all__ = ["AHEAD_MAX", "NAMED_MAX", "NotLookedAt", "SequenceLine", "Sequences", "compare_sequences"]
 
 AHEAD_MAX = 1_000_000_000  # values left unused: a larger number is a typing error
+NAMED_MAX = 20  # sequences of one source that are not looked at: a person reads no more, and the count says the rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class SequenceLine:
         source: site whose sequence has generated the values so far.
         destination: site whose sequence will take over.
         column: "owner.table.column".
+        source_sequence: its name, as the source writes it in statements.
+        destination_sequence: likewise at the destination; None: the column has none.
         source_next: the source's next value.
         destination_next: the destination's next value after this call; None: it has no sequence.
         wanted: the lowest next value that is safe at the destination.
@@ -40,6 +48,8 @@ class SequenceLine:
     source: str
     destination: str
     column: str
+    source_sequence: str
+    destination_sequence: str | None
     source_next: int
     destination_next: int | None
     wanted: int
@@ -52,12 +62,59 @@ class SequenceLine:
 
     def text(self) -> str:
         """One line of text."""
-        there = "no sequence" if self.destination_next is None else f"next {self.destination_next}"
+        there = (
+            "no sequence"
+            if self.destination_next is None
+            else f"next {self.destination_next} of {self.destination_sequence}"
+        )
         state = self.problem or ("set" if self.was_set else "far enough ahead")
-        return f"{self.column}: {self.source} next {self.source_next}, {self.destination} {there}: {state}"
+        here = f"{self.source} next {self.source_next} of {self.source_sequence}"
+        return f"{self.column}: {here}, {self.destination} {there}: {state}"
 
 
-def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str = "") -> list[SequenceLine]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotLookedAt:
+    """Sequences of a source in the schemas of replicated tables which no column's default names.
+
+    A trigger, a function or an application may take values of replicated columns from them.
+
+    Args:
+        source: the site.
+        names: `NAMED_MAX` at most.
+        count: of all of them.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    count: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """One line of text."""
+        more = f" and {self.count - len(self.names)} more" if self.count > len(self.names) else ""
+        return (
+            f"not looked at: sequences {', '.join(self.names)}{more} of {self.source}, which no column's default names:"
+            " set those that your triggers or applications use at the destination yourself"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """What was compared, and what was not.
+
+    Args:
+        lines: one per apply process, column with a sequence at the source, and sequence of it.
+        not_looked_at: one per source that has such sequences.
+    """
+
+    lines: tuple[SequenceLine, ...]
+    not_looked_at: tuple[NotLookedAt, ...]
+
+
+def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str = "") -> Sequences:
     """Compare the sequences of all replicated columns, and set the destinations' ahead if wanted.
 
     Args:
@@ -65,9 +122,6 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
         advance: set the sequences that are behind; False: change nothing.
         ahead: number of values to skip between the source's next one and the destination's; 0 to `AHEAD_MAX`.
         at: only this destination; empty: all.
-
-    Returns:
-        One entry per apply process and column with a sequence at the source.
 
     Raises:
         ConfigError: no such destination, `ahead` is out of bounds, or an embedded server does not run.
@@ -79,11 +133,20 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
     if not 0 <= ahead <= AHEAD_MAX:
         raise ConfigError(f"--ahead {ahead} is out of bounds", hint=f"0 to {AHEAD_MAX} values")
     lines: list[SequenceLine] = []
+    unnamed: dict[str, set[TableName]] = {}
     for apply in spec.applies:
         if not at or apply.site == at:
             source, destination = (running_access(spec, spec.site(name)) for name in (apply.source, apply.site))
-            lines += _compare(spec, apply, source, destination, advance=advance, ahead=ahead)
-    return lines
+            compared, others = _compare(spec, apply, source, destination, advance=advance, ahead=ahead)
+            lines += compared
+            unnamed.setdefault(apply.source, set()).update(others)
+    looked_at = {(line.source, line.source_sequence) for line in lines}  # those that columns own, too
+    not_looked_at = []
+    for source_name, names in unnamed.items():
+        left = sorted(str(name) for name in names if (source_name, quoted_name(name)) not in looked_at)
+        if left:
+            not_looked_at.append(NotLookedAt(source=source_name, names=tuple(left[:NAMED_MAX]), count=len(left)))
+    return Sequences(lines=tuple(lines), not_looked_at=tuple(not_looked_at))
 
 
 def _compare(
@@ -94,7 +157,8 @@ def _compare(
     *,
     advance: bool,
     ahead: int,
-) -> list[SequenceLine]:
+) -> tuple[list[SequenceLine], tuple[TableName, ...]]:
+    """The sequences of the columns that arrive, line by line, and those that no column's default names."""
     ways = ways_to(spec, apply)
     with closing(open_source(source)) as database:
         arrive = arriving(ways, database.tables(captured_by(ways)))
@@ -103,21 +167,49 @@ def _compare(
     }
     transformations = {(table.source.owner, table.source.name): table.transformations for table in arrive}
     with closing(open_column_sequences(source)) as ours, closing(open_column_sequences(destination)) as theirs:
-        there = {(found.owner, found.table, found.column): found for found in theirs.of(list(names.values()))}
+        there: dict[tuple[str, str, str], list[ColumnSequence]] = {}
+        for each in theirs.of(list(names.values())):
+            there.setdefault((each.owner, each.table, each.column), []).append(each)
+        given = ours.of(list(names))
+        several = Counter((found.owner, found.table, found.column) for found in given)
+        # What this call has set: one sequence may give several columns their values, and is never set back.
+        set_to: dict[str, int] = {}
         lines = []
-        for found in ours.of(list(names)):
+        for found in given:
             column: str | None = found.column
-            for each in transformations[found.owner, found.table]:
-                column = None if column is None else each.after(column)
+            for transformation in transformations[found.owner, found.table]:
+                column = None if column is None else transformation.after(column)
             if column is None:
                 continue  # it does not arrive
-            match = there.get((*names[found.owner, found.table], column))
-            line = _line(apply, found, match, ahead)
-            if advance and line.problem and match is not None and match.least <= line.wanted <= match.most:
-                theirs.set_next(match, line.wanted)
-                line = SequenceLine(**{**asdict(line), "destination_next": line.wanted, "was_set": True, "problem": ""})
-            lines.append(line)
-    return lines
+            arrives_as = (*names[found.owner, found.table], column)
+            is_alone = several[found.owner, found.table, found.column] == 1
+            for match in _matches(found, there.get(arrives_as, []), is_alone=is_alone):
+                if match is None:
+                    lines.append(_line(apply, found, None, ahead))
+                    continue
+                now = replace(match, next_value=set_to.get(match.name, match.next_value))
+                line = _line(apply, found, now, ahead)
+                if advance and line.problem and now.least <= line.wanted <= now.most:
+                    theirs.set_next(now, line.wanted)
+                    set_to[now.name] = line.wanted
+                    line = replace(line, destination_next=line.wanted, was_set=True, problem="")
+                lines.append(line)
+        return lines, ours.unnamed(sorted({owner for owner, _ in names}))
+
+
+def _matches(
+    found: ColumnSequence, there: Sequence[ColumnSequence], *, is_alone: bool
+) -> Sequence[ColumnSequence | None]:
+    """Which of the destination's sequences may give out values that one of the source has given out.
+
+    Args:
+        found: the source's.
+        there: those of the same column at the destination.
+        is_alone: no other sequence gives the source's column values; False: those of one name belong together, which
+            may have ranges of their own.
+    """
+    named = [] if is_alone else [each for each in there if each.name == found.name]
+    return named or there or [None]
 
 
 def _line(apply: ApplySpec, found: ColumnSequence, match: ColumnSequence | None, ahead: int) -> SequenceLine:
@@ -133,6 +225,8 @@ def _line(apply: ApplySpec, found: ColumnSequence, match: ColumnSequence | None,
         source=apply.source,
         destination=apply.site,
         column=f"{found.owner}.{found.table}.{found.column}",
+        source_sequence=found.name,
+        destination_sequence=None if match is None else match.name,
         source_next=found.next_value,
         destination_next=None if match is None else match.next_value,
         wanted=wanted,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.databases.ports import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from headrace.databases.ports.operator import ColumnSequence
     from headrace.lcr.table_name import TableName
@@ -16,31 +16,35 @@ if TYPE_CHECKING:
 __all__ = ["collisions"]
 
 
-def collisions(table: TableName, column: str, beside: Mapping[str, ColumnSequence]) -> Iterator[Finding]:
+def collisions(table: TableName, column: str, beside: Sequence[tuple[str, ColumnSequence]]) -> Iterator[Finding]:
     """Say where the sequences of a column that several sites write can give out one value twice.
 
     Args:
         table: the table.
         column: its column.
-        beside: the column's sequence at each site that writes the table.
+        beside: the column's sequences at the sites that write the table, each with its site: one at each, as a rule.
     """
-    sites = list(beside)
     pair = next(
-        ((a, b) for number, a in enumerate(sites) for b in sites[number + 1 :] if _can_collide(beside[a], beside[b])),
+        (
+            (one, other)
+            for number, one in enumerate(beside)
+            for other in beside[number + 1 :]
+            if one[0] != other[0] and _can_collide(one[1], other[1])
+        ),
         None,
     )
     if pair is None:
         return
-    told = " and ".join(f"{site} (next {beside[site].next_value}, step {beside[site].increment})" for site in pair)
-    # Behind every value given out so far, and each site in a row of its own from there on.
-    step = -1 if all(found.increment < 0 for found in beside.values()) else 1
-    first = max(found.next_value * step for found in beside.values()) * step
+    told = " and ".join(f"{site} (next {found.next_value}, step {found.increment})" for site, found in pair)
+    # Behind every value given out so far, and each sequence in a row of its own from there on.
+    step = -1 if all(found.increment < 0 for _, found in beside) else 1
+    first = max(found.next_value * step for _, found in beside) * step
     fixes = "; ".join(
-        f"at {site}: ALTER SEQUENCE {found.name} INCREMENT BY {step * len(sites)} RESTART WITH {first + step * number}"
-        for number, (site, found) in enumerate(beside.items())
+        f"at {site}: ALTER SEQUENCE {found.name} INCREMENT BY {step * len(beside)} RESTART WITH {first + step * number}"
+        for number, (site, found) in enumerate(beside)
     )
     yield Finding(
-        path=f"sites.{pair[1]} table {table}",
+        path=f"sites.{pair[1][0]} table {table}",
         problem=f"the sequences of column {column} at {told} can hand out the same value twice: where both sites "
         "insert, the row that comes later ends in the error queue",
         fix=f"{fixes}; or give each site a range of its own (MINVALUE, MAXVALUE)",

@@ -408,7 +408,7 @@ def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:
     for table, at in known.items():
         sites = [site for site in proof.writers(*table) if site in at]
         for column in dict.fromkeys(found.column for site in sites for found in at[site]):
-            beside = {site: found for site in sites for found in at[site] if found.column == column}
+            beside = [(site, found) for site in sites for found in at[site] if found.column == column]
             yield from collisions(TableName(*table), column, beside)
 
 

@@ -568,6 +568,23 @@ def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_
     assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
 
 
+def test_the_sequence_that_a_default_names_is_the_one_that_can_collide(checked: Checked) -> None:
+    """Not the one that the column owns, which nothing uses."""
+    for site, start in (("a", 1), ("b", 2)):
+        checked.execute(
+            site,
+            f"CREATE SEQUENCE own INCREMENT 2 START {start}",
+            "CREATE TABLE t (id bigserial PRIMARY KEY)",
+            "ALTER TABLE t ALTER id SET DEFAULT nextval('own')",
+            "CREATE TABLE u (id int PRIMARY KEY)",
+        )
+    checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
+    assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
+    checked.execute("b", "ALTER SEQUENCE own RESTART WITH 1")
+    (finding,) = [f for f in checked.findings() if "hand out the same value" in f.problem]
+    assert 'at b: ALTER SEQUENCE "public"."own"' in finding.fix
+
+
 def test_a_table_that_may_not_be_read_is_said_with_the_others(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.base.errors import DataError, UnfitTableError
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.ports import DestinationTable, HandlerSql, TruncatedTable, Write
+from headrace.databases.ports import DestinationTable, HandlerSql, RowQuestion, TruncatedTable, Write
 from headrace.databases.postgres import pipeline as destination_pipeline
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.server_session import write_plans
@@ -237,6 +237,75 @@ def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, ol
     assert site.commit(delete(table, [(int4(1), other)])) == (0,)
     assert site.commit(update(table, [(int4(1), image)], [(int4(1), other)])) == (1,)
     assert site.commit(delete(table, [(int4(1), other)])) == (1,)
+
+
+ARRAY_THAT_HAD_A_NULL = (
+    "INSERT INTO {0} VALUES (1, '{{1,2}}')",
+    "UPDATE {0} SET v[1] = NULL",
+    "UPDATE {0} SET v[1] = 5",
+)
+STORED_OTHERWISE = {
+    "elements": ("int[]", ARRAY_THAT_HAD_A_NULL, "'{5,2}'::int[]", "'{5,3}'::int[]"),
+    "of_domain": ("numbers", ARRAY_THAT_HAD_A_NULL, "'{5,2}'::int[]", "'{5,3}'::int[]"),
+    "in_composite": (
+        "pair",
+        (
+            "INSERT INTO {0} VALUES (1, ROW('{{1,2}}', NULL))",
+            "UPDATE {0} SET v.a[1] = NULL",
+            "UPDATE {0} SET v.a[1] = 5",
+        ),
+        "ROW('{5,2}', NULL)::pair",
+        "ROW('{5,2}', '')::pair",
+    ),
+}
+
+
+@on_every_version("site")
+def test_a_value_that_is_stored_otherwise_here_is_the_one_that_the_source_had(site):
+    """What `verify` calls equal is no conflict: a value that was received has no bitmap of NULLs that it had once."""
+    site.user.execute("CREATE DOMAIN numbers AS int[]; CREATE TYPE pair AS (a int[], b text)")
+    for name, (kind, local, value, other) in STORED_OTHERWISE.items():
+        table = site.table(f"CREATE TABLE {name} (id int PRIMARY KEY, v {kind})", name)
+        for statement in local:
+            site.user.execute(statement.format(name))
+        old, new = ((int4(1), site.binary(found)) for found in (value, other))
+        images = (
+            f"SELECT record_image_eq(ROW(v), ROW((SELECT n.v FROM {name} n WHERE id = 2))) FROM {name} WHERE id = 1"
+        )
+        site.commit(insert(table, [(int4(2), old[1])]))
+        assert site.rows(images) == [(False,)], name
+        for asked, differs in ((old, set()), (new, {1}), ((int4(1), None), {1})):
+            site.session.begin()
+            (row,) = site.session.find_rows(update(table, [asked], [new]), RowQuestion(by_key=True, compare=(1,)))
+            assert row.differs == differs, name
+            assert site.session.conflicting(update(table, [asked], [new])).tolist() == ([0] if differs else []), name
+            site.session.rollback()
+        assert site.commit(delete(table, [new])) == (0,), name
+        assert site.commit(delete(table, [(int4(1), None)])) == (0,), name
+        assert site.commit(update(table, [old], [new])) == (1,), name
+        assert site.commit(delete(table, [new])) == (1,), name
+
+
+def test_a_value_that_is_stored_otherwise_is_found_in_tables_of_every_form(site_18):
+    """A table without a key, of a substitute key that repeats, and one with more columns than a set can have."""
+    site = site_18
+    many = ", ".join(f"c{k} int8" for k in range(801))
+    for name, ddl, width in (
+        ("keyless", "id int, v int[]", 2),
+        ("first", "id int, v int[], w int[] UNIQUE", 3),
+        ("wide", f"id int PRIMARY KEY, v int[], {many}", 803),
+    ):
+        table = site.table(f"CREATE TABLE {name} ({ddl})", name)
+        for statement in ARRAY_THAT_HAD_A_NULL:
+            site.user.execute(statement.format(name))
+        if name == "first":
+            table = replace(table, key=(0,))
+        old, new = (
+            (int4(1), site.binary(value), *[None] * (width - 2)) for value in ("'{5,2}'::int[]", "'{5,3}'::int[]")
+        )
+        assert site.commit(update(table, [old], [new])) == (1,), name
+        assert site.commit(delete(table, [old])) == (0,), name
+        assert site.commit(delete(table, [new])) == (1,), name
 
 
 @pytest.mark.parametrize(

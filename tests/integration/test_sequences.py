@@ -35,14 +35,33 @@ BY_DEFAULT = "CREATE TABLE shared (id int PRIMARY KEY DEFAULT nextval('{}'))"
 
 
 @pytest.fixture
-def run(
+def command(
     source_database: str,
     destination_database: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Callable[..., Any]:
-    """Run `headrace sequences` on two databases: (exit code, document or error)."""
+) -> Callable[..., tuple[int, str]]:
+    """Run `headrace sequences` on two databases: exit code and what it printed."""
+    file = tmp_path / "seq.yaml"
+    file.write_text(FILE)
+    monkeypatch.setenv("SEQ_A", source_database)
+    monkeypatch.setenv("SEQ_B", destination_database)
+
+    def run_it(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", "sequences", str(file), *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    return run_it
+
+
+@pytest.fixture
+def run(
+    command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
+) -> Callable[..., tuple[int, Any]]:
+    """The command on databases with tables: exit code, and the lines by column, or the error."""
     for dsn, name in ((source_database, "numbers"), (destination_database, "other_numbers")):
         with psycopg.connect(dsn, autocommit=True) as user:
             for statement in (*TABLES, DOWN.format(name), BY_DEFAULT.format(name)):
@@ -56,18 +75,12 @@ def run(
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE bare (id int PRIMARY KEY)")
         user.execute("INSERT INTO serial SELECT nextval('serial_id_seq') FROM generate_series(1, 9)")
-    file = tmp_path / "seq.yaml"
-    file.write_text(FILE)
-    monkeypatch.setenv("SEQ_A", source_database)
-    monkeypatch.setenv("SEQ_B", destination_database)
 
     def run_it(*arguments: object) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", ["headrace", "sequences", str(file), "--json", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        document = json.loads(capsys.readouterr().out)
+        code, printed = command("--json", *arguments)
+        document = json.loads(printed)
         lines = {line["column"].removeprefix("public."): line for line in document.get("sequences", ())}
-        return int(ended.value.code or 0), lines or document
+        return code, lines or document
 
     return run_it
 
@@ -115,3 +128,86 @@ def test_bounds_of_sequences_and_of_the_command_are_kept(run: Callable[..., Any]
     assert lines["identity.id"]["was_set"]
     for arguments in (("--ahead", -1), ("--ahead", 10**10), ("--at", "nowhere")):
         assert run("--advance", *arguments)[0] == WRONG_USE
+
+
+BY_ANOTHER = (
+    # a serial column whose default names another sequence, which gives a second table its values, too
+    "CREATE SEQUENCE everywhere",
+    "CREATE TABLE o (id bigserial PRIMARY KEY, v text)",
+    "ALTER TABLE o ALTER id SET DEFAULT nextval('everywhere')",
+    "CREATE TABLE p (id bigint PRIMARY KEY DEFAULT nextval('everywhere'), v text)",
+    # one that an owned sequence alone gives values, by a trigger or the application
+    "CREATE TABLE q (id bigserial PRIMARY KEY)",
+    "ALTER TABLE q ALTER id DROP DEFAULT",
+    # one whose default names two
+    "CREATE SEQUENCE odd INCREMENT 2",
+    "CREATE SEQUENCE even INCREMENT 2 START 2",
+    "CREATE TABLE r (id bigint PRIMARY KEY DEFAULT CASE WHEN random() < 0.5 THEN nextval('odd') ELSE nextval('even') END)",
+    # one by its domain
+    "CREATE SEQUENCE of_domain",
+    "CREATE DOMAIN number AS bigint DEFAULT nextval('of_domain')",
+    "CREATE TABLE u (id number PRIMARY KEY)",
+    "CREATE SEQUENCE of_a_trigger",
+)
+
+
+def test_the_sequence_that_a_default_names_is_set_and_not_the_one_that_the_column_owns(
+    command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
+) -> None:
+    for dsn in (source_database, destination_database):
+        with psycopg.connect(dsn, autocommit=True) as user:
+            for statement in BY_ANOTHER:
+                user.execute(statement)
+    with psycopg.connect(source_database, autocommit=True) as user:
+        user.execute("INSERT INTO o (v) SELECT 'x' FROM generate_series(1, 50)")
+        user.execute("INSERT INTO q SELECT nextval('q_id_seq') FROM generate_series(1, 5)")
+        user.execute("INSERT INTO r SELECT FROM generate_series(1, 100)")
+        user.execute("INSERT INTO u DEFAULT VALUES")
+        tables = {name: user.execute(f"SELECT id FROM {name}".encode()).fetchall() for name in "oqru"}
+    code, printed = command("--json", "--advance")
+    assert code == DONE
+    document = json.loads(printed)
+    assert [(line["column"], line["destination_sequence"]) for line in document["sequences"]] == [
+        ("public.o.id", '"public"."everywhere"'),
+        ("public.p.id", '"public"."everywhere"'),
+        ("public.q.id", '"public"."q_id_seq"'),
+        ("public.r.id", '"public"."even"'),
+        ("public.r.id", '"public"."odd"'),
+        ("public.u.id", '"public"."of_domain"'),
+    ]
+    assert [line["was_set"] for line in document["sequences"]] == [True, False, True, True, True, True]
+    assert document["not_looked_at"] == [
+        {"source": "a", "names": ["public.o_id_seq", "public.of_a_trigger"], "count": 2}
+    ]
+    with psycopg.connect(destination_database, autocommit=True) as user:  # as after the switch-over
+        for name, rows in tables.items():
+            user.cursor().executemany(f"INSERT INTO {name} (id) VALUES (%s)".encode(), rows)
+        for statement in (
+            "INSERT INTO o (v) VALUES ('new')",
+            "INSERT INTO p (v) VALUES ('new')",
+            "INSERT INTO q VALUES (nextval('q_id_seq'))",
+            "INSERT INTO u DEFAULT VALUES",
+        ):
+            user.execute(statement)
+        user.execute("INSERT INTO r SELECT FROM generate_series(1, 20)")
+    code, printed = command()
+    assert code == DONE
+    assert "not looked at: sequences public.o_id_seq, public.of_a_trigger of a, which" in printed
+
+
+def test_a_sequence_of_several_columns_is_never_set_back(
+    command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
+) -> None:
+    """Two sequences at the source, one at the destination: the second column is no reason to set it lower."""
+    with psycopg.connect(source_database, autocommit=True) as user:
+        user.execute("CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (id serial PRIMARY KEY)")
+        user.execute(
+            "INSERT INTO a SELECT FROM generate_series(1, 50); INSERT INTO b SELECT FROM generate_series(1, 9)"
+        )
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute("CREATE SEQUENCE one")
+        user.execute("CREATE TABLE a (id int PRIMARY KEY DEFAULT nextval('one'))")
+        user.execute("CREATE TABLE b (id int PRIMARY KEY DEFAULT nextval('one'))")
+    assert command("--advance")[0] == DONE
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        assert user.execute("SELECT nextval('one')").fetchone() == (51,)

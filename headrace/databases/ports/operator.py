@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from headrace.databases.ports import Finding
     from headrace.lcr.batch import Column
+    from headrace.lcr.table_name import TableName
 
 __all__ = [
     "AS_ADMIN",
@@ -60,10 +61,25 @@ class ColumnSequences(Protocol):
     """The sequences of a database that give columns their values. Not shared between threads."""
 
     def of(self, tables: Sequence[tuple[str, str]]) -> tuple[ColumnSequence, ...]:
-        """The sequences of all columns of these tables (owner, name), by ownership or by a column's default.
+        """The sequences of all columns of these tables (owner, name): those that a column's default names, else those it owns.
+
+        Several of one column, if its default names several; and one of several columns.
 
         Raises:
             DatabaseError: one may not be read.
+        """
+        ...
+
+    def unnamed(self, schemas: Sequence[str]) -> tuple[TableName, ...]:
+        """The sequences that no column's default names, in the order of their names.
+
+        Triggers, functions and applications may use them, for whatever column.
+
+        Args:
+            schemas: where they are.
+
+        Raises:
+            DatabaseError: the catalog may not be read.
         """
         ...
 

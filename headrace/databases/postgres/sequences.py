@@ -1,8 +1,9 @@
 """Sequences that give replicated columns their values: read at the source, set ahead at the destination.
 
 The log has no values of sequences, so after a switch-over the destination would give out numbers that are taken. A
-sequence belongs to a column here, by ownership (serial, identity) or by the column's default: sequences of the two
-sides are matched by table and column, whatever they are called.
+sequence belongs to a column here that takes its values from it: as an identity, by its default, or by its domain's. One
+that the column only owns counts where the default names none. Sequences of the two sides are matched by table and
+column, whatever they are called.
 
 Source: PostgreSQL, "Logical Replication - Restrictions" (sequence data is not replicated; set them before a
 switch-over).
@@ -18,6 +19,7 @@ from psycopg import sql
 
 from headrace.databases.ports.operator import ColumnSequence
 from headrace.databases.postgres.connection import connect, qualified, translated
+from headrace.lcr.table_name import TableName
 
 __all__ = ["PostgresSequences"]
 
@@ -27,17 +29,37 @@ FROM unnest(%s::text[], %s::text[]) AS wanted (owner, name)
 JOIN pg_catalog.pg_namespace tn ON tn.nspname = wanted.owner
 JOIN pg_catalog.pg_class t ON t.relnamespace = tn.oid AND t.relname = wanted.name
 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
-JOIN (
-    SELECT refobjid AS relation, refobjsubid AS number, objid AS sequence FROM pg_catalog.pg_depend
-    WHERE classid = 'pg_catalog.pg_class'::regclass AND refclassid = 'pg_catalog.pg_class'::regclass AND deptype IN ('a', 'i')
-    UNION
-    SELECT f.adrelid, f.adnum, d.refobjid FROM pg_catalog.pg_attrdef f JOIN pg_catalog.pg_depend d
-      ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_catalog.pg_class'::regclass
-) AS used ON used.relation = t.oid AND used.number = a.attnum
-JOIN pg_catalog.pg_class s ON s.oid = used.sequence AND s.relkind = 'S'
+CROSS JOIN LATERAL (
+    -- A default that names a sequence names it before what the column owns: its table may have had a serial column once.
+    SELECT sequence, rank() OVER (ORDER BY is_owned) AS place FROM (
+        SELECT d.objid AS sequence, d.deptype = 'a' AS is_owned FROM pg_catalog.pg_depend d
+        WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.refclassid = 'pg_catalog.pg_class'::regclass
+          AND d.refobjid = t.oid AND d.refobjsubid = a.attnum AND d.deptype IN ('a', 'i')
+        UNION ALL
+        SELECT d.refobjid, false FROM pg_catalog.pg_attrdef f JOIN pg_catalog.pg_depend d
+          ON d.classid = 'pg_catalog.pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_catalog.pg_class'::regclass
+        WHERE f.adrelid = t.oid AND f.adnum = a.attnum
+        UNION ALL
+        SELECT d.refobjid, false FROM pg_catalog.pg_depend d
+        WHERE d.classid = 'pg_catalog.pg_type'::regclass AND d.objid = a.atttypid AND d.refclassid = 'pg_catalog.pg_class'::regclass
+          AND NOT a.atthasdef AND EXISTS (SELECT FROM pg_catalog.pg_type y WHERE y.oid = a.atttypid AND y.typtype = 'd')
+    ) AS found JOIN pg_catalog.pg_class c ON c.oid = found.sequence AND c.relkind = 'S'
+) AS used
+JOIN pg_catalog.pg_class s ON s.oid = used.sequence AND used.place = 1
 JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
 JOIN pg_catalog.pg_sequence q ON q.seqrelid = s.oid
 ORDER BY 1, 2, 3, 4, 5
+"""
+# Defaults of columns and of domains depend on the sequences that they name; an identity's depends on its column.
+_UNNAMED = """
+SELECT n.nspname::text, s.relname::text FROM pg_catalog.pg_class s JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+WHERE s.relkind = 'S' AND n.nspname = ANY (%s)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = s.oid
+                    AND d.classid IN ('pg_catalog.pg_attrdef'::regclass, 'pg_catalog.pg_type'::regclass))
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = s.oid AND d.deptype = 'i')
+ORDER BY 1, 2
 """
 
 
@@ -74,6 +96,12 @@ class PostgresSequences:
                 least=row[6],
                 most=row[7],
             )
+
+    def unnamed(self, schemas: Sequence[str]) -> tuple[TableName, ...]:
+        """See `ColumnSequences.unnamed`."""
+        with translated("reading the sequences"):
+            rows = self._session().execute(_UNNAMED, (list(schemas),)).fetchall()
+            return tuple(TableName(*row) for row in rows)
 
     def set_next(self, sequence: ColumnSequence, value: int) -> None:
         """See `ColumnSequences.set_next`."""

@@ -47,12 +47,12 @@ def values(sequence: ColumnSequence, count: int = 3_000) -> set[int]:
 
 @pytest.mark.parametrize("found", APART.values(), ids=APART.keys())
 def test_sequences_that_never_meet_are_no_finding(found):
-    assert list(collisions(TableName("hr", "t"), "id", dict(zip("abc", found, strict=False)))) == []
+    assert list(collisions(TableName("hr", "t"), "id", list(zip("abc", found, strict=False)))) == []
 
 
 @pytest.mark.parametrize("found", TOGETHER.values(), ids=TOGETHER.keys())
 def test_sequences_that_can_meet_are_a_warning_whose_statements_keep_them_apart(found):
-    beside = dict(zip("abc", found, strict=False))
+    beside = list(zip("abc", found, strict=False))
     (finding,) = collisions(TableName("hr", "t"), "id", beside)
     assert not finding.is_error
     fixed = {}
@@ -60,7 +60,7 @@ def test_sequences_that_can_meet_are_a_warning_whose_statements_keep_them_apart(
         site, _, statement = fix.removeprefix("at ").partition(": ALTER SEQUENCE hr.t_id_seq INCREMENT BY ")
         step, _, start = statement.partition(" RESTART WITH ")
         fixed[site] = sequence(int(start), int(step), -MOST, MOST)
-    assert list(collisions(TableName("hr", "t"), "id", fixed)) == []
+    assert list(collisions(TableName("hr", "t"), "id", list(fixed.items()))) == []
     assert not set.intersection(*(values(each) for each in fixed.values()))
     # No value is given out again that was given out before.
     for each in found:

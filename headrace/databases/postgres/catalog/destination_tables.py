@@ -48,6 +48,7 @@ __all__ = [
     "CatalogColumn",
     "CatalogTable",
     "Conversion",
+    "PrimaryKey",
     "ValueForm",
     "conversion_function",
     "describe_table",
@@ -218,6 +219,19 @@ SELECT c.oid, c.relkind, n.nspname AS owner, c.relname AS name, c.relreplident, 
             WHERE g.tgrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r UNION SELECT c.oid)
               AND g.tgtype & 3 = 3 AND g.tgenabled IN ('A', 'R') AND NOT g.tgisinternal  -- BEFORE, for each row
             ORDER BY 3 DESC, 2) d) AS diversions,
+       (SELECT pg_catalog.jsonb_build_object(
+                   'name', k.conname,
+                   'columns', ARRAY(SELECT a.attname::text FROM pg_catalog.unnest(k.conkey) WITH ORDINALITY u(number, place)
+                                    JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.number ORDER BY u.place),
+                   'referring', ARRAY(SELECT ARRAY[rn.nspname::text, r.relname::text, f.conname::text] FROM pg_catalog.pg_constraint f
+                                      JOIN pg_catalog.pg_class r ON r.oid = f.conrelid JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+                                      WHERE f.contype = 'f' AND f.conindid = k.conindid AND f.conparentid = 0 ORDER BY 1))
+        FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p') AS primary_key,
+       ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+             WHERE i.indrelid = c.oid AND i.indisreplident AND NOT i.indisprimary) AS identity_columns,
+       ARRAY(SELECT DISTINCT a.attname::text FROM pg_catalog.pg_partitioned_table p
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs)
+             WHERE p.partrelid IN (SELECT r.relid FROM pg_catalog.pg_partition_tree(c.oid) r)) AS partitioned_by,
        (SELECT pg_catalog.jsonb_agg(DISTINCT pg_catalog.to_jsonb(ARRAY(
                    SELECT coalesce(a.attname::text, '') FROM pg_catalog.unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(number, place)
                    LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place)))
@@ -242,7 +256,7 @@ WITH RECURSIVE base(oid, base, depth, not_null, has_default, modifier) AS (
     FROM base b JOIN pg_catalog.pg_type d ON d.oid = b.base AND d.typtype = 'd'
 ), bases AS (SELECT DISTINCT ON (oid) * FROM base ORDER BY oid, depth DESC)
 SELECT a.attnum AS number, a.attname AS name, tn.nspname AS type_owner, t.typname AS type_name, t.oid AS type_number,
-       a.atttypmod AS modifier, a.attnotnull OR b.not_null AS not_null,
+       a.atttypmod AS modifier, a.attnotnull OR b.not_null AS not_null, b.not_null AS is_not_null_domain,
        a.atthasdef OR a.attidentity <> '' OR b.has_default AS has_default,
        a.attgenerated::text AS generated, a.attidentity = 'a' AS is_identity_always,
        t.typarray AS array_number, bn.nspname AS base_owner, bt.typname AS base_name, bt.typtype AS base_kind,
@@ -429,6 +443,7 @@ class CatalogColumn:
         collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes
             texts for equal whose bytes differ, or is not the domain's; else empty.
         generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: it is not.
+        is_not_null_domain: its type is a domain that refuses NULL.
     """
 
     name: str
@@ -441,6 +456,7 @@ class CatalogColumn:
     collation: str = ""
     base_modifier: int = -1
     generated: str = ""
+    is_not_null_domain: bool = False
 
     def collated(self, value: str) -> str:
         """A value in the collation of the column, as SQL: two implicit ones that differ are an error to the server.
@@ -485,6 +501,21 @@ class CheckedKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrimaryKey:
+    """A table's primary key, for what is printed of it.
+
+    Args:
+        name: of the constraint.
+        columns: their names, in its order.
+        referring: (schema, table, constraint) of each foreign key that refers to it.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    referring: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
     """A table's description with what a session needs to write to it.
 
@@ -504,6 +535,9 @@ class CatalogTable:
             by the hash of several columns together: the server finds the partition of values that are compared with `=`
                 alone.
         indexes: all of its own and its partitions', of whatever kind, as positions of the columns; -1: an expression.
+        primary_key: None: it has none.
+        identity_columns: names of those of the index that is its replica identity, if that is not the primary key.
+        partitioned_by: names of the columns that say in which partition a row is.
     """
 
     table: DestinationTable
@@ -518,6 +552,9 @@ class CatalogTable:
     foreign_keys: tuple[CheckedKey, ...] = ()
     looked_up: tuple[tuple[int, ...], ...] = ()
     indexes: frozenset[tuple[int, ...]] = frozenset()
+    primary_key: PrimaryKey | None = None
+    identity_columns: frozenset[str] = frozenset()
+    partitioned_by: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -708,7 +745,17 @@ def _catalog_table(
         comparable=frozenset(column["name"] for column in columns if column["equals"]),
         looked_up=() if found["is_hashed_together"] else _looked_up(identifying, indexes, position_of),
         indexes=frozenset(tuple(places.get(name, -1) for name in index) for index in found["indexes"] or ()),
+        primary_key=_primary_key(found["primary_key"]),
+        identity_columns=frozenset(found["identity_columns"]),
+        partitioned_by=frozenset(found["partitioned_by"]),
     )
+
+
+def _primary_key(found: dict[str, Any] | None) -> PrimaryKey | None:
+    if found is None:
+        return None
+    referring = tuple((owner, table, constraint) for owner, table, constraint in found["referring"])
+    return PrimaryKey(name=found["name"], columns=tuple(found["columns"]), referring=referring)
 
 
 def _checked_key(row: dict[str, Any]) -> CheckedKey:
@@ -793,6 +840,7 @@ def _catalog_column(
         conversions=(*converted, *(_widening(name) for name in wider)),
         collation=column["collation"] or "",
         generated=column["generated"],
+        is_not_null_domain=column["is_not_null_domain"],
     )
 
 

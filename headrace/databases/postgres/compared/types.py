@@ -14,19 +14,21 @@ destination is altered already, and only the operator knows what the source's AL
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from headrace.base.errors import COPY_THE_TABLE, WHERE_OTHERS_WRITE
 from headrace.databases.ports import DestinationColumn
 from headrace.databases.postgres.catalog.destination_tables import (
     CatalogColumn,
     CatalogTable,
     Conversion,
+    PrimaryKey,
     conversion_function,
 )
 from headrace.databases.postgres.compared.named_types import is_same_name
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
-from headrace.lcr.batch import Column, TableVersion
+from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.table_name import TableName, argument, remark
 from headrace.lcr.type_name import type_parts
 
@@ -166,12 +168,87 @@ def missing_alter(
                     f"{create} -- these rows are older than the column is here: as USING converted them at the source"
                 )
     given = {column.name for column in version.columns} | set(renamed.values())
-    missing += [
-        f"{alter} ALTER COLUMN {quote(column.name)} DROP NOT NULL;"
-        for column in catalog.table.columns
-        if column.name not in given and column.not_null and not column.has_default and not column.is_generated
-    ]
+    missing += _nullable(
+        version,
+        catalog,
+        [
+            position
+            for position, column in enumerate(catalog.table.columns)
+            if column.name not in given and column.not_null and not column.has_default and not column.is_generated
+        ],
+    )
     return "\n".join(missing)
+
+
+def _nullable(version: TableVersion, catalog: CatalogTable, positions: Sequence[int]) -> Iterator[str]:
+    """What lets rows leave columns out that refuse NULL here.
+
+    Args:
+        version: of the rows.
+        catalog: the destination table.
+        positions: of the columns.
+    """
+    relation = qualified(version.owner, version.name)
+    key = catalog.primary_key
+    in_key: list[str] = []
+    for position in positions:
+        name, details = catalog.table.columns[position].name, catalog.columns[position]
+        column = quote(name)
+        is_of_key = key is not None and name in key.columns
+        if is_of_key and name in catalog.partitioned_by:
+            # A primary key has every column that the partitions are made by, and no NULL: no ALTER helps.
+            yield (
+                f"{relation} is partitioned by {column}, which the source does not have, and its primary key needs it:"
+                f" make the table anew here without that column; then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
+            )
+            continue
+        if name in catalog.identity_columns:
+            yield f"ALTER TABLE {relation} REPLICA IDENTITY FULL; " + remark(
+                f"the index that is the replica identity here has {column}"
+            )
+        changes = [f"ALTER COLUMN {column} DROP NOT NULL"]
+        if details.is_not_null_domain:
+            base = type_with_modifier(details.base_type, details.base_modifier)
+            changes.insert(0, f"ALTER COLUMN {column} TYPE {base}")
+        if is_of_key:
+            in_key += changes
+        else:
+            lost = "; " + remark(
+                "its domain refuses NULL; or, if nothing here needs the column:"
+                f" ALTER TABLE {relation} DROP COLUMN {column};"
+            )
+            yield f"ALTER TABLE {relation} {', '.join(changes)}{lost if details.is_not_null_domain else ';'}"
+    if key is not None and in_key:
+        yield from _other_key(version, catalog, key, in_key)
+
+
+def _other_key(version: TableVersion, catalog: CatalogTable, key: PrimaryKey, changes: Sequence[str]) -> Iterator[str]:
+    """What makes a primary key of the columns that arrive, where the one that is here has others.
+
+    Args:
+        version: of the rows.
+        catalog: the destination table.
+        key: its primary key.
+        changes: parts of ALTER TABLE that let its other columns be NULL.
+    """
+    relation = qualified(version.owner, version.name)
+    for owner, table, constraint in key.referring:
+        yield f"ALTER TABLE {qualified(owner, table)} DROP CONSTRAINT {quote(constraint)}; " + remark(
+            "it refers to the primary key that goes; make it anew as the source has it, with what the key has then"
+        )
+    arriving = {column.name for column in version.columns if column.name in catalog.positions}
+    # The log's key is the source's, which is unique there; with FULL it is all columns.
+    own = [column.name for column in version.columns if column.is_key and version.old_image is OldImage.KEY]
+    rest = [name for name in key.columns if name in arriving]
+    columns = ", ".join(map(quote, own if own and arriving.issuperset(own) else rest))
+    parts = [f"DROP CONSTRAINT {quote(key.name)}", *changes, *([f"ADD PRIMARY KEY ({columns})"] if columns else [])]
+    then = (
+        f"where rows are here that are equal in ({columns}), whose deletion is still to come: without ADD PRIMARY KEY,"
+        f" and ALTER TABLE {relation} ADD PRIMARY KEY ({columns}); once it was applied"
+        if columns
+        else "none of the key's columns arrives: give the table another key"
+    )
+    yield f"ALTER TABLE {relation} {', '.join(parts)}; {remark(then)}"
 
 
 def _retyped(alter: str, name: str, column: Column, repair: str) -> str:

@@ -20,6 +20,7 @@ from headrace.databases.postgres.destination.writing.writes import (
     located,
     numbered,
     row_by_row,
+    same_values,
     written_forms,
 )
 from headrace.lcr.batch import Command
@@ -82,10 +83,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         # As arrays: a SELECT has 1,664 columns at most, and a table 1,600.
         _array(
             "bool",
-            (
-                f"NOT pg_catalog.record_image_eq(ROW(t.{_name(builder, p)}), ROW({builder.stored(p, f'u.{image}{p}')}))"
-                for p in question.compare
-            ),
+            (f"NOT ({same_values(builder, [p], [builder.stored(p, f'u.{image}{p}')])})" for p in question.compare),
         ),
         _array("int4", (_order(builder, p) for p in question.order)),
         _array("text", (_sum(builder, p) for p in question.sums)),

@@ -8,7 +8,9 @@ runs in lockstep without storing it):
     DELETE  DELETE FROM t USING u WHERE ...
 
 Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
-1.00 to a reader of the table. A row is found by its key through the key index's own operator.
+1.00 to a reader of the table. Where images differ, the texts decide: one value can be stored in several ways (an array
+that once had a NULL keeps its bitmap), and a value that was received is stored in one of them. See `same_values`. A row
+is found by its key through the key index's own operator.
 
 Where the values that find rows have no unique key, or a NULL in it, rows are found first, and changed by ctid: each of
 the set's rows changes one row at most, so that two of them and none of another never add up to what is expected:
@@ -32,7 +34,7 @@ Longer than 500 lines: the forms of one statement, whose parts are numbered toge
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +69,7 @@ __all__ = [
     "plan_write",
     "row_by_row",
     "row_chunks",
+    "same_values",
     "wrapper_name",
     "written_forms",
 ]
@@ -113,6 +116,8 @@ _NOTHING_FINDS_IT = (
     " REPLICA IDENTITY FULL;"
     f" then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
 )
+# Types whose values are stored in one way each. Not numeric (two headers), nor floating point (many kinds of NaN).
+_OF_ONE_IMAGE = _PLAIN - {"pg_catalog.numeric", "pg_catalog.float4", "pg_catalog.float8"}
 # Canonical equalities of which equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
 # What the header of an array of wrapped values names as its elements' type. The server compares it with what it
@@ -219,6 +224,10 @@ class SetBuilder:
             positions: of the columns; those that are packed, or none of them.
         """
         return "u.c" if self.packed and positions == self.packed else f"ROW({', '.join(f'u.o{p}' for p in positions)})"
+
+    def is_of_one_image(self, position: int) -> bool:
+        """Whether values of the destination's column are stored in one way each: other images are other texts."""
+        return self.details(position).base_type in _OF_ONE_IMAGE
 
     def details(self, position: int) -> CatalogColumn:
         """The destination's column for a position in `version.columns`."""
@@ -508,7 +517,7 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
     Args:
         builder: of the set.
         find: positions in the write's version, of a key.
-        compare: positions whose values must be the row's, to the byte.
+        compare: positions whose values must be the row's, as `same_values` says.
         one_by_one: those among `find` by which the server must not join, see `row_by_row`.
     """
     by_operator, terms = [p for p in find if builder.details(p).equals], list[str]()
@@ -519,10 +528,46 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
             + (f"ANY (ARRAY[{value}])" if p in one_by_one else value)
         )
     images = [*_compared_by_images(builder, find), *compare]
-    if images:
-        rows = ", ".join(f"t.{builder.details(p).name}" for p in images)
-        terms.append(f"pg_catalog.record_image_eq(ROW({rows}), {builder.images(images)})")
+    if images and builder.packed:
+        terms.append(_same(_row(f"t.{builder.details(p).name}" for p in images), builder.images(images)))
+    elif images:
+        terms.append(same_values(builder, images, [f"u.o{p}" for p in images]))
     return " AND ".join(terms)
+
+
+def same_values(builder: SetBuilder, positions: Sequence[int], values: Sequence[str]) -> str:
+    """The condition that a row of the table `t` has these values, as a reader of the table sees them.
+
+    By their images, which costs least and is nearly always the answer; where these differ, by their texts, of columns
+    whose type may store one value in several ways. Of the others no text is made, which may be large. 1.0 and 1.00, and
+    0 and -0, have different texts.
+
+    Args:
+        builder: of the set.
+        positions: of the columns in the write's version.
+        values: expressions of the columns' types.
+    """
+    columns = [f"t.{builder.details(p).name}" for p in positions]
+    several = [place for place, p in enumerate(positions) if not builder.is_of_one_image(p)]
+    if not several:
+        return _same_images(_row(columns), _row(values))
+    if len(several) == len(positions):
+        return _same(_row(columns), _row(values))
+    of_one = [place for place in range(len(positions)) if place not in several]
+    one, other = ((_row(columns[k] for k in each), _row(values[k] for k in each)) for each in (of_one, several))
+    return f"{_same_images(*one)} AND {_same(*other)}"
+
+
+def _same(row: str, other: str) -> str:
+    # Two texts are the same by their bytes, whatever the collation of the database.
+    return (
+        f"({_same_images(row, other)} OR"
+        f' {row}::pg_catalog.text COLLATE "C" OPERATOR(pg_catalog.=) {other}::pg_catalog.text)'
+    )
+
+
+def _same_images(row: str, other: str) -> str:
+    return f"pg_catalog.record_image_eq({row}, {other})"
 
 
 def _compared_by_images(builder: SetBuilder, find: list[int]) -> list[int]:
@@ -607,12 +652,16 @@ def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
     return with_, "p u", "t.ctid OPERATOR(pg_catalog.=) u.c AND t.tableoid OPERATOR(pg_catalog.=) u.o"
 
 
+def _row(values: Iterable[str]) -> str:
+    return f"ROW({', '.join(values)})"
+
+
 def _image(values: Iterable[str]) -> str:
-    return f"ROW({', '.join(values)})::pg_catalog.text"
+    return f"{_row(values)}::pg_catalog.text"
 
 
 def _hash(values: Iterable[str]) -> str:
-    return f"pg_catalog.hash_record_extended(ROW({', '.join(values)}), 0)"
+    return f"pg_catalog.hash_record_extended({_row(values)}, 0)"
 
 
 def _touched(catalog: CatalogTable) -> str:
