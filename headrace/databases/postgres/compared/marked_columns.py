@@ -9,7 +9,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports.row_marks import MarkedColumn
-from headrace.databases.postgres.catalog.older_values import kept_values
+from headrace.databases.postgres.catalog.older_values import KEPT_VALUES
 from headrace.lcr.table_name import TableName
 
 __all__ = ["marked_columns", "marked_columns_of"]
@@ -25,7 +25,7 @@ SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS numbe
        kept.found IS NOT NULL AS keeps_older
 FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
-LEFT JOIN {kept_values("%(tables)s::oid[]")} AS kept ON kept.root = a.attrelid AND kept.name = a.attname
+LEFT JOIN {KEPT_VALUES} AS kept ON kept.root = a.attrelid AND kept.name = a.attname
 CROSS JOIN LATERAL (
     SELECT count(*) > 0, coalesce(bool_or(each.is_volatile AND given.tree = d.adbin::text), false)
     FROM (SELECT d.adbin::text UNION SELECT unnest(kept.defaults)) AS given (tree)
