@@ -62,13 +62,12 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.emptied import copy_of_emptied, emptied_tables
-from spark_apply.copy.equal_copies import EqualCopies
 from spark_apply.copy.obsolete_errors import ObsoleteErrors
 from spark_apply.copy.parts import part_facts
 from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.returned_tables import ReturnedTables
-from spark_apply.copy.rounds import CopyRound, TableCopy, wait_captured
+from spark_apply.copy.rounds import CopyRound, wait_captured
 from spark_apply.copy.sessions import CopySessions
 from spark_apply.copy.standing import smallest, table_starts
 from spark_apply.copy.table_checks import TableChecks
@@ -126,7 +125,6 @@ class TableInstantiation:
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
-    _equal_copies: EqualCopies = field(init=False)
     _checks: TableChecks = field(init=False)
     _returned: ReturnedTables = field(init=False)
     _marks: TableMarks = field(init=False)
@@ -143,19 +141,12 @@ class TableInstantiation:
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
-        self._equal_copies = EqualCopies(
-            topology=self.config.topology,
-            at_source=self.both_ways.records,
-            source_reader=self.source_reader,
-            destination_reader=self.destination_reader,
-        )
         self._checks = TableChecks(
             config=self.config,
             source=self.source,
             destination=self.destination,
             source_reader=self.source_reader,
             both_ways=self.both_ways,
-            equal_copies=self._equal_copies,
             records=self._records,
         )
         self._returned = ReturnedTables(both_ways=self.both_ways, should_end=self._round_ends)
@@ -466,7 +457,7 @@ class TableInstantiation:
             if each.table.destination not in this.copies:
                 self._records.restarts.end(each.table.destination)
         self._records.wait(this.waits)  # those that waited before were looked at, too
-        if this.copies or this.kept or this.kept_if_equal:
+        if this.copies or this.kept:
             if self._joins is not None:
                 self._joins.hold_now()
             with contextlib.closing(self.source.open_snapshot(self.config.topology)) as snapshot:
@@ -510,8 +501,6 @@ class TableInstantiation:
                 this.claim_kept(each.table, beside=others, replaces=each.replaced_identities)
             else:
                 this.has_failed = True
-        for each, copy, problem in this.kept_if_equal:
-            self._keep_if_equal(this, each, copy, problem)
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
@@ -524,17 +513,6 @@ class TableInstantiation:
                         this.find_empty(session, copy)
                     elif key in this.copies and key in this.to_empty and copy.target is not None:
                         this.empty(session, copy)
-
-    def _keep_if_equal(self, this: CopyRound, each: Standing, copy: TableCopy, problem: str) -> None:
-        copy.scn = this.scn
-        with this.failing_alone(copy):
-            if self._equal_copies.are_equal(this, copy):
-                this.claim_kept(each.table, beside=copy.beside, replaces=each.replaced_identities)
-            elif self._equal_copies.may_become_equal(copy.key):
-                this.has_failed = True
-            else:
-                this.needs_operator = True
-                self._records.fail_at_once(each, problem)
 
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)

@@ -9,8 +9,6 @@ once one copies, and the others wait. Then, by what they find:
     rows, kept by the operator's last call      KEPT
     rows, no copy of others had one, and the    DONE or COPIED at once: a copy of nothing
     source has none in the snapshot
-    rows of a site from which the source has    KEPT if both have the same (`spark_apply.copy.equal_copies`)
-    its own, too
     rows, and else                              FAILED: the operator lets changes rest, and keeps the rows or deletes them
 
 Another topology may have the same table of the same source there. Every change would be applied twice: rows of a table

@@ -106,8 +106,6 @@ class CopyRound:
         scn: of the snapshot.
         copies: by name at the destination.
         kept: tables whose rows are kept, and what others have in them.
-        kept_if_equal: tables whose rows are kept if the source has the same in the snapshot, and what an operator is
-            told if it has not.
         to_empty: names of tables whose rows are removed first.
         to_find_empty: names of tables whose rows were removed before the snapshot.
         of_nothing: names of tables that others have copied, of which there must be nothing to copy.
@@ -131,7 +129,6 @@ class CopyRound:
     board: CopyBoard = field(default_factory=CopyBoard)
     copies: dict[TableName, TableCopy] = field(default_factory=dict)
     kept: list[tuple[Standing, tuple[OtherCopy, ...]]] = field(default_factory=list)
-    kept_if_equal: list[tuple[Standing, TableCopy, str]] = field(default_factory=list)
     to_empty: set[TableName] = field(default_factory=set)
     to_find_empty: set[TableName] = field(default_factory=set)
     of_nothing: set[TableName] = field(default_factory=set)

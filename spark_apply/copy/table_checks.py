@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.both_ways import BothWays, Found
-from spark_apply.copy.equal_copies import EqualCopies, Origin
 from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
 from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
 from spark_apply.copy.parts import captured_parts, other_bounds
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.rounds import CopyRound, TableCopy
+    from spark_apply.copy.rounds import CopyRound
     from spark_apply.copy.standing import Standing
 
 __all__ = ["TableChecks"]
@@ -36,7 +35,6 @@ class TableChecks:
         destination: the destination database.
         source_reader: of the source's tables.
         both_ways: for tables that come back to their source.
-        equal_copies: for tables that source and destination have from a third site.
         records: of the tables; they get why one cannot be copied.
     """
 
@@ -45,7 +43,6 @@ class TableChecks:
     destination: DestinationDatabase
     source_reader: TableReader
     both_ways: BothWays
-    equal_copies: EqualCopies
     records: TableRecords
 
     def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
@@ -155,10 +152,20 @@ class TableChecks:
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
             if not problem and not may_empty:
-                judged = self._judged(this, session, each, copy, facts[table.source].bytes)
-                if judged is None:
+                has_rows = may_have_rows(session, copy)
+                problem = self._refused(each, others) if has_rows else ""
+                is_kept = has_rows and not problem
+                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
+                if found is Found.WAIT:
+                    this.waits[copy.key] = self.both_ways.waits(table)
                     return
-                problem = judged
+                if found is Found.KEEP:
+                    this.kept.append((each, others))
+                    return
+                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
+                    this.of_nothing.add(copy.key)
+                    copy.keeps_rows = has_rows and found is Found.NOTHING
+                    problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
@@ -171,53 +178,6 @@ class TableChecks:
         if may_empty:
             copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
             this.to_empty.add(copy.key)
-
-    def _judged(
-        self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy, size: int
-    ) -> str | None:
-        """What becomes of a table whose rows at the destination, if there are any, are not ours to remove.
-
-        Args:
-            this: the round; it gets a table that is kept, that waits, or of which there is nothing to copy.
-            session: of the destination.
-            each: the table.
-            copy: of it.
-            size: of the source's table, bytes.
-
-        Returns:
-            Why it cannot be copied; empty: it can. None: nothing of it is copied in this round.
-
-        Raises:
-            DatabaseError: a database does not say what is there.
-        """
-        others, has_rows = copy.beside, may_have_rows(session, copy)
-        problem = self._refused(each, others) if has_rows else ""
-        is_kept = has_rows and not problem
-        found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
-        if found is Found.WAIT:
-            this.waits[copy.key] = self.both_ways.waits(each.table)
-            return None
-        if found is Found.KEEP:
-            this.kept.append((each, others))
-            return None
-        if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
-            this.of_nothing.add(copy.key)
-            copy.keeps_rows = has_rows and found is Found.NOTHING
-            return ""
-        if problem and self._is_compared(this, each, copy, size):
-            this.kept_if_equal.append((each, copy, problem))
-            return None
-        return None if copy.key in this.waits else problem
-
-    def _is_compared(self, this: CopyRound, each: Standing, copy: TableCopy, size: int) -> bool:
-        """Whether rows that are here are kept if the source has the same; puts a table that waits for these into the round."""
-        origin = self.equal_copies.origin(each, copy.beside, size)
-        if origin is Origin.COMING:
-            this.waits[copy.key] = (
-                f"table {copy.key} waits: site {self.config.source.site} and this one have its rows from one site, and"
-                f" {self.config.source.site} does not have all of them yet"
-            )
-        return origin is Origin.ONE and self.equal_copies.is_due(copy.key)
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
         """Take the tables out of a round whose types have other values at the two sites; see `unlike_types`.

@@ -225,8 +225,8 @@ def test_one_way_becomes_a_hub_and_comes_back_under_load_by_up_alone(sites: Site
 
 
 @pytest.mark.soak
-def test_a_site_joins_two_that_write_to_each_other_by_up_alone(sites: Sites):
-    """docs/operations.md, "Adding a site to an n-way topology": changes rest."""
+def test_a_site_joins_two_that_write_to_each_other_by_the_steps_of_the_documentation(sites: Sites):
+    """docs/operations.md, "Adding a site to an n-way topology"."""
     three = ("a", "b", "c")
     sites.free("depot", idle=IDLE_BETWEEN)
     sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
@@ -239,7 +239,12 @@ def test_a_site_joins_two_that_write_to_each_other_by_up_alone(sites: Sites):
     all_of_them = sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
     found = check_topology(all_of_them.file, ask_databases=True).findings
     assert [finding for finding in found if finding.is_error] == []
-    all_of_them.up()  # what is said where changes do not pause: test_both_ways
+    all_of_them.last[:] = [all_of_them.deployment]
+    with pytest.raises(ApplyError) as refused:
+        all_of_them.deployment.up()
+    assert "what is there is a copy from site" in refused.value.message
+    assert "keep them with `headrace up --keep-existing`" in refused.value.message
+    all_of_them.up(keep_existing=True)
     all_of_them.assert_converged(["depot.parts"])
     for number, site in enumerate(three):
         all_of_them.execute(
