@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Sequence
 
 import psutil  # type: ignore[import-untyped]
 
@@ -21,7 +23,9 @@ AUTO = "auto"
 PRIVATE = "headrace-ray-"
 """Begins the name of the folder of temporary files of a topology's private cluster."""
 _VARIABLE = "RAY_ADDRESS"
-_NAMED = "--gcs-address="  # so the processes of a node name their cluster on their command lines
+_HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
+_LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
+_OPTION = "--gcs-address="  # so the processes of a node name their cluster on their command lines
 
 
 def found_address(address: str) -> str:
@@ -36,9 +40,10 @@ def found_address(address: str) -> str:
     """
     if address != AUTO:
         return address
-    if named := os.environ.get(_VARIABLE):
-        return named
     found = sorted(_addresses())
+    named = os.environ.get(_VARIABLE, AUTO)
+    if named not in {"", AUTO}:
+        return _of_variable(named, found)
     if len(found) == 1:
         return found[0]
     raise ConfigError(
@@ -47,6 +52,27 @@ def found_address(address: str) -> str:
         else f"--address {AUTO}: no Ray runs here that this user started",
         hint="name the one that you mean: --address HOST:PORT, of its head (6379 is Ray's port)",
     )
+
+
+def _of_variable(named: str, found: Sequence[str]) -> str:
+    """The address that the variable names.
+
+    Args:
+        named: its value.
+        found: addresses of clusters that have nodes here.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    host, _, port = named.rpartition(":")
+    if not _HOST.fullmatch(host) or not port.isdecimal():
+        raise ConfigError(
+            f"--address {AUTO}: {_VARIABLE} is {named!r}, and no HOST:PORT",
+            hint=f"set {_VARIABLE} to the address of the cluster's head, or leave it out, or name --address HOST:PORT",
+        )
+    # Ray's nodes are called by their own addresses; whoever is on the head may name it as this machine.
+    here = [each for each in found if each.rpartition(":")[2] == port] if host in _LOOPBACK else []
+    return here[0] if len(here) == 1 else named
 
 
 def _addresses() -> set[str]:
@@ -58,5 +84,5 @@ def _addresses() -> set[str]:
                 continue
             words = process.cmdline()
             if not any(PRIVATE in word for word in words):
-                found |= {word.removeprefix(_NAMED) for word in words if word.startswith(_NAMED)}
+                found |= {word.removeprefix(_OPTION) for word in words if word.startswith(_OPTION)}
     return found

@@ -261,7 +261,7 @@ def _without_own_folders() -> JobConfig:
 def _check_answers(address: str) -> None:
     """Refuse an address at which nothing listens: Ray would try for many minutes."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():  # ray://..., which Ray refuses itself
+    if not port.isdecimal():  # Ray says what is wrong with it
         return
     try:
         socket.create_connection((host, int(port)), timeout=_LISTENS_TIMEOUT_S).close()

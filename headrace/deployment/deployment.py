@@ -111,12 +111,14 @@ class Deployment:
 
         Raises:
             ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may
-                be another user's.
+                be another user's; or nobody can tell which cluster "auto" is, which is then not taken for gone.
         """
+        from actors.cluster.own_ray import found_address
+
         spec = read_topology(file, to_start=to_start)
         check_owned(spec.state_dir)  # before anything in it is believed
         remembered = "" if address else RememberedCluster(spec.state_dir).address()
-        return cls(spec, address or remembered, is_remembered=bool(remembered))
+        return cls(spec, found_address(address or remembered), is_remembered=bool(remembered))
 
     @property
     def running(self) -> TopologySpec:
@@ -913,10 +915,8 @@ class Deployment:
 
 
 def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
-    from actors.cluster.own_ray import found_address
     from actors.hosting.runtime import connect, prepare_process
 
-    address = found_address(address)
     prepare_process(address, environment)
     return connect(address, topology)
 

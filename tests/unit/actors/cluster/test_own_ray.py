@@ -83,6 +83,32 @@ def test_of_several_clusters_one_is_to_be_named(tmp_path: Path, monkeypatch: pyt
         assert found_address("auto") == "10.0.0.2:6379"
 
 
+@pytest.mark.parametrize("named", ["", "auto"])
+def test_a_variable_that_names_none_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str):
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with node(tmp_path, "--gcs-address=10.0.0.1:6379"):
+        assert found_address("auto") == "10.0.0.1:6379"
+
+
+@pytest.mark.parametrize("named", ["local", "ray://head:10001", "http://head:8265", "head"])
+def test_a_variable_that_is_no_address_is_refused_by_its_name(monkeypatch: pytest.MonkeyPatch, named: str):
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(ConfigError, match="RAY_ADDRESS"):
+        found_address("auto")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_head_that_is_named_as_this_machine_has_the_address_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+):
+    monkeypatch.setenv("RAY_ADDRESS", f"{host}:6379")
+    assert found_address("auto") == f"{host}:6379"
+    with node(tmp_path, "--gcs-address=10.0.0.1:6379"):
+        assert found_address("auto") == "10.0.0.1:6379"
+    with node(tmp_path, "--gcs-address=10.0.0.1:6380"):
+        assert found_address("auto") == f"{host}:6379"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a process as another user")
 def test_what_another_user_says_on_a_command_line_is_no_cluster_of_this_one():
     with (

@@ -25,6 +25,7 @@ import pytest
 
 import headrace.deployment.deployment
 import headrace.deployment.failures
+from actors.cluster import own_ray
 from actors.cluster.known_process import known_process
 from actors.cluster.local import ClusterFacts, LocalCluster
 from actors.controller import Controller, fingerprint_of
@@ -38,6 +39,7 @@ from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.deployment import Deployment, NotReady, NotUp
 from headrace.deployment.failures import TablesNotCopied
+from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.status.overview import Overview
 from tests.support.actor_system import FakeActors
 from tests.support.administered_source import AdministeredSource, administer, record
@@ -242,10 +244,24 @@ def test_up_does_not_start_a_second_copy_on_another_cluster(monkeypatch, spec):
 
 
 def test_up_knows_a_cluster_under_another_address(monkeypatch, spec):
-    Clusters(monkeypatch, {"auto": spec.state_dir, "head:6379": spec.state_dir}, same="10.0.0.1:6379")
-    Deployment(spec, "auto").up()
+    Clusters(monkeypatch, {"10.0.0.1:6379": spec.state_dir, "head:6379": spec.state_dir}, same="10.0.0.1:6379")
+    Deployment(spec, "10.0.0.1:6379").up()
     Deployment(spec, "head:6379").up()
     assert Deployment.read(spec.file).address == "head:6379"
+
+
+def test_auto_is_one_cluster_from_the_call_on_and_none_is_forgotten_that_cannot_be_told(monkeypatch, spec):
+    found = {"10.0.0.1:6379"}
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(own_ray, "_addresses", lambda: found)
+    Clusters(monkeypatch, {"10.0.0.1:6379": spec.state_dir})
+    Deployment.read(spec.file, "auto").up()
+    found.add("10.0.0.2:6379")  # a second one that this user started: a notebook's, say
+    assert Deployment.read(spec.file).address == "10.0.0.1:6379"
+    RememberedCluster(spec.state_dir).remember("auto")  # as an earlier version did
+    with pytest.raises(ConfigError, match="several Ray clusters have nodes here"):
+        Deployment.read(spec.file)
+    assert RememberedCluster(spec.state_dir).address() == "auto"
 
 
 def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_that_one_too(monkeypatch, spec):
