@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import MarkedPart, RowMark
+from headrace.databases.ports.row_marks import OF_TRANSACTION
 from headrace.lcr.table_name import TableName, argument, quoted, quoted_name, remark
 from headrace.lcr.type_name import type_parts
 from spark_apply.copy.computed_columns import Computed, both_compute, compare_computed
@@ -429,7 +430,7 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
 
 
 def _rewritten(
-    was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str], bool]
+    was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str, str], bool]
 ) -> Iterator[tuple[str, str]]:
     """Columns whose values an ALTER TABLE made anew, and what is said of each.
 
@@ -461,16 +462,17 @@ def _is_only_forgotten(
     before: MarkedColumn,
     column: MarkedColumn,
     kept: Mapping[str, tuple[MarkedPart, MarkedPart]],
-    was_written_anew: Callable[[str], bool],
+    was_written_anew: Callable[[str, str], bool],
 ) -> bool:
     """Whether a stamp is another one because the server forgot what older rows have, and rows are not of an ALTER TABLE.
 
-    VACUUM FULL does that to a table that has rows itself. ALTER TABLE alone stamps the columns of a partitioned table.
+    VACUUM FULL does that to a table that has rows itself, and to columns without a default. ALTER TABLE alone stamps the
+    columns of a partitioned table.
     """
-    if not before.keeps_older or column.keeps_older:
+    if not before.keeps_older or column.keeps_older or not column.stamp.startswith(OF_TRANSACTION):
         return False
     return all(
-        not part.joined and not (written_by_alter(earlier, part) or was_written_anew(number))
+        not part.joined and not (written_by_alter(earlier, part) or was_written_anew(number, column.stamp))
         for number, (earlier, part) in kept.items()
     )
 

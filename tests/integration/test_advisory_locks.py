@@ -6,11 +6,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.advisory_locks import wait_transaction_lock
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.fencing import apply_lock_key, raise_epoch, take_apply_lock
@@ -53,6 +55,7 @@ def test_a_shared_lock_is_in_the_way_of_who_wants_it_alone(source_database: str)
         psycopg.connect(source_database, autocommit=True) as user,
     ):
         user.execute("SELECT pg_advisory_lock_shared(%s)", (CLAIM_LOCK,))
+        connection.execute("SELECT")
         with pytest.raises(DatabaseUnavailable, match=f"session {user.info.backend_pid} .*the lock for copies"):
             wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=0.2)
 
@@ -64,6 +67,7 @@ def test_who_comes_second_waits_for_the_first_one_and_sees_what_it_committed(sou
         ThreadPoolExecutor(max_workers=1) as pool,
     ):
         first.execute("CREATE TABLE seen (id int)")
+        second.execute("SET lock_timeout = 1234")
         wait_transaction_lock(first, CLAIM_LOCK, what="copies of tables", timeout_s=60)
         waiting = pool.submit(wait_transaction_lock, second, CLAIM_LOCK, what="copies of tables", timeout_s=60)
         wait_until("it waits", lambda: second.info.transaction_status != psycopg.pq.TransactionStatus.IDLE)
@@ -71,6 +75,63 @@ def test_who_comes_second_waits_for_the_first_one_and_sees_what_it_committed(sou
         first.commit()
         waiting.result()
         assert second.execute("SELECT count(*) FROM seen").fetchone() == (0,)
+        assert second.execute("SHOW lock_timeout").fetchone() == ("1234ms",)
+
+
+def test_who_waits_gets_it_in_order_though_others_take_it_again_at_once(source_database: str) -> None:
+    """Who has just released it does not overtake those who wait."""
+    turns: list[str] = []
+
+    def take(name: str, times: int) -> None:
+        with psycopg.connect(source_database) as connection:
+            for _ in range(times):
+                connection.execute("SELECT")
+                wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=60)
+                turns.append(name)
+                connection.commit()
+
+    with psycopg.connect(source_database) as first, ThreadPoolExecutor(max_workers=2) as pool:
+        first.execute("SELECT pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
+        waiting = [pool.submit(take, "again and again", 50), pool.submit(take, "once", 1)]
+        wait_until("both wait", lambda: _waiting(source_database) == 2)
+        first.commit()
+        for each in waiting:
+            each.result()
+    assert turns.index("once") <= 1
+
+
+def _waiting(dsn: str) -> int:
+    with psycopg.connect(dsn, autocommit=True) as looking:
+        found = looking.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database())"
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_a_prepared_transaction_that_holds_it_is_said_to_be_one(postgres_folder: Path) -> None:
+    server = EmbeddedServer(postgres_folder / "prepared", name="prepared")
+    try:
+        server.start()
+        with psycopg.connect(server.dsn(), autocommit=True) as user:
+            user.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
+        server.stop()
+        server.start()
+        with psycopg.connect(server.dsn(), autocommit=True) as user, psycopg.connect(server.dsn()) as connection:
+            user.execute("BEGIN")
+            user.execute("SELECT pg_advisory_xact_lock(%s)", (CLAIM_LOCK,))
+            user.execute("PREPARE TRANSACTION 'x'")
+            connection.execute("SELECT")
+            with pytest.raises(DatabaseUnavailable, match="a prepared transaction holds the lock for copies") as held:
+                wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=0.2)
+            assert "ROLLBACK PREPARED" in held.value.hint
+            connection.rollback()
+            user.execute("ROLLBACK PREPARED 'x'")
+            connection.execute("SELECT")
+            wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=60)
+    finally:
+        server.destroy()
 
 
 def test_two_ups_at_once_make_the_schema_once(source_database: str) -> None:

@@ -532,7 +532,7 @@ class MemorySource:
         """See `SourceDatabase.computed_columns`: nothing is computed."""
         return {}
 
-    def was_written_anew(self, part: str) -> bool:
+    def was_written_anew(self, part: str, stamp: str = "") -> bool:
         """See `SourceDatabase.was_written_anew`: there are no marks, so nobody asks."""
         return False
 

@@ -15,6 +15,10 @@ from headrace.base.plain_data import as_json, from_json
 __all__ = ["MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "RowMark"]
 
 
+OF_TRANSACTION = "x"
+"""Begins a column's stamp that goes on with the number of the transaction which wrote its definition."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedColumn:
     """A column under one name.

@@ -303,13 +303,14 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def was_written_anew(self, part: str) -> bool:
+    def was_written_anew(self, part: str, stamp: str = "") -> bool:
         """Whether rows of a part were written by what made its file, without an event in the log.
 
         Asked of a part whose file is another one (`MarkedPart.file`), and of which no more is known.
 
         Args:
             part: its number in `RowMark.parts`.
+            stamp: of a column (`MarkedColumn.stamp`): what gave it to the column may be what wrote the rows.
 
         Raises:
             DatabaseUnavailable: it is locked; ask again.

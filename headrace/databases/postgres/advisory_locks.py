@@ -6,7 +6,6 @@ wait without a bound would hold a command or a process up for ever, without a wo
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import psycopg
@@ -14,8 +13,6 @@ import psycopg
 from headrace.base.errors import DatabaseUnavailable
 
 __all__ = ["held_by_another", "wait_transaction_lock"]
-
-_POLL_S = 0.02  # a lock of ours is held for a moment; nobody waits longer for it than before by more than this
 
 _SAME_LOCK = (
     "l.locktype = 'advisory' AND l.classid = %(high)s::oid AND l.objid = %(low)s::oid AND l.objsubid = 1"
@@ -26,7 +23,7 @@ _SAME_LOCK = (
 # Who waits for the lock alone keeps out everybody who comes later, too. A shared one keeps nobody from sharing.
 _IN_THE_WAY = f"""
 SELECT l.pid, a.usename, a.application_name FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
-WHERE {_SAME_LOCK} AND l.pid <> pg_catalog.pg_backend_pid() AND (l.mode = 'ExclusiveLock' OR l.granted AND NOT %(shared)s)
+WHERE {_SAME_LOCK} AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() AND (l.mode = 'ExclusiveLock' OR l.granted AND NOT %(shared)s)
 ORDER BY l.granted DESC, l.pid LIMIT 1
 """
 
@@ -48,14 +45,17 @@ def wait_transaction_lock(connection: psycopg.Connection[Any], key: int, *, what
     Raises:
         DatabaseUnavailable: another session has it for longer; the message names that session.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        row = connection.execute("SELECT pg_catalog.pg_try_advisory_xact_lock(%s)", (key,)).fetchone()
-        if row is not None and row[0]:
-            return
-        if time.monotonic() > deadline:
-            raise held_by_another(connection, key, what=what)
-        time.sleep(_POLL_S)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
+    setting = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
+    try:
+        with connection.transaction():  # a savepoint: who waited in vain can still ask who is in the way
+            before = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
+            connection.execute(setting, (f"{timeout_s * 1000:.0f}ms",))
+            # The server lets those who wait have it in their order; who only tries may be overtaken for ever.
+            connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (key,))
+            connection.execute(setting, before)
+    except psycopg.errors.LockNotAvailable as error:
+        raise held_by_another(connection, key, what=what) from error
 
 
 def held_by_another(
@@ -73,6 +73,12 @@ def held_by_another(
     if row is None:
         return DatabaseUnavailable(f"the lock for {what} was not free", hint="no action needed: it is free now")
     pid, role, application = row
+    if pid is None:
+        return DatabaseUnavailable(
+            f"a prepared transaction holds the lock for {what}",
+            hint="SELECT gid, owner FROM pg_prepared_xacts WHERE database = current_database() names it: its user ends it"
+            " with COMMIT PREPARED or ROLLBACK PREPARED",
+        )
     shown = "".join(
         (f" of role {role}" if role else "", f", which calls itself {application!r}" if application else "")
     )

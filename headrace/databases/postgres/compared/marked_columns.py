@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from headrace.databases.ports.row_marks import MarkedColumn
+from headrace.databases.ports.row_marks import OF_TRANSACTION, MarkedColumn
 from headrace.databases.postgres.catalog.older_values import KEPT_VALUES
 from headrace.lcr.table_name import TableName
 
@@ -18,7 +18,8 @@ __all__ = ["marked_columns", "marked_columns_of"]
 # a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not
 # immutable. Where partitions have other defaults than their table, rows may have what either says.
 _COLUMNS = f"""
-SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number, coalesce('d' || d.oid, 'x' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,
+SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number,
+       coalesce('d' || d.oid, '{OF_TRANSACTION}' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,
        kept.found IS NOT NULL AND passing.is_so AS has_passing_default, a.attidentity <> '' OR (a.attgenerated = '' AND passing.is_volatile) AS has_own_values,
        coalesce(b.typname, t.typname)::text AS type_name,
        CASE WHEN kept.root IS NOT NULL THEN array_to_string(kept.found, ' or ') WHEN NOT a.atthasdef AND a.attidentity = '' THEN '' END AS older,

@@ -311,10 +311,10 @@ class PostgresSource:
         with translated("asking how a partition began"):
             return began_empty(self._session(), int(part))
 
-    def was_written_anew(self, part: str) -> bool:
+    def was_written_anew(self, part: str, stamp: str = "") -> bool:
         """See `SourceDatabase.was_written_anew`."""
         with translated("asking how a partition was written"):
-            return was_written_anew(self._session(), int(part))
+            return was_written_anew(self._session(), int(part), stamp)
 
     def partition_rows(self, part: str) -> str:
         """See `SourceDatabase.partition_rows`."""

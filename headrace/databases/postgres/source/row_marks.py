@@ -37,7 +37,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports import ComputedColumn
-from headrace.databases.ports.row_marks import MarkedField, MarkedLabel, MarkedPart, RowMark
+from headrace.databases.ports.row_marks import OF_TRANSACTION, MarkedField, MarkedLabel, MarkedPart, RowMark
 from headrace.databases.postgres.catalog.nested_types import parts_of
 from headrace.databases.postgres.compared.computed_columns import computed_as
 from headrace.databases.postgres.compared.marked_columns import marked_columns
@@ -179,18 +179,23 @@ def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
     return created is not None and not _has_rows_of(connection, *created)
 
 
-def was_written_anew(connection: psycopg.Connection[Any], number: int) -> bool:
+def was_written_anew(connection: psycopg.Connection[Any], number: int, stamp: str) -> bool:
     """Whether rows of a partition were written by what made its file.
 
     Args:
         connection: to the source, in autocommit mode.
         number: of the partition.
+        stamp: of a column, see `SourceDatabase.was_written_anew`; later statements stamp the table itself. Empty: none.
 
     Raises:
         psycopg.Error: it is locked, or it may not be read.
     """
     made = connection.execute(_WRITTEN, {"part": number}).fetchone()
-    return made is not None and _has_rows_of(connection, *made)
+    if made is None:
+        return False
+    owner, name, transactions = made
+    of_column = [stamp.removeprefix(OF_TRANSACTION)] if stamp.startswith(OF_TRANSACTION) else []
+    return _has_rows_of(connection, owner, name, [*transactions, *of_column])
 
 
 def _has_rows_of(connection: psycopg.Connection[Any], owner: str, name: str, transactions: Sequence[str]) -> bool:

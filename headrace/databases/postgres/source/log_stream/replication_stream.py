@@ -145,7 +145,7 @@ class PostgresLogStream:
         """
         if self._is_closed:
             raise broken("it was closed here")
-        deadline = self._monotonic() + timeout_s
+        deadline, has_received = self._monotonic() + timeout_s, False
         while True:
             if not self._is_scanned:
                 self._scan()
@@ -154,11 +154,12 @@ class PostgresLogStream:
                 return chunk
             if self._ended is not None:
                 raise self._ended
-            # A gigabyte that is left out takes long over a slow network, and is no chunk.
-            if self._state[kernels.SCAN_SKIP] and self._monotonic() >= deadline:
+            # What is left out, a gigabyte or messages without a pause, is no chunk, whatever comes of it.
+            if has_received and self._monotonic() >= deadline:
                 return None
             if not self._receive(deadline):
                 return None
+            has_received = True
 
     def confirm(self, scn: Scn) -> None:
         """See `LogStream.confirm`. Also shows the server that we live; call it every few seconds when not reading.
