@@ -39,8 +39,8 @@ def is_own_peer(connection: socket.socket) -> bool:
     """Return whether a process of our user has the other end of a TCP connection, on this machine.
 
     A connection that is closed already is nobody's. Where the system does not show its connections (it is no Linux, or
-    forbids it), every connection counts as ours: the server's secret protects what it does, as it does without this,
-    and refusing all would stop the topology.
+    forbids it, or its tables lack even our end), every connection counts as ours: the server's secret protects what it
+    does, as it does without this, and refusing all would stop the topology.
 
     Args:
         connection: as `accept` returns it.
@@ -50,12 +50,14 @@ def is_own_peer(connection: socket.socket) -> bool:
         for _ in range(_LOOKS):
             user = _user(peer, own)
             if user is not None:
+                if user != os.geteuid():
+                    log.warning("a connection of user %d was refused", user)
                 return user == os.geteuid()
+        return not _is_shown(own, peer)
     except (FileNotFoundError, PermissionError):
         return True
     except OSError:  # it is closed, or the system has no file descriptor left: a caller tries again
         return False
-    return False
 
 
 def _user(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
@@ -68,15 +70,31 @@ def _user(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     Raises:
         OSError: the tables cannot be read.
     """
-    first, second = _TABLES
-    rows = first.read_text() + (second.read_text() if second.exists() else "")
-    for is_mapped in (False, True):
-        row = f" {_shown(local, is_mapped=is_mapped)} {_shown(remote, is_mapped=is_mapped)} {_ESTABLISHED} "
-        _, found, rest = rows.partition(row)
+    rows = _rows()
+    for ends in _ends(local, remote):
+        _, found, rest = rows.partition(f"{ends}{_ESTABLISHED} ")
         if found:
             # What follows: two queues, a timer, retransmissions, the user.
             return int(rest.split(maxsplit=4)[3])
     return None
+
+
+def _is_shown(local: tuple[str, int], remote: tuple[str, int]) -> bool:
+    """Whether the tables have a connection, in whatever state."""
+    rows = _rows()
+    return any(ends in rows for ends in _ends(local, remote))
+
+
+def _rows() -> str:
+    first, second = _TABLES
+    return first.read_text() + (second.read_text() if second.exists() else "")
+
+
+def _ends(local: tuple[str, int], remote: tuple[str, int]) -> tuple[str, ...]:
+    """Both ends of a connection as a row of either table begins with them."""
+    return tuple(
+        f" {_shown(local, is_mapped=is_mapped)} {_shown(remote, is_mapped=is_mapped)} " for is_mapped in (False, True)
+    )
 
 
 def _shown(address: tuple[str, int], *, is_mapped: bool) -> str:

@@ -57,7 +57,8 @@ def test_a_silent_connection_of_another_user_to_every_port_of_a_topology_stops_n
     found = listening(one_way)
     daemons = [process for process in processes(one_way) if "spark_apply.application.daemon" in process.cmdline()]
     with silent_connections([address for _, address in found]) as opened:
-        assert len(opened) == len(found)
+        # What is listened at for a moment alone, a result's port for instance, may be gone.
+        assert {address for _, address in listening(one_way)} & {address for _, address in found} <= set(opened)
         assert {address for _, address in listening_of(daemons)} & set(opened)
         one_way.execute("src", "INSERT INTO notes VALUES (4711, 'while they are silent')")
         one_way.assert_converged(["notes"])

@@ -114,3 +114,25 @@ def test_of_a_column_that_says_in_which_partition_a_row_is_no_alter_is_printed(p
     (fix, *_) = [found.fix for found in pair.destination.preflight_tables([version]) if found.is_error]
     assert fix.startswith('"public"."p" is partitioned by "b", which the source does not have')
     assert "ALTER" not in fix.partition("then")[0]
+
+
+def test_the_key_that_is_printed_has_every_column_that_says_in_which_partition_a_row_is(pair: Pair) -> None:
+    pair.create(
+        "CREATE TABLE p (id int, region text, extra int, PRIMARY KEY (id, region, extra))",
+        "CREATE TABLE p (id int, region text, extra int, PRIMARY KEY (id, region, extra)) PARTITION BY LIST (region);"
+        "CREATE TABLE p_1 PARTITION OF p DEFAULT",
+    )
+    engine = pair.apply()
+    pair.run("ALTER TABLE p DROP COLUMN extra, ADD PRIMARY KEY (id)", "INSERT INTO p VALUES (3, 'north')")
+    pair.redo.catch_up()
+    engine.batches = list(pair.redo.mine(pair.redo.miner()))
+    engine.subscribe()
+    while not engine.is_paused:
+        engine.step()
+    assert engine.reader.unfit is not None
+    hint = engine.reader.unfit.hint or ""
+    assert 'ADD PRIMARY KEY ("id", "region")' in hint
+    pair.there.execute(hint.encode())
+    engine.run()
+    assert pair.errors() == ()
+    assert pair.there.execute("SELECT id, region FROM p").fetchall() == [(3, "north")]

@@ -195,10 +195,11 @@ def _nullable(version: TableVersion, catalog: CatalogTable, positions: Sequence[
         name, details = catalog.table.columns[position].name, catalog.columns[position]
         column = quote(name)
         is_of_key = key is not None and name in key.columns
-        if is_of_key and name in catalog.partitioned_by:
-            # A primary key has every column that the partitions are made by, and no NULL: no ALTER helps.
+        if name in catalog.partitioned_by and (is_of_key or details.is_not_null_domain):
+            # A primary key has every column that the partitions are made by, and no NULL; their types stay: no ALTER
+            # helps.
             yield (
-                f"{relation} is partitioned by {column}, which the source does not have, and its primary key needs it:"
+                f"{relation} is partitioned by {column}, which the source does not have, and which is never NULL here:"
                 f" make the table anew here without that column; then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
             )
             continue
@@ -240,7 +241,8 @@ def _other_key(version: TableVersion, catalog: CatalogTable, key: PrimaryKey, ch
     # The log's key is the source's, which is unique there; with FULL it is all columns.
     own = [column.name for column in version.columns if column.is_key and version.old_image is OldImage.KEY]
     rest = [name for name in key.columns if name in arriving]
-    columns = ", ".join(map(quote, own if own and arriving.issuperset(own) else rest))
+    is_enough = own and arriving.issuperset(own) and set(catalog.partitioned_by).issubset(own)
+    columns = ", ".join(map(quote, own if is_enough else rest))
     parts = [f"DROP CONSTRAINT {quote(key.name)}", *changes, *([f"ADD PRIMARY KEY ({columns})"] if columns else [])]
     then = (
         f"where rows are here that are equal in ({columns}), whose deletion is still to come: without ADD PRIMARY KEY,"

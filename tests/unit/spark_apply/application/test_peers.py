@@ -85,6 +85,19 @@ def test_where_the_system_does_not_show_connections_all_are_ours_and_a_warning_s
     assert "cannot be read" in caplog.text
 
 
+def test_where_the_tables_lack_even_our_end_all_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """As in a sandbox that shows an empty table."""
+    table = tmp_path / "tcp"
+    table.write_text("  sl  local_address rem_address   st\n")
+    monkeypatch.setattr(peers, "_TABLES", (table, tmp_path / "tcp6"))
+    with (
+        listening() as server,
+        socket.create_connection(server.getsockname()),
+        server.accept()[0] as connection,
+    ):
+        assert is_own_peer(connection)
+
+
 def test_a_machine_without_ipv6_has_one_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(peers, "_TABLES", (Path("/proc/self/net/tcp"), tmp_path / "tcp6"))
     with (
