@@ -13,8 +13,8 @@ BIN := .venv/bin
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
-	@echo 'make check    two minutes: lint, and the tests that need no server'
-	@echo 'make test     what CI runs, 25 minutes: every feature on every level, every kind of fault on Ray and Spark, with fixed seeds'
+	@echo 'make check    three minutes: lint, and the tests that need no server'
+	@echo 'make test     what CI runs, half an hour: every feature on every level, every kind of fault on Ray and Spark, with fixed seeds'
 	@echo 'make soak     the rest, 75 minutes: new seeds, long matrices, the same fault in each place, variants of starting'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
 	@echo 'make fmt      format, and fix what the linter can fix automatically'

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Sequence
 
 import psutil  # type: ignore[import-untyped]
 
@@ -40,10 +39,10 @@ def found_address(address: str) -> str:
     """
     if address != AUTO:
         return address
-    found = sorted(_addresses())
     named = os.environ.get(_VARIABLE, AUTO)
     if named not in {"", AUTO}:
-        return _of_variable(named, found)
+        return _of_variable(named)
+    found = sorted(_addresses())
     if len(found) == 1:
         return found[0]
     raise ConfigError(
@@ -54,12 +53,8 @@ def found_address(address: str) -> str:
     )
 
 
-def _of_variable(named: str, found: Sequence[str]) -> str:
-    """The address that the variable names.
-
-    Args:
-        named: its value.
-        found: addresses of clusters that have nodes here.
+def _of_variable(named: str) -> str:
+    """The address that the variable names with this value.
 
     Raises:
         ConfigError: it is no address.
@@ -71,7 +66,7 @@ def _of_variable(named: str, found: Sequence[str]) -> str:
             hint=f"set {_VARIABLE} to the address of the cluster's head, or leave it out, or name --address HOST:PORT",
         )
     # Ray's nodes are called by their own addresses; whoever is on the head may name it as this machine.
-    here = [each for each in found if each.rpartition(":")[2] == port] if host in _LOOPBACK else []
+    here = [each for each in _addresses() if each.rpartition(":")[2] == port] if host in _LOOPBACK else []
     return here[0] if len(here) == 1 else named
 
 

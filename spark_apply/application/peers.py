@@ -12,6 +12,7 @@ Both servers listen on 127.0.0.1, and their callers are the executor's and the d
 from __future__ import annotations
 
 import errno
+import functools
 import logging
 import os
 import socket
@@ -51,7 +52,7 @@ def is_own_peer(connection: socket.socket) -> bool:
             user = _user(peer, own)
             if user is not None:
                 if user != os.geteuid():
-                    log.warning("a connection of user %d was refused", user)
+                    _tell_refused(user)
                 return user == os.geteuid()
         return not _is_shown(own, peer)
     except (FileNotFoundError, PermissionError):
@@ -77,6 +78,11 @@ def _user(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
             # What follows: two queues, a timer, retransmissions, the user.
             return int(rest.split(maxsplit=4)[3])
     return None
+
+
+@functools.cache  # a line for each user, however many connections they open
+def _tell_refused(user: int) -> None:
+    log.warning("connections of user %d are refused", user)
 
 
 def _is_shown(local: tuple[str, int], remote: tuple[str, int]) -> bool:

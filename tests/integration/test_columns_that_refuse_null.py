@@ -5,6 +5,7 @@ goes on, and both sides are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,17 @@ CASES = {
 }
 
 
+def hint_of_pause(pair: Pair, engine: Any) -> str:
+    """Apply what was committed until it pauses for an operator; what it prints then."""
+    pair.redo.catch_up()
+    engine.batches = list(pair.redo.mine(pair.redo.miner()))
+    engine.subscribe()
+    while not engine.is_paused:
+        engine.step()
+    assert engine.reader.unfit is not None
+    return engine.reader.unfit.hint or ""
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_is_printed_lets_rows_leave_the_column_out(pair: Pair, case: Case) -> None:
     pair.create(case.table, case.table)
@@ -82,13 +94,7 @@ def test_what_is_printed_lets_rows_leave_the_column_out(pair: Pair, case: Case) 
     engine = pair.apply()
     pair.run(case.alter, "INSERT INTO p VALUES (3, 'behind')", "UPDATE p SET v = 'changed' WHERE id = 1")
     pair.run("DELETE FROM p WHERE id = 2")
-    pair.redo.catch_up()
-    engine.batches = list(pair.redo.mine(pair.redo.miner()))
-    engine.subscribe()
-    while not engine.is_paused:
-        engine.step()
-    assert engine.reader.unfit is not None
-    hint = engine.reader.unfit.hint or ""
+    hint = hint_of_pause(pair, engine)
     assert "\n".join(line.partition(" -- ")[0] for line in hint.splitlines()) == case.printed
     pair.there.execute(hint.encode())
     engine.run()
@@ -124,13 +130,7 @@ def test_the_key_that_is_printed_has_every_column_that_says_in_which_partition_a
     )
     engine = pair.apply()
     pair.run("ALTER TABLE p DROP COLUMN extra, ADD PRIMARY KEY (id)", "INSERT INTO p VALUES (3, 'north')")
-    pair.redo.catch_up()
-    engine.batches = list(pair.redo.mine(pair.redo.miner()))
-    engine.subscribe()
-    while not engine.is_paused:
-        engine.step()
-    assert engine.reader.unfit is not None
-    hint = engine.reader.unfit.hint or ""
+    hint = hint_of_pause(pair, engine)
     assert 'ADD PRIMARY KEY ("id", "region")' in hint
     pair.there.execute(hint.encode())
     engine.run()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.base.plain_data import as_json, from_json
 
-__all__ = ["MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "RowMark"]
+__all__ = ["OF_TRANSACTION", "MarkedColumn", "MarkedField", "MarkedLabel", "MarkedPart", "RowMark"]
 
 
 OF_TRANSACTION = "x"
