@@ -72,8 +72,8 @@ def both(
         with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
             prepared.prepare(TOPOLOGY)
         execute(dsn, ROOMS)
-    at_a = CopyingPair("b", b, a, site="a", returned_by="apply_from_a")
-    at_b = CopyingPair("a", a, b, site="b", returned_by="apply_from_b")
+    at_a = CopyingPair("b", b, a, site="a", is_returned=True)
+    at_b = CopyingPair("a", a, b, site="b", is_returned=True)
     with at_a.opened, at_b.opened:
         yield Both(at_a, at_b)
 
@@ -115,7 +115,7 @@ def among_three(
                 databases[source],
                 databases[destination],
                 site=destination,
-                returned_by=f"apply_from_{destination}",
+                is_returned=True,
             )
             opened.enter_context(pair.opened)
         yield pairs
@@ -154,7 +154,7 @@ def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Bot
     both.at_b.run()
     said = next(each.problem for each in both.at_b.shown if each.problem)
     assert said == (
-        "table public.rooms waits for the other way: apply process apply_from_b at a records the table first, as soon"
+        "table public.rooms waits for the other way: apply process apply_from_b_at_a records the table first, as soon"
         " as it runs and has a snapshot of b"
     )
     assert both.states() == {"a": None, "b": None}
@@ -499,7 +499,7 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
     again.start()
     assert wait_shown(
         both.at_b,
-        "table public.rooms is copied again as soon as apply process apply_from_b at a has applied what was written"
+        "table public.rooms is copied again as soon as apply process apply_from_b_at_a has applied what was written"
         " into it here, up to SCN",
     )
     assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], (

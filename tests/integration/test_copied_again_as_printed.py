@@ -46,7 +46,7 @@ def pairs(
         made = {}
         for source, destination in permutations(SITES, 2):
             made[source, destination] = CopyingPair(
-                source, dsns[source], dsns[destination], site=destination, returned_by=f"apply_from_{destination}"
+                source, dsns[source], dsns[destination], site=destination, is_returned=True
             )
             opened.enter_context(made[source, destination].opened)
         yield made

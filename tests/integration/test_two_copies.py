@@ -297,7 +297,7 @@ def test_one_table_of_a_source_arrives_through_one_topology_alone(
         two.run()
         assert [each.record.state if each.record else "" for each in (one, two)] == ["DONE", "FAILED"]
         assert two.record is not None
-        assert f"apply_from_dbs1 of topology {TOPOLOGY} gets the same table of this source" in two.record.problem
+        assert f"apply_from_dbs1_at_dst of topology {TOPOLOGY} gets the same table of this source" in two.record.problem
         assert f"end topology {TOPOLOGY} with `headrace down ITS_FILE --purge --keep-servers`" in two.record.problem
         one.destination.remove(TOPOLOGY)
         three.run()

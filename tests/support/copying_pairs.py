@@ -45,7 +45,7 @@ class CopyingPair:
         source, destination: connection strings.
         topology: its name.
         site: the destination's.
-        returned_by: see `TableToInstantiate`.
+        is_returned: the table goes back to its source, as a pair with the two places exchanged applies it.
     """
 
     def __init__(
@@ -56,16 +56,18 @@ class CopyingPair:
         topology: str = TOPOLOGY,
         *,
         site: str = "dst",
-        returned_by: str = "",
+        is_returned: bool = False,
     ) -> None:
         self.topology = topology
-        self.name, self.dsn, self.target = f"apply_from_{name}", source, destination
+        # as a topology's file names them: replication origins are one server's, which has all these databases
+        self.name, self.dsn, self.target = f"apply_from_{name}_at_{site}", source, destination
         self.source, self.destination = CapturedSource(source, site=name), PostgresDestination(destination, site=site)
         self.opened = contextlib.ExitStack()
         self.opened.callback(self.destination.close)
         self.opened.callback(self.source.close)
         self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
-        self.site, self.there, self.returned_by = name, site, returned_by
+        self.site, self.there = name, site
+        self.returned_by = f"apply_from_{site}_at_{name}" if is_returned else ""
         self.problem, self.keep_existing = "", False
         self.shown: list[TableProgress] = []
         self.before_piece: Callable[[Any], Any] = lambda piece: None
