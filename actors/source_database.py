@@ -284,6 +284,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
             source_scn=self._sampler.source_scn,
             source_samples=tuple(self._sampler.samples),
             database_problem=self._sampler.problem,
+            database_fix=self._sampler.fix,
             server_pid=None if self._server is None else self._server.pid() or 0,
         )
         if self._is_source:

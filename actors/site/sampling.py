@@ -34,6 +34,7 @@ SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five se
 # Without an answer for this long the database counts as gone: a checkpoint on a slow disk can delay one for seconds.
 ANSWER_MAX_S = 10.0
 HEARTBEAT = b"heartbeat"
+_STATEMENT = "ALTER DATABASE "  # a hint that is one
 
 
 class PositionSampler:
@@ -51,6 +52,7 @@ class PositionSampler:
         samples: when the database was asked (microseconds since the epoch) and where its log ended then (SCN), newest
             last; replaced whole.
         problem: why the database does not answer; empty: it does, or was never asked.
+        fix: the statement that makes it answer; empty: none is known.
         held_up_by: transactions for which a slot or a snapshot waits now.
         gone: the source says that its log is lost; whoever reports it sets it back to None.
     """
@@ -72,7 +74,7 @@ class PositionSampler:
         self._answered_at = 0.0
         self.has_answered = False
         self.samples: tuple[tuple[int, int], ...] = ()
-        self.problem = ""
+        self.problem, self.fix = "", ""
         self.held_up_by: tuple[str, ...] = ()
         self.gone: LogGone | None = None
 
@@ -130,7 +132,8 @@ class PositionSampler:
             except LogGone as error:
                 self.gone = error
             except HeadraceError as error:
-                self.problem = error.message
+                # what else a database may need that does not answer, whoever shows it knows
+                self.problem, self.fix = error.message, error.hint if error.hint.startswith(_STATEMENT) else ""
                 if source is not None:
                     source.close()
                     source = None
@@ -150,7 +153,7 @@ class PositionSampler:
         # The time before the query: the answer covers commits up to then, not later ones.
         self.samples = (*self.samples[1 - SAMPLES_KEPT :], (asked_us, int(scn)))
         self._answered_at = self._clock.monotonic()
-        self.has_answered, self.problem = True, ""
+        self.has_answered, self.problem, self.fix = True, "", ""
 
 
 class Heartbeats:

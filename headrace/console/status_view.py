@@ -237,7 +237,8 @@ def _notes(component: ComponentStatus) -> Iterator[Note]:
     """The findings about one component."""
     yield from _state_notes(component)
     if isinstance(component, SiteStatus) and component.database_problem:
-        yield Note(component=component.name, problem=component.database_problem, fix=_START_DATABASE, is_outage=True)
+        fix = component.database_fix or _START_DATABASE
+        yield Note(component=component.name, problem=component.database_problem, fix=fix, is_outage=True)
     if component.wire is not None:
         yield from _refusals(component.name, component.wire)
     yield from _waiting_notes(component)

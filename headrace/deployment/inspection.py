@@ -262,8 +262,8 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
                 target,
                 Databases(source, destination),
                 recorded=recorded,
-                # Rows of a copy that has begun are ours, also under another name, or `up` has reported them.
-                begun={TableName.of(record) for record in recorded} | old_names.keys(),
+                # Rows of a copy that has begun are ours, also under another name.
+                begun={TableName.of(record) for record in recorded if not record.is_refused} | old_names.keys(),
                 kept=kept,
             )
     return findings

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.databases.connectors import open_destination, open_source
@@ -44,7 +45,7 @@ def rows_there(
     begun: Collection[TableName],
     kept: list[KeptRows],
 ) -> Iterator[Finding]:
-    """The destination tables whose rows `up` would refuse.
+    """The destination tables whose rows `up` would refuse, or has refused, which is a warning: the others run.
 
     Args:
         spec: the topology.
@@ -81,7 +82,9 @@ def rows_there(
     ]
     asked = [name for name in filled if not any(name in names for names in stays.values())]
     nothing_of = _empty_at(databases.source, [(name, at_source[name]) for name in asked])
-    yield from _never_copied(spec, apply, asked, target, nothing_of=nothing_of)
+    refused = {TableName.of(record) for record in recorded if record.is_refused}
+    for name, finding in _never_copied(spec, apply, asked, target, nothing_of=nothing_of):
+        yield replace(finding, is_error=name not in refused)
 
 
 def _coming_back(
@@ -194,7 +197,7 @@ def _never_copied(
     target: DestinationDatabase,
     *,
     nothing_of: Collection[TableName],
-) -> Iterator[Finding]:
+) -> Iterator[tuple[TableName, Finding]]:
     """Destination tables with rows that no copy has begun; of those in `nothing_of` the source has no row.
 
     Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
@@ -206,34 +209,46 @@ def _never_copied(
             other for other in target.other_copies(spec.name, apply.name, *name) if other.topology != spec.name
         ]:
             which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
-            yield Finding(
-                path=path,
-                problem=f"the destination table is not empty: apply process {which} has rows there, from site"
-                f" {' and '.join(dict.fromkeys(other.source for other in others))}",
-                fix=f"delete none. If they are from the table that {apply.source} has, take it out of the file of one"
-                " of the two topologies: every change would be applied twice; else, if it holds the rows of"
-                f" {apply.source} as they are now, {keep}",
+            yield (
+                name,
+                Finding(
+                    path=path,
+                    problem=f"the destination table is not empty: apply process {which} has rows there, from site"
+                    f" {' and '.join(dict.fromkeys(other.source for other in others))}",
+                    fix=f"delete none. If they are from the table that {apply.source} has, take it out of the file of one"
+                    " of the two topologies: every change would be applied twice; else, if it holds the rows of"
+                    f" {apply.source} as they are now, {keep}",
+                ),
             )
         elif is_sent_on(spec, apply.site, name):
-            yield Finding(
-                path=path,
-                problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get"
-                " their rows from here",
-                fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source}"
-                " rest; delete no rows here",
+            yield (
+                name,
+                Finding(
+                    path=path,
+                    problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get"
+                    " their rows from here",
+                    fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source}"
+                    " rest; delete no rows here",
+                ),
             )
         elif name in nothing_of:
-            yield Finding(
-                path=path,
-                problem=f"the destination table is not empty, and {apply.source}, from which it would be copied, has no"
-                " row of it",
-                fix=f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete"
-                " none",
+            yield (
+                name,
+                Finding(
+                    path=path,
+                    problem=f"the destination table is not empty, and {apply.source}, from which it would be copied, has no"
+                    " row of it",
+                    fix=f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete"
+                    " none",
+                ),
             )
         else:
-            yield Finding(
-                path=path,
-                problem="the destination table is not empty, and was never copied",
-                fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table:"
-                f" {target.how_to_empty(name)}",
+            yield (
+                name,
+                Finding(
+                    path=path,
+                    problem="the destination table is not empty, and was never copied",
+                    fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table:"
+                    f" {target.how_to_empty(name)}",
+                ),
             )

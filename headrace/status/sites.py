@@ -21,6 +21,7 @@ class SiteStatus(RedoLogStatus):
         source_scn: the end of the database's log when it answered last; None: it has no database.
         source_samples: (time in microseconds since the epoch, SCN) of the log's end, for the controller, which keeps them.
         database_problem: why the database does not answer; empty: it does.
+        database_fix: the statement that makes it answer; empty: none is known.
         is_prepared: what `up` prepared is there; None: it is no source.
         source_retained_bytes: log that the database keeps for the redo log; None: it is no source.
         uncaptured_tables: tables that the rules name, and that were created after `up`.
@@ -41,6 +42,7 @@ class SiteStatus(RedoLogStatus):
     source_scn: int | None = None
     source_samples: tuple[tuple[int, int], ...] | None = None
     database_problem: str = ""
+    database_fix: str = ""
     is_prepared: bool | None = None
     source_retained_bytes: int | None = None
     uncaptured_tables: tuple[str, ...] = ()

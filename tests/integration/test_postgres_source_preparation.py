@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -34,6 +35,28 @@ def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> N
     with pytest.raises(DatabaseUnavailable):
         reading.through(1 << 60)
     assert site.run("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+
+def test_slot_that_is_taken_again_just_before_it_is_dropped_is_dropped(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a log writer that is killed a moment later."""
+    site.run("CREATE TABLE t (id int PRIMARY KEY)")
+    site.prepare()
+    session, taken = site.source._session(), []
+
+    class Session:
+        info = session.info
+
+        def execute(self, statement: Any, *parameters: Any) -> Any:
+            if isinstance(statement, bytes) and b"pg_drop_replication_slot" in statement and not taken:
+                taken.append(site.open())
+            return session.execute(statement, *parameters)
+
+    monkeypatch.setattr(site.source, "_session", Session)
+    assert len(site.source.remove("topo")) == 2
+    assert len(taken) == 1
+    assert site.run("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot_of(site)).fetchone() == (0,)
 
 
 def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:

@@ -150,11 +150,13 @@ class Pair:
         given: list[str] = []
         for _ in range(5):
             errors = [finding for finding in check_topology(self.file, ask_databases=True).findings if finding.is_error]
+            before = tuple(given)
             for finding in errors:
                 assert finding.path.startswith("sites.src"), finding
-                assert finding.fix not in given, f"not enough: {finding}"
-                self.run(finding.fix)
-                given.append(finding.fix)
+                assert finding.fix not in before, f"not enough: {finding}"
+                if finding.fix not in given:  # one owner of two tables
+                    self.run(finding.fix)
+                    given.append(finding.fix)
             if not errors:
                 return given
         raise AssertionError(f"still refused after {given}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.databases.connectors import DatabaseAccess, open_destination
@@ -46,6 +46,7 @@ class CopyingPair:
         topology: its name.
         site: the destination's.
         is_returned: the table goes back to its source, as a pair with the two places exchanged applies it.
+        third: the sites that send the table to both.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class CopyingPair:
         *,
         site: str = "dst",
         is_returned: bool = False,
+        third: Collection[str] = (),
     ) -> None:
         self.topology = topology
         # as a topology's file names them: replication origins are one server's, which has all these databases
@@ -68,6 +70,7 @@ class CopyingPair:
         self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
         self.site, self.there = name, site
         self.returned_by = f"apply_from_{site}_at_{name}" if is_returned else ""
+        self.beside = tuple(f"apply_from_{each}_at_{name}" for each in third)
         self.problem, self.keep_existing = "", False
         self.shown: list[TableProgress] = []
         self.before_piece: Callable[[Any], Any] = lambda piece: None
@@ -84,6 +87,7 @@ class CopyingPair:
                 object_numbers=tuple(map(int, table.object_numbers)),
                 keep_existing=self.keep_existing,
                 returned_by=self.returned_by,
+                beside=self.beside,
                 is_sent_on=bool(self.returned_by),
             )
             for table in self.source.captured(self.topology)
@@ -155,9 +159,6 @@ class CopyingPair:
 
 def at_once(*pairs: CopyingPair) -> None:
     """Run them at the same time, until all have ended."""
-    threads = [threading.Thread(target=each.run) for each in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * ENDED_S)
-    assert not any(thread.is_alive() for thread in threads)
+    with ThreadPoolExecutor(max(1, len(pairs))) as threads:
+        for each in [threads.submit(pair.run) for pair in pairs]:
+            each.result(2 * ENDED_S)

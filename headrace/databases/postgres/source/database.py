@@ -404,31 +404,38 @@ class PostgresSource:
         statements = []
         with translated("removing the slot and the publication"):
             connection = self._session()
-            if self._release_slot(connection, name):
-                statements.append(f"SELECT pg_drop_replication_slot({literal(name)})")
+            statements += self._drop_slot(connection, name)
             has_publication = (
                 connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
             )
             if has_publication and not self._has_admin:
-                statements.append(f"DROP PUBLICATION {quote(name)}")
-        for statement in statements:
-            # who can run it, if this role cannot, needs it as it is
-            with own_ddl(self._dsn, self._site), translated(statement):
-                connection.execute(statement.encode())
+                statements.append(statement := f"DROP PUBLICATION {quote(name)}")
+                # who can run it, if this role cannot, needs it as it is
+                with own_ddl(self._dsn, self._site), translated(statement):
+                    connection.execute(statement.encode())
         return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
-    def _release_slot(self, connection: psycopg.Connection[Any], name: str) -> bool:
-        """Tell whether the slot exists, after ending whoever uses it."""
+    def _drop_slot(self, connection: psycopg.Connection[Any], name: str) -> list[str]:
+        """Drop the slot after ending whoever uses it, as often as somebody takes it again.
+
+        Returns the statement, if there was a slot.
+        """
+        statement = f"SELECT pg_drop_replication_slot({literal(name)})"
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
         while True:
             row = connection.execute(
                 "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (name,)
             ).fetchone()
-            if row is None or row[0] is None:
-                return row is not None
+            if row is None:
+                return []
+            if row[0] is None:
+                # who can run it, if this role cannot, needs it as it is
+                with translated(statement), contextlib.suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(statement.encode())
+                    return [statement]
             if time.monotonic() > deadline:
                 raise DatabaseUnavailable(
-                    f"slot {name} is still in use", hint="stop the log writer first", pid=int(row[0])
+                    f"slot {name} is still in use", hint="stop the log writer first", pid=int(row[0] or 0)
                 )
             connection.execute("SELECT pg_terminate_backend(%s)", (row[0],))
             time.sleep(_POLL_S)

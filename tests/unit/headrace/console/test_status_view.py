@@ -220,6 +220,13 @@ def test_database_that_does_not_answer_is_named_with_what_to_do():
     assert (note.problem, "start the database" in note.fix) == ("connecting: connection refused", True)
 
 
+def test_database_that_takes_no_connections_is_named_with_the_statement_that_opens_it():
+    statement = 'ALTER DATABASE "shop" ALLOW_CONNECTIONS true; -- in another database of its server'
+    closed = component("DATABASE DOES NOT ANSWER", "site:a", database_problem="it is closed", database_fix=statement)
+    (note,) = notes(overview(closed))
+    assert note.fix == statement
+
+
 def test_transaction_that_holds_a_start_up_is_named_while_it_does():
     site = component("WAITING FOR PREPARATION", "site:a", held_up_by=["the open transaction of pid 7"])
     assert "site:a: waits for the open transaction of pid 7" in summary_line(overview(site, state="PREPARING"))
