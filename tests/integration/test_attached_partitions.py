@@ -18,6 +18,7 @@ import pytest
 from headrace.databases.ports import Instantiation
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
+from spark_apply.copy import instantiation
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.join_calls import LoopJoinCalls
@@ -124,6 +125,7 @@ def sites(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sites]:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    monkeypatch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # what nothing hurries: ten
     made = Sites(tmp_path, source_database, destination_database)
     try:
         yield made

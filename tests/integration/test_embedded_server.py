@@ -24,6 +24,7 @@ from headrace.databases.embedded import servers as embedded
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.processes import kill, server_processes
 from tests.fix_postgres import servers_place
+from tests.support.matrices import values
 from tests.support.packages import ROOT
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -282,7 +283,14 @@ def test_root_runs_the_server_as_an_unprivileged_user_without_a_name(folder: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
-@pytest.mark.parametrize("name", ["headrace.conf", "headrace.folder", "pg_hba.conf", "server.log", "postmaster.pid"])
+@pytest.mark.parametrize(
+    "name",
+    values(
+        ["headrace.conf", "headrace.folder", "pg_hba.conf", "server.log", "postmaster.pid"],
+        "headrace.folder",
+        "server.log",
+    ),
+)
 def test_a_link_that_a_superuser_of_the_server_makes_is_not_followed_by_root(folder: Path, name: str) -> None:
     """Root starts the server, whose superuser can execute programs as the server's user in its data folder."""
     target = folder.parent / "roots"

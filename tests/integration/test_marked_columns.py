@@ -12,6 +12,7 @@ import pytest
 
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.marked_tables import MarkedTables
+from tests.support.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -88,7 +89,11 @@ def assert_said_until_copied(tables: MarkedTables, said: dict[str, str]) -> None
 
 
 PARTITIONED = pytest.mark.parametrize(
-    "partitioned", [(), ("src",), ("dst",), ("src", "dst")], ids=["plain", "source", "destination", "both"]
+    "partitioned",
+    cases(
+        {"plain": ((),), "source": (("src",),), "destination": (("dst",),), "both": (("src", "dst"),)},
+        core=["plain", "both"],
+    ),
 )
 
 

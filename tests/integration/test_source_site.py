@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from actors import source_database
 from actors.site import sampling
 from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
@@ -264,8 +265,11 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
         assert batch.row_count == 0  # the server's own work moves the position, too
 
 
-def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(make: Callable[..., Source]) -> None:
+def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without another `up`."""
+    monkeypatch.setattr(source_database, "UNCAPTURED_INTERVAL_S", 1.0)  # half a minute between two looks at all names
     source = make()
     source.run("CREATE SCHEMA elsewhere; ALTER TABLE t SET SCHEMA elsewhere")
     source.wait("it is shown", lambda status: status.strayed_tables == ("elsewhere.t",))
