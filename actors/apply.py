@@ -40,15 +40,7 @@ from headrace.rules.user_code.last_call import LastCall
 from headrace.status.applies import ApplyServerStatus, ApplyStatus, TableCopy
 from topology.checks.transformations import refuse_one_name
 from topology.routing.combined import capture_of, dequeued
-from topology.routing.ways import (
-    arriving,
-    copied_beside,
-    is_sent_on,
-    returned_by,
-    rules_at_the_end,
-    ways_to,
-    writes_alone,
-)
+from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -386,7 +378,6 @@ class ApplyHost(Host):
                 keep_existing=table.source.identity in self._keep_existing,
                 is_sent_on=is_sent_on(self._spec, apply.site, TableName.of(table.destination)),
                 returned_by=returned_by(self._spec, apply, table),
-                beside=copied_beside(self._spec, apply, table),
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
                 transformations=table.transformations,

@@ -46,7 +46,6 @@ class TableToInstantiate:
         is_sent_on: changes of the destination table go to other sites: nobody is told to empty it.
         returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table
             that it is there; empty: none does.
-        beside: apply processes at the source whose sources send this table here, too, whole and under this name.
         rows: which of the source's rows it gets, as a condition in SQL (`headrace.rules.conditions.spelling`): they are copied
             and compared; empty: all.
         transformations: what becomes of its rows on the way, one client after the other.
@@ -63,7 +62,6 @@ class TableToInstantiate:
     keep_existing: bool = False
     is_sent_on: bool = False
     returned_by: str = ""
-    beside: tuple[str, ...] = ()
     may_empty: bool = False
     transformations: tuple[Transformation, ...] = ()
     part_of: TableName | None = None

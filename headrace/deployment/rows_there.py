@@ -205,9 +205,8 @@ def _never_copied(
     keep = "keep them with `headrace up FILE --keep-existing`"
     for name in filled:
         path = f"sites.{apply.site} table {name}"
-        if others := [
-            other for other in target.other_copies(spec.name, apply.name, *name) if other.topology != spec.name
-        ]:
+        copies = target.other_copies(spec.name, apply.name, *name)
+        if others := [other for other in copies if other.topology != spec.name]:
             which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
             yield (
                 name,
@@ -229,6 +228,17 @@ def _never_copied(
                     " their rows from here",
                     fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source}"
                     " rest; delete no rows here",
+                ),
+            )
+        elif copies:
+            which = " and ".join(dict.fromkeys(f"{other.apply}, from site {other.source}" for other in copies))
+            yield (
+                name,
+                Finding(
+                    path=path,
+                    problem=f"the destination table is not empty: it has the rows of apply process {which}",
+                    fix=f"delete none: rows of {apply.source} are not copied beside them. Load those that are missing,"
+                    f" while changes of it at {apply.source} rest, and {keep}",
                 ),
             )
         elif name in nothing_of:

@@ -20,12 +20,6 @@ whatever users write there from then on is in the log behind the snapshot. Only 
 A copy that is out of date (LEFT: the way to it ended, and comes back) is kept where the other site has no row: it has
 the only rows there are, and the other site gets a copy of them once that is recorded.
 
-Of three sites that all send to each other, one has rows: the two others fill at the same time. When a third site's rows
-are copied into one of them, its having been empty is noted there first (`DestinationDatabase.note_empty`): the SCN of
-the way from it that was recorded, as above. The other one keeps what it has, and takes that SCN for its own: up to it
-there was nothing, and what users write from then on comes. So it does not matter which of the two was filled first. Only
-where nothing was applied of this source yet, and where whoever filled the source's table sends the same rows here.
-
 Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits
       -> the driver at a takes a
@@ -46,7 +40,7 @@ from headrace.lcr.scn import Scn, scn_text
 from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import DestinationDatabase, Instantiation, OtherCopy
+    from headrace.databases.ports import DestinationDatabase, Instantiation
     from spark_apply.copy.standing import Standing
 
 __all__ = ["BothWays", "Found", "TwoWayTable"]
@@ -166,46 +160,6 @@ class BothWays:
             return Found.ASK
         return self._kept(table, record)
 
-    def empty_here(self, table: TwoWayTable) -> tuple[str, Scn] | None:
-        """When the destination table had no row, as the other way's record says; None: nobody knows.
-
-        Args:
-            table: of which a copy is to begin here.
-
-        Returns:
-            The identity of the destination table, and an SCN of this site.
-
-        Raises:
-            DatabaseError: the source does not say what is there.
-        """
-        record = self._record(table) if table.returned_by else None
-        if record is None or not record.is_of_nothing or not self._is_of(table, record):
-            return None
-        return record.identity, record.scn
-
-    def empty_there(self, each: Standing, *, applied_scn: Scn) -> Scn | None:
-        """An SCN of the source at which its table had no row; None: nobody knows, or changes behind it are missing here.
-
-        Args:
-            each: where the table stands.
-            applied_scn: up to here changes of this source have come, and were left out.
-
-        Raises:
-            DatabaseError: the source does not say what is there.
-        """
-        table = each.table
-        is_new = each.record is None or each.record.is_refused
-        if not is_new or not table.beside or each.replaced or each.occupant is not None:
-            return None
-        others = self.records.other_copies(self.topology, table.returned_by, *table.source)
-        if not others or any(
-            other.topology != self.topology or other.apply not in table.beside or not _is_known(other)
-            for other in others
-        ):
-            return None
-        scn = self.records.empty_scn(self.topology, table.identity)
-        return scn if scn is not None and scn >= applied_scn else None
-
     def waits(self, table: TwoWayTable) -> str:
         """Why a table waits, for people."""
         return (
@@ -301,11 +255,6 @@ class BothWays:
     def _is_of(self, table: TwoWayTable, record: Instantiation) -> bool:
         """Whether a record of the other way is of the table that is here."""
         return self.captured().get(table.destination) == record.identity
-
-
-def _is_known(other: OtherCopy) -> bool:
-    """Whether another way brought a copy, or nothing: no rows that an operator kept, or that nobody knows."""
-    return other.is_copying or other.state in _COPIED or (other.state == "KEPT" and bool(other.digest))
 
 
 _COPIED = frozenset({"COPIED", "JOINING", "DONE"})

@@ -497,9 +497,7 @@ class TableInstantiation:
         for each, others in this.kept:
             # Asked again behind the snapshot: what others wrote at the source before it does not come, and their
             # records are older than what they write.
-            if (scn := this.since_empty.get(each.table.destination)) is not None:
-                this.claim_kept(each.table, beside=others, replaces=(), is_of_nothing=True, scn=scn)
-            elif each.table.keep_existing or self.both_ways.found(each, has_rows=True) is Found.KEEP:
+            if each.table.keep_existing or self.both_ways.found(each, has_rows=True) is Found.KEEP:
                 this.claim_kept(each.table, beside=others, replaces=each.replaced_identities)
             else:
                 this.has_failed = True

@@ -313,10 +313,6 @@ class TableRecords:
         )
         return True
 
-    def note_empty(self, identity: str, scn: Scn) -> None:
-        """See `DestinationDatabase.note_empty`."""
-        self.destination.note_empty(self.config.topology, self.config.apply, self.epoch, identity, scn)
-
     def fail_at_once(self, each: Standing, problem: str) -> None:
         """Report why the table cannot be copied; the record of its rows stays, because they have not changed.
 

@@ -106,7 +106,6 @@ class CopyRound:
         scn: of the snapshot.
         copies: by name at the destination.
         kept: tables whose rows are kept, and what others have in them.
-        since_empty: by name at the destination, those of them that had no row at the source at an earlier SCN.
         to_empty: names of tables whose rows are removed first.
         to_find_empty: names of tables whose rows were removed before the snapshot.
         of_nothing: names of tables that others have copied, of which there must be nothing to copy.
@@ -130,7 +129,6 @@ class CopyRound:
     board: CopyBoard = field(default_factory=CopyBoard)
     copies: dict[TableName, TableCopy] = field(default_factory=dict)
     kept: list[tuple[Standing, tuple[OtherCopy, ...]]] = field(default_factory=list)
-    since_empty: dict[TableName, Scn] = field(default_factory=dict)
     to_empty: set[TableName] = field(default_factory=set)
     to_find_empty: set[TableName] = field(default_factory=set)
     of_nothing: set[TableName] = field(default_factory=set)
@@ -159,7 +157,6 @@ class CopyRound:
         estimated: int = 0,
         digest: str = "",
         replaces: Collection[str] = (),
-        scn: Scn | None = None,
     ) -> bool:
         """Record a table under the snapshot, unless another apply process has claimed it since it was looked at.
 
@@ -172,14 +169,12 @@ class CopyRound:
             estimated: rows the source thinks it has.
             digest: of the rows.
             replaces: identities of records that are removed with it.
-            scn: of the source, which the table is recorded at; None: the snapshot's.
 
         Returns:
             Whether it is this apply process's.
         """
-        at = self.scn if scn is None else scn
         is_ours = self.records.record(
-            table, at, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside
+            table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside
         )
         self.has_failed |= not is_ours
         return is_ours
@@ -198,20 +193,14 @@ class CopyRound:
         if not has_no_rows(self.source_reader, copy, snapshot=self.snapshot):
             self.has_failed = True
         elif copy.keeps_rows:
-            self.claim_kept(copy.table, beside=copy.beside, replaces=copy.replaces, is_of_nothing=True)
+            self.claim_kept(copy.table, beside=copy.beside, replaces=copy.replaces)
         else:
             self.claim(
                 copy.table, self.copied_state, beside=copy.beside, digest=str(copy.copied), replaces=copy.replaces
             )
 
     def claim_kept(
-        self,
-        table: TableToInstantiate,
-        *,
-        beside: Collection[OtherCopy],
-        replaces: Collection[str],
-        is_of_nothing: bool = False,
-        scn: Scn | None = None,
+        self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]
     ) -> None:
         """Record that the destination's rows stay as they are; see `claim`.
 
@@ -219,14 +208,8 @@ class CopyRound:
             table: the table.
             beside: what others had in its destination table.
             replaces: identities of records that are removed with it.
-            is_of_nothing: the source has no row of the table, under the snapshot or at `scn`.
-            scn: see `claim`; of a table that is not copied beside others.
         """
-        if self.is_beside:  # KEPT once it has joined: a digest would say that the rows are a copy
-            self.claim(table, "COPIED", beside=beside, replaces=replaces)
-        else:
-            digest = str(TableDigest()) if is_of_nothing else ""
-            self.claim(table, "KEPT", beside=beside, digest=digest, replaces=replaces, scn=scn)
+        self.claim(table, "COPIED" if self.is_beside else "KEPT", beside=beside, replaces=replaces)
 
     @contextlib.contextmanager
     def failing_alone(self, copy: TableCopy) -> Iterator[None]:

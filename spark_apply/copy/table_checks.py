@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
-from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.both_ways import BothWays, Found
 from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.rounds import CopyRound, TableCopy
+    from spark_apply.copy.rounds import CopyRound
     from spark_apply.copy.standing import Standing
 
 __all__ = ["TableChecks"]
@@ -152,12 +151,21 @@ class TableChecks:
                 return
             # Rows of a copy that was begun are not the destination's own: they are never kept.
             may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
-            if not problem and self._keeps_since_empty(this, each, others):
-                return
             if not problem and not may_empty:
-                is_settled, problem = self._looked_at(this, session, each, copy)
-                if is_settled:
+                has_rows = may_have_rows(session, copy)
+                problem = self._refused(each, others) if has_rows else ""
+                is_kept = has_rows and not problem
+                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
+                if found is Found.WAIT:
+                    this.waits[copy.key] = self.both_ways.waits(table)
                     return
+                if found is Found.KEEP:
+                    this.kept.append((each, others))
+                    return
+                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
+                    this.of_nothing.add(copy.key)
+                    copy.keeps_rows = has_rows and found is Found.NOTHING
+                    problem = ""
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
@@ -170,44 +178,6 @@ class TableChecks:
         if may_empty:
             copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
             this.to_empty.add(copy.key)
-
-    def _looked_at(
-        self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy
-    ) -> tuple[bool, str]:
-        """Decide by the rows that are at both sides.
-
-        Returns whether nothing is to be copied in this round, and why the table is refused.
-        """
-        has_rows = may_have_rows(session, copy)
-        problem = self._refused(each, copy.beside) if has_rows else ""
-        is_kept = has_rows and not problem
-        found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
-        if found is Found.WAIT:
-            this.waits[copy.key] = self.both_ways.waits(each.table)
-            return True, ""
-        if found is Found.KEEP:
-            this.kept.append((each, copy.beside))
-            return True, ""
-        if found is Found.COPY and (empty := self.both_ways.empty_here(each.table)) is not None:
-            self.records.note_empty(*empty)
-        if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
-            this.of_nothing.add(copy.key)
-            copy.keeps_rows = has_rows and found is Found.NOTHING
-            return False, ""
-        return False, problem
-
-    def _keeps_since_empty(self, this: CopyRound, each: Standing, others: tuple[OtherCopy, ...]) -> bool:
-        """Keep what is here of a table that was empty at the source, see `BothWays`; False: it is not known to have been."""
-        if this.is_beside or not each.table.beside:  # beside, changes behind that SCN may have come, and were left out
-            return False
-        progress = self.destination.progress(self.config.topology, self.config.apply)
-        applied = FIRST_SCN if progress is None else max(progress.low_watermark, progress.ahead_scn)
-        scn = self.both_ways.empty_there(each, applied_scn=applied)
-        if scn is None:
-            return False
-        this.kept.append((each, others))
-        this.since_empty[each.table.destination] = scn
-        return True
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
         """Take the tables out of a round whose types have other values at the two sites; see `unlike_types`.

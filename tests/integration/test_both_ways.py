@@ -31,7 +31,7 @@ from spark_apply.copy import instantiation, returned_tables
 from tests.support.background import in_background
 from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.destination_contract import error_transaction
-from tests.support.matrices import cases, values
+from tests.support.matrices import values
 from tests.support.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -94,22 +94,15 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
     assert execute(lacks.target, KEPT)[0][0] == 100
 
 
-@pytest.fixture(params=["abc"])
+@pytest.fixture
 def among_three(
-    request: pytest.FixtureRequest,
-    fresh_database: Callable[[EmbeddedServer], str],
-    pg_source: EmbeddedServer,
-    monkeypatch: pytest.MonkeyPatch,
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
-    """The apply processes of sites that all write: of each from each other one, by source and destination.
-
-    "pairs": of a, b and c, and none knows of the third site.
-    """
+    """The apply processes of sites a, b and c that all write: of each from each other one, by source and destination."""
     monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
     monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
     monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
-    sites = {"a", "b", "c"} if request.param == "pairs" else set(request.param)
-    databases = {site: fresh_database(pg_source) for site in sorted(sites)}
+    databases = {site: fresh_database(pg_source) for site in "abc"}
     for site, dsn in databases.items():
         with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
             prepared.prepare(TOPOLOGY)
@@ -123,99 +116,11 @@ def among_three(
                 databases[destination],
                 site=destination,
                 is_returned=True,
-                third=() if request.param == "pairs" else sites - {source, destination},
             )
             opened.enter_context(pair.opened)
         yield pairs
 
 
-@pytest.mark.parametrize(
-    "order",
-    cases(
-        {
-            "at once": "",
-            "b and c are full before they look at each other": "ba ca ab ac bc cb",
-            "c looks at b, which is full, before it is copied": "ba ab ca bc ac cb",
-            "b looks at c, which was not filled yet": "cb ba ab ca ac bc",
-        },
-        core=["at once", "c looks at b, which is full, before it is copied"],
-    ),
-)
-def test_three_sites_that_all_write_and_of_which_one_is_full_need_nobody(
-    among_three: dict[tuple[str, str], CopyingPair], order: str
-):
-    """Whichever site was filled first."""
-    full = among_three["a", "b"].dsn
-    execute(full, FILL)
-    before = execute(full, KEPT)
-    if order:
-        for source, destination in order.split():
-            among_three[source, destination].run()
-    else:
-        at_once(*among_three.values())
-    found = {ways: (pair.record.state, pair.problem) for ways, pair in among_three.items() if pair.record}
-    said = {ways: (pair.problem, pair.shown[-3:]) for ways, pair in among_three.items() if not pair.record}
-    assert said == {}
-    assert {ways for ways, record in found.items() if record[0] not in {"KEPT", "DONE"}} == set(), found
-    assert found["a", "b"][0] == found["a", "c"][0] == "DONE"
-    assert execute(full, KEPT) == before
-    for site in ("b", "c"):
-        assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("among_three", ["abcd"], indirect=True)
-def test_four_sites_that_all_write_and_of_which_one_is_full_need_nobody(
-    among_three: dict[tuple[str, str], CopyingPair],
-):
-    execute(among_three["a", "b"].dsn, FILL)
-    at_once(*among_three.values())
-    states = {ways: pair.record.state for ways, pair in among_three.items() if pair.record}
-    assert len(states) == 12
-    assert {state for (source, _), state in states.items() if source != "a"} <= {"KEPT", "DONE"}, states
-    assert {state for (source, _), state in states.items() if source == "a"} == {"DONE"}
-    for site in "bcd":
-        assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
-
-
-def test_what_was_written_at_a_filled_site_since_it_was_empty_comes_to_the_third_one(
-    among_three: dict[tuple[str, str], CopyingPair],
-):
-    """c takes the SCN at which b was empty for its own: a row that a user writes at b before c looks is behind it."""
-    execute(among_three["a", "b"].dsn, FILL)
-    for ways in ("ba", "ab"):
-        among_three[ways[0], ways[1]].run()
-    empty = among_three["b", "a"].record
-    assert empty is not None
-    execute(among_three["a", "b"].target, "INSERT INTO rooms VALUES (1000, 'of a user')")
-    written = among_three["c", "b"].position_here()
-    for ways in ("bc", "cb", "ca", "ac"):
-        among_three[ways[0], ways[1]].run()
-    record = among_three["b", "c"].record
-    assert record is not None
-    assert (record.state, record.scn) == ("KEPT", empty.scn)
-    assert record.scn < written
-
-
-def test_site_that_came_later_takes_no_scn_at_which_another_one_was_empty(
-    among_three: dict[tuple[str, str], CopyingPair],
-):
-    """What users wrote at b before its changes came to c is not behind where c begins, and is lost if c keeps what it has."""
-    execute(among_three["a", "b"].dsn, FILL)
-    for ways in ("ba", "ab"):
-        among_three[ways[0], ways[1]].run()
-    late = among_three["b", "c"]
-    execute(late.dsn, "INSERT INTO rooms VALUES (1000, 'in no log that c gets')")
-    epoch = late.destination.raise_epoch(TOPOLOGY, late.name).epoch
-    late.destination.record_low_watermark(TOPOLOGY, late.name, epoch, among_three["c", "b"].position_here())
-    for ways in ("ca", "ac"):
-        among_three[ways[0], ways[1]].run()
-    late.run()
-    assert late.record is not None
-    assert late.record.state == "FAILED"
-
-
-@pytest.mark.parametrize("among_three", ["pairs"], indirect=True)
 def test_of_three_sites_that_all_write_the_full_one_keeps_its_rows_and_what_is_said_of_the_others_can_be_followed(
     among_three: dict[tuple[str, str], CopyingPair],
 ):

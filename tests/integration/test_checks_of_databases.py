@@ -512,6 +512,43 @@ def _copied(checked: Checked) -> None:
             )
 
 
+def _recorded(checked: Checked, apply: str, source: str, state: str, scn: int) -> None:
+    """An apply process at b has a record of public.t."""
+    spec = read_topology(checked.file)
+    with closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
+        there.prepare(spec.name)
+        epoch = there.raise_epoch(spec.name, apply).epoch
+        record = Instantiation(
+            source=source, identity=f"{source}.1", owner="public", name="t", scn=Scn(scn), state=state, digest="copied"
+        )
+        there.record_instantiation(spec.name, apply, epoch, record)
+
+
+def test_rows_that_up_refused_are_said_again_with_what_empties_their_table_and_hold_nobody_up(
+    checked: Checked,
+) -> None:
+    """`status` names `headrace check` for what can be emptied."""
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    (apply,) = read_topology(checked.file).applies
+    _recorded(checked, apply.name, "a", "FAILED", 0)
+    (finding,) = [finding for finding in checked.findings() if "not empty" in finding.problem]
+    assert not finding.is_error
+    assert "or empty it, and no other table: BEGIN;" in finding.fix
+
+
+def test_rows_that_another_apply_process_of_the_topology_brought_are_not_to_be_emptied(checked: Checked) -> None:
+    for site in ("a", "b"):
+        checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    _recorded(checked, "apply_from_c_at_b", "c", "DONE", 1)
+    (finding,) = [finding for finding in checked.findings() if "not empty" in finding.problem]
+    assert finding.problem == (
+        "the destination table is not empty: it has the rows of apply process apply_from_c_at_b, from site c"
+    )
+    assert finding.fix.startswith("delete none: rows of a are not copied beside them")
+    assert "keep them with `headrace up FILE --keep-existing`" in finding.fix
+
+
 def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and_no_second_table(
     checked: Checked,
 ) -> None:

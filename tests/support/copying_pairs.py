@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,7 +46,6 @@ class CopyingPair:
         topology: its name.
         site: the destination's.
         is_returned: the table goes back to its source, as a pair with the two places exchanged applies it.
-        third: the sites that send the table to both.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class CopyingPair:
         *,
         site: str = "dst",
         is_returned: bool = False,
-        third: Collection[str] = (),
     ) -> None:
         self.topology = topology
         # as a topology's file names them: replication origins are one server's, which has all these databases
@@ -70,7 +68,6 @@ class CopyingPair:
         self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
         self.site, self.there = name, site
         self.returned_by = f"apply_from_{site}_at_{name}" if is_returned else ""
-        self.beside = tuple(f"apply_from_{each}_at_{name}" for each in third)
         self.problem, self.keep_existing = "", False
         self.shown: list[TableProgress] = []
         self.before_piece: Callable[[Any], Any] = lambda piece: None
@@ -87,7 +84,6 @@ class CopyingPair:
                 object_numbers=tuple(map(int, table.object_numbers)),
                 keep_existing=self.keep_existing,
                 returned_by=self.returned_by,
-                beside=self.beside,
                 is_sent_on=bool(self.returned_by),
             )
             for table in self.source.captured(self.topology)

@@ -49,7 +49,6 @@ __all__ = [
     "Way",
     "arriving",
     "captured_by",
-    "copied_beside",
     "halves",
     "is_sent_on",
     "may_be_copied",
@@ -381,35 +380,6 @@ def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any])
             if back.destination == TableName.of(table.source) and not back.rows and not back.transformations:
                 return other.name
     return ""
-
-
-def copied_beside(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> tuple[str, ...]:
-    """The apply processes at the source that get a table from sites which send it to the destination themselves.
-
-    Each time whole, unchanged and under one name: what they copy into the source's table, the destination gets from
-    where they have it.
-
-    Args:
-        spec: routed (see `route`).
-        apply: of `spec`.
-        table: that it gets.
-    """
-    if not returned_by(spec, apply, table):
-        return ()
-    name = TableName.of(table.source)
-    here = {other.source for other in spec.applies if other.site == apply.site and _is_sent_whole(spec, other, name)}
-    return tuple(
-        other.name
-        for other in spec.applies
-        if other.site == apply.source and other.source in here and _is_sent_whole(spec, other, name)
-    )
-
-
-def _is_sent_whole(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
-    return any(
-        each.destination == name and not each.rows and not each.transformations
-        for each in arriving(ways_to(spec, apply), (name,))
-    )
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:

@@ -400,16 +400,6 @@ class MemoryDestination:
         self.store.flush()
         return True
 
-    def note_empty(self, topology: str, apply: str, epoch: int, identity: str, scn: Scn) -> None:
-        """See `DestinationDatabase.note_empty`."""
-        self._process(topology, apply, epoch)
-        self.store.empty_scns[topology, apply, identity] = scn
-
-    def empty_scn(self, topology: str, identity: str) -> Scn | None:
-        """See `DestinationDatabase.empty_scn`."""
-        noted = self._reach().empty_scns.items()
-        return max((scn for key, scn in noted if (key[0], key[2]) == (topology, identity)), default=None)
-
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
         """See `DestinationDatabase.row_marks`."""
         return {key[3]: mark for key, mark in self._reach().row_marks.items() if key[:3] == (topology, apply, source)}
@@ -557,7 +547,6 @@ class MemoryDestination:
             key: value for key, value in store.instantiations.items() if key[:2] != (topology, apply)
         }
         store.row_marks = {key: mark for key, mark in store.row_marks.items() if key[:2] != (topology, apply)}
-        store.empty_scns = {key: scn for key, scn in store.empty_scns.items() if key[:2] != (topology, apply)}
         store.handler_calls = {key: calls for key, calls in store.handler_calls.items() if key[:2] != (topology, apply)}
         return ()
 

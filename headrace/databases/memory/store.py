@@ -59,7 +59,6 @@ _COMMITTED = (
     "instantiations",
     "recorded",
     "row_marks",
-    "empty_scns",
     "changes",
     "kept_times",
     "forgotten_us",
@@ -286,7 +285,6 @@ class MemoryStore:
         # the number of the table that an instantiation was recorded of
         self.recorded: dict[tuple[str, str, str, str], int] = {}
         self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
-        self.empty_scns: dict[tuple[str, str, str], Scn] = {}  # by topology, apply process and identity
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], object] = {}  # and the transaction that holds each
         self.next_row = 0

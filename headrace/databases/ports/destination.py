@@ -567,32 +567,6 @@ class InstantiationRecords(Protocol):
         """
         ...
 
-    def note_empty(self, topology: str, apply: str, epoch: int, identity: str, scn: Scn) -> None:
-        """Note when a captured table of this database had no row, before an apply process copies rows into it.
-
-        Args:
-            topology: whose apply process it is.
-            apply: its name.
-            epoch: of the driver that notes it.
-            identity: of the table (`CapturedTable.identity`).
-            scn: of this database: a snapshot of that SCN has no row of the table, and what users wrote there later is
-                captured.
-
-        Raises:
-            FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
-        """
-        ...
-
-    def empty_scn(self, topology: str, identity: str) -> Scn | None:
-        """The last SCN that `note_empty` noted of a table of this database; None: nobody noted any.
-
-        Args:
-            topology: whose apply processes.
-            identity: of the table.
-        """
-        ...
-
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
         """What is recorded of the source's tables (`SourceDatabase.row_marks`), by identity.
 

@@ -58,7 +58,7 @@ class Instantiation:
             were kept, only the SCN was set), FAILED, or LEFT (it was copied, and then its changes did not come here for
             a while: its rows are out of date).
         row_count: rows copied (KEPT: not counted, 0).
-        digest: of the rows, as the connector writes it; empty when not computed. KEPT: of the source's, if it had none.
+        digest: of the rows, as the connector writes it; empty when not computed.
         problem: why it FAILED; empty otherwise.
         is_remade: what has this name at the destination now is another table than when this was recorded: it was
             dropped and created again, or exchanged. Recorded with it, the record stays of the earlier table; without,
@@ -99,11 +99,6 @@ class Instantiation:
         return (self.owner, self.name) if part is None else part.key
 
     @property
-    def is_of_nothing(self) -> bool:
-        """Whether it is known that the source had no row at `scn`."""
-        return self.state in _SETTLED and bool(self.digest) and self.row_count == 0
-
-    @property
     def is_refused(self) -> bool:
         """No row of it was copied, and an operator must act before one is."""
         return self.state == "FAILED" and not self.scn
@@ -114,12 +109,10 @@ class Instantiation:
         return self.state == "KEPT" or (self.state in {"COPIED", "JOINING"} and not self.digest)
 
 
-_SETTLED = frozenset({"COPIED", "JOINING", "DONE", "KEPT"})
-
 BEGUN = frozenset({"COPYING", "COMPARING"})
 """States of an instantiation whose copy runs, or was interrupted and will be made again."""
 
-ROWS_THERE = BEGUN | _SETTLED
+ROWS_THERE = BEGUN | {"COPIED", "JOINING", "DONE", "KEPT"}
 """States of an instantiation whose rows may be in the table; those of FAILED are if it has an SCN."""
 
 

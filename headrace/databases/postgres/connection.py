@@ -99,7 +99,7 @@ NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
 _OWN_TABLES = (
     "apply_(?:epoch|error(?:_edit|_key|_original|_part)?|process|progress|session|state)|conflict_history"
     "|handler_call|instantiation"
-    "|row_change(?:_set(?:_time)?)?|row_mark|schema_version|table_empty"
+    "|row_change(?:_set(?:_time)?)?|row_mark|schema_version"
 )
 _DROPPED = {
     "3F000": re.compile(r"(?<![\w.])headrace(?![\w.])"),

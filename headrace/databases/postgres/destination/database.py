@@ -79,7 +79,6 @@ from headrace.databases.postgres.destination.records.removal import may_use_sche
 from headrace.databases.postgres.destination.records.schema import (
     CLAIM_LOCK,
     CLAIM_LOCK_TIMEOUT_S,
-    EMPTY_FROM,
     HISTORY_FROM,
     MARKS_FROM,
     check_schema,
@@ -96,10 +95,8 @@ from headrace.databases.postgres.destination.records.table_records import (
     is_current,
     may_hold,
     other_copies,
-    read_empty_scn,
     read_row_marks,
     recorded_applies,
-    write_empty_scn,
     write_row_marks,
 )
 from headrace.databases.postgres.destination.row_times.row_triggers import check_triggers, make_triggers, times_findings
@@ -499,17 +496,6 @@ class PostgresDestination:
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
         return True
-
-    def note_empty(self, topology: str, apply: str, epoch: int, identity: str, scn: Scn) -> None:
-        """See `DestinationDatabase.note_empty`."""
-        with self._use("noting when a table was empty") as connection, connection.transaction():
-            if not write_empty_scn(connection, topology, apply, epoch, identity, scn):
-                _refuse(connection, topology, apply, epoch)
-
-    def empty_scn(self, topology: str, identity: str) -> Scn | None:
-        """See `DestinationDatabase.empty_scn`."""
-        with self._use("asking when a table was empty") as connection:
-            return read_empty_scn(connection, topology, identity) if schema_version(connection) >= EMPTY_FROM else None
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
         """See `DestinationDatabase.row_marks`."""

@@ -101,7 +101,6 @@ _EFFECTS = {
     "headrace.apply_error_edit": "the error queue: what operators edited, and when",
     "headrace.apply_state": "what each apply process is, and how it is doing: for the views",
     "headrace.instantiation": "the instantiation SCN of each table",
-    "headrace.table_empty": "when a captured table had no row, before it was copied",
     "headrace.set_tag": "for people: tags a transaction's own changes",
     "headrace.track": "for people: labels a transaction, which `headrace track` follows",
 }

@@ -30,7 +30,6 @@ The tables
                       the table here that it is of, `recorded_in` the number of this table when that was recorded.
     row_mark          what the source's catalog said of an instantiated table when its rows were copied, kept or found equal
                       (`headrace.databases.ports.row_marks`).
-    table_empty       when a captured table of this database had no row, before an apply process copied rows into it.
 
 The views `dba_*` and `v_streams_*` are for people and have the manuals' names and columns: see `views`.
 
@@ -58,7 +57,6 @@ from headrace.databases.postgres.destination.writing.row_changes import SCHEMA a
 __all__ = [
     "CLAIM_LOCK",
     "CLAIM_LOCK_TIMEOUT_S",
-    "EMPTY_FROM",
     "HISTORY_FROM",
     "MARKS_FROM",
     "PREPARE_LOCK",
@@ -299,13 +297,6 @@ _VERSION_18 = (
 )""",
 )
 
-_VERSION_20 = (
-    """CREATE TABLE headrace.table_empty (
-    topology text NOT NULL, apply text NOT NULL, identity text NOT NULL, scn bigint NOT NULL,
-    noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (topology, apply, identity)
-)""",
-)
-
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1,
     _VERSION_2,
@@ -326,12 +317,10 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_17,
     _VERSION_18,
     QUOTED_SCHEMA,
-    _VERSION_20,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts
 MARKS_FROM = 18  # the first version with the marks of tables
-EMPTY_FROM = 20  # the first version with `table_empty`
 
 
 def schema_version(connection: psycopg.Connection[Any]) -> int:

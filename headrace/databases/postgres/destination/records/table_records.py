@@ -30,10 +30,8 @@ __all__ = [
     "instantiation_of",
     "may_hold",
     "other_copies",
-    "read_empty_scn",
     "read_row_marks",
     "recorded_applies",
-    "write_empty_scn",
     "write_row_marks",
 ]
 
@@ -93,27 +91,6 @@ def recorded_applies(connection: psycopg.Connection[Any], topology: str) -> tupl
     """See `DestinationDatabase.recorded_applies`."""
     query = "SELECT DISTINCT apply FROM headrace.instantiation WHERE topology = %s AND state <> 'LEFT' ORDER BY 1"
     return tuple(str(apply) for (apply,) in connection.execute(query, (topology,)))
-
-
-def write_empty_scn(
-    connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int, identity: str, scn: Scn
-) -> bool:
-    """See `DestinationDatabase.note_empty`; False: the epoch has ended."""
-    if not is_current(connection, topology, apply, epoch):
-        return False
-    connection.execute(
-        "INSERT INTO headrace.table_empty (topology, apply, identity, scn) VALUES (%s, %s, %s, %s)"
-        " ON CONFLICT (topology, apply, identity) DO UPDATE SET scn = excluded.scn, noted_at = clock_timestamp()",
-        (topology, apply, identity, scn),
-    )
-    return True
-
-
-def read_empty_scn(connection: psycopg.Connection[Any], topology: str, identity: str) -> Scn | None:
-    """See `DestinationDatabase.empty_scn`."""
-    query = "SELECT max(scn) FROM headrace.table_empty WHERE topology = %s AND identity = %s"
-    row = connection.execute(query, (topology, identity)).fetchone()
-    return None if row is None or row[0] is None else Scn(row[0])
 
 
 def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: str, source: str) -> dict[str, RowMark]:
