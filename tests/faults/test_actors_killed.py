@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
         "capture",
         "queue",
         "site:src",
-        "spark",
         CONTROLLER,
     ),
 )
