@@ -161,7 +161,7 @@ class Links:
         self._links, self.proxies = {}, {}
 
     def of(self, target: str) -> list[Proxy]:
-        """The proxies of one link, or of every link of a site.
+        """The proxies of one link, or of every link of a site, to be broken now; the detours are renewed.
 
         Args:
             target: name of a link or of a site.
@@ -169,6 +169,8 @@ class Links:
         Raises:
             NotFired: nothing goes through them now.
         """
+        # What breaks now is connected anew at once: not past the proxies because nobody has looked for longer than a lease.
+        self.renew(now=True)
         found = [
             self.proxies[name] for name, link in self._links.items() if target in {name, link.site, link.server_site}
         ]

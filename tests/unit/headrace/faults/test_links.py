@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.faults.links import links_of
+import pytest
+
+from headrace.faults.errors import NotFired
+from headrace.faults.links import Links, links_of
+from headrace.faults.proxy import Proxy
 from tests.support.topologies import example
 from topology.edits.changes import components_of
 
@@ -29,3 +33,28 @@ def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_tha
     redo = [link for link in links_of(example("downstream")) if link.server.startswith("site:")]
     assert redo
     assert all(opener.startswith("redo:") for link in redo for opener in link.openers)
+
+
+class _Deployment:
+    """Where the links lead to; answers whoever asks where a component serves."""
+
+    def __init__(self) -> None:
+        self.detours: list[str] = []
+
+    def call(self, component: str, method: str) -> str:
+        return "127.0.0.1:1"
+
+    def set_detour(self, site: str, server: str, endpoint: str, lease_s: float) -> None:
+        self.detours.append(endpoint)
+
+
+def test_detours_are_renewed_before_a_link_breaks():
+    """Else those that nobody has renewed for a while have ended: what is connected anew goes past the proxies."""
+    deployment = _Deployment()
+    links = Links(example("one_way"), lambda: deployment)
+    (link,) = links_of(example("one_way"))
+    with Proxy("127.0.0.1:1") as proxy:
+        links._links[link.name], links.proxies[link.name] = link, proxy
+        with pytest.raises(NotFired):
+            links.of(link.name)
+        assert deployment.detours == [proxy.endpoint]
