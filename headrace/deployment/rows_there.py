@@ -83,7 +83,8 @@ def rows_there(
     asked = [name for name in filled if not any(name in names for names in stays.values())]
     nothing_of = _empty_at(databases.source, [(name, at_source[name]) for name in asked])
     refused = {TableName.of(record) for record in recorded if record.is_refused}
-    for name, finding in _never_copied(spec, apply, asked, target, nothing_of=nothing_of):
+    for name in asked:
+        finding = _never_copied(spec, apply, name, target, has_none_there=name in nothing_of)
         yield replace(finding, is_error=name not in refused)
 
 
@@ -191,74 +192,55 @@ def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableNam
 
 
 def _never_copied(
-    spec: TopologySpec,
-    apply: ApplySpec,
-    filled: Sequence[TableName],
-    target: DestinationDatabase,
-    *,
-    nothing_of: Collection[TableName],
-) -> Iterator[tuple[TableName, Finding]]:
-    """Destination tables with rows that no copy has begun; of those in `nothing_of` the source has no row.
+    spec: TopologySpec, apply: ApplySpec, name: TableName, target: DestinationDatabase, *, has_none_there: bool
+) -> Finding:
+    """A destination table with rows that no copy has begun.
 
-    Nobody is told to empty a table that other sites get their rows from, or that has the only rows there are.
+    Nobody is told to empty a table that other sites get their rows from, that has the only rows there are, or that has
+    another apply process's.
+
+    Args:
+        spec: the topology.
+        apply: that gets the table.
+        name: of the table.
+        target: the destination, open.
+        has_none_there: the source has no row of it.
     """
     keep = "keep them with `headrace up FILE --keep-existing`"
-    for name in filled:
-        path = f"sites.{apply.site} table {name}"
-        copies = target.other_copies(spec.name, apply.name, *name)
-        if others := [other for other in copies if other.topology != spec.name]:
-            which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
-            yield (
-                name,
-                Finding(
-                    path=path,
-                    problem=f"the destination table is not empty: apply process {which} has rows there, from site"
-                    f" {' and '.join(dict.fromkeys(other.source for other in others))}",
-                    fix=f"delete none. If they are from the table that {apply.source} has, take it out of the file of one"
-                    " of the two topologies: every change would be applied twice; else, if it holds the rows of"
-                    f" {apply.source} as they are now, {keep}",
-                ),
-            )
-        elif is_sent_on(spec, apply.site, name):
-            yield (
-                name,
-                Finding(
-                    path=path,
-                    problem=f"the destination table is not empty, and was never copied from {apply.source}; other sites get"
-                    " their rows from here",
-                    fix=f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source}"
-                    " rest; delete no rows here",
-                ),
-            )
-        elif copies:
-            which = " and ".join(dict.fromkeys(f"{other.apply}, from site {other.source}" for other in copies))
-            yield (
-                name,
-                Finding(
-                    path=path,
-                    problem=f"the destination table is not empty: it has the rows of apply process {which}",
-                    fix=f"delete none: rows of {apply.source} are not copied beside them. Load those that are missing,"
-                    f" while changes of it at {apply.source} rest, and {keep}",
-                ),
-            )
-        elif name in nothing_of:
-            yield (
-                name,
-                Finding(
-                    path=path,
-                    problem=f"the destination table is not empty, and {apply.source}, from which it would be copied, has no"
-                    " row of it",
-                    fix=f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete"
-                    " none",
-                ),
-            )
-        else:
-            yield (
-                name,
-                Finding(
-                    path=path,
-                    problem="the destination table is not empty, and was never copied",
-                    fix=f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table:"
-                    f" {target.how_to_empty(name)}",
-                ),
-            )
+    copies = target.other_copies(spec.name, apply.name, *name)
+    if others := [other for other in copies if other.topology != spec.name]:
+        which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
+        problem = (
+            f": apply process {which} has rows there, from site"
+            f" {' and '.join(dict.fromkeys(other.source for other in others))}"
+        )
+        fix = (
+            f"delete none. If they are from the table that {apply.source} has, take it out of the file of one of the two"
+            f" topologies: every change would be applied twice; else, if it holds the rows of {apply.source} as they are"
+            f" now, {keep}"
+        )
+    elif is_sent_on(spec, apply.site, name):
+        problem = f", and was never copied from {apply.source}; other sites get their rows from here"
+        fix = (
+            f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source} rest;"
+            " delete no rows here"
+        )
+    elif copies:
+        which = " and ".join(dict.fromkeys(f"{other.apply}, from site {other.source}" for other in copies))
+        problem = f": it has the rows of apply process {which}"
+        fix = (
+            f"delete none: rows of {apply.source} are not copied beside them. Load those that are missing, while changes"
+            f" of it at {apply.source} rest, and {keep}"
+        )
+    elif has_none_there:
+        problem = f", and {apply.source}, from which it would be copied, has no row of it"
+        fix = f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete none"
+    else:
+        problem = ", and was never copied"
+        fix = (
+            f"if it holds the rows of {apply.source} as they are now, {keep}; or empty it, and no other table:"
+            f" {target.how_to_empty(name)}"
+        )
+    return Finding(
+        path=f"sites.{apply.site} table {name}", problem=f"the destination table is not empty{problem}", fix=fix
+    )
