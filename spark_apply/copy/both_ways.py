@@ -228,7 +228,7 @@ class BothWays:
 
     def _is_recorded(self, record: Instantiation | None) -> bool:
         """Whether the other way's destination has the table, as far as the record says."""
-        return record is not None and (record.state != "FAILED" or record.scn > 0) and not self._has_left(record)
+        return record is not None and not record.is_refused and not self._has_left(record)
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         return self._recorded(table.returned_by).get(table.source)

@@ -112,9 +112,13 @@ def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apar
 @pytest.mark.fault("SIGKILL of an actor, and of the controller, during an edit")
 @pytest.mark.parametrize(
     "victim",
-    ["apply", "capture", "queue", CONTROLLER],
+    [
+        "apply",
+        pytest.param("capture", marks=pytest.mark.soak),
+        pytest.param("queue", marks=pytest.mark.soak),
+        pytest.param(CONTROLLER, marks=pytest.mark.soak),
+    ],
 )
-@pytest.mark.soak  # at rest: `test_actors_killed`; without Ray: tests/unit/actors/control/test_controller_processes.py
 def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(
     one_way: System, apart: System, victim: str
 ):

@@ -313,7 +313,7 @@ LEAVE = {"detach": "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "drop": "DROP
             "drop-filled": ("drop", False),
             "drop-empty": ("drop", True),
         },
-        core=["detach-filled"],
+        core=["detach-filled", "drop-empty"],
     ),
 )
 def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(

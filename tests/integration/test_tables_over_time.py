@@ -104,7 +104,6 @@ def paused(system: Sites) -> dict[str, Any]:
     return system.wait_state(name, "PAUSED: A TABLE LEFT THE RULES")
 
 
-@pytest.mark.soak  # without Ray: tests/integration/test_renamed_tables.py, test_source_site.py
 def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_rules_know_its_name(system: Sites):
     scn = system.execute("b", "SELECT scn FROM headrace.instantiation WHERE name = 'b'")
     system.execute("a", "ALTER TABLE over_time.b RENAME TO b2")

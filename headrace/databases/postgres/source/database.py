@@ -409,10 +409,11 @@ class PostgresSource:
                 connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
             )
             if has_publication and not self._has_admin:
-                statements.append(statement := f"DROP PUBLICATION {quote(name)}")
+                statement = f"DROP PUBLICATION {quote(name)}"
                 # who can run it, if this role cannot, needs it as it is
                 with own_ddl(self._dsn, self._site), translated(statement):
                     connection.execute(statement.encode())
+                statements.append(statement)
         return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
     def _drop_slot(self, connection: psycopg.Connection[Any], name: str) -> list[str]:
@@ -429,7 +430,6 @@ class PostgresSource:
             if row is None:
                 return []
             if row[0] is None:
-                # who can run it, if this role cannot, needs it as it is
                 with translated(statement), contextlib.suppress(psycopg.errors.ObjectInUse):
                     connection.execute(statement.encode())
                     return [statement]
