@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         DestinationDatabase,
         DictionaryBuild,
         Finding,
+        Instantiation,
         LogStream,
         SourceDatabase,
         TableShape,
@@ -490,6 +491,15 @@ class DatabaseSite(RedoKeeper, SiteHost):
     def receivers(self) -> Receivers:
         """See `CapturedTables.receivers`."""
         return self._tables.receivers()
+
+    def instantiations(self, apply: str) -> tuple[Instantiation, ...]:
+        """What is recorded here about the instantiation of an apply process's tables.
+
+        Args:
+            apply: name of the apply process.
+        """
+        with closing(self._open_destination()) as destination:
+            return destination.instantiations(self._spec.name, apply)
 
     def leave_out(self, apply: str, kept: Sequence[str]) -> tuple[str, ...]:
         """Record at this destination that an apply process receives only the changes of these tables from now on.

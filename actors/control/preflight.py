@@ -28,6 +28,7 @@ from topology.edits.changes import components_of
 from topology.edits.overtaken import overtaken
 from topology.edits.stored import entrusted
 from topology.edits.subset_changes import shape_changes, subset_changes
+from topology.edits.uncopied import uncopied
 from topology.proof.meetings import unseen_conflicts
 from topology.routing.downstream import keeper_of
 from topology.routing.ways import arriving, captured_by, ways_to
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from actors.control.observation import Observation
     from actors.control.prepared_record import PreparedRecord
     from actors.hosting.runtime import ActorSystem
+    from headrace.databases.ports import Instantiation
     from headrace.lcr.batch import TableVersion
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec
@@ -98,6 +100,7 @@ class Preflight:
                 *subset_changes(prepared, spec),
                 *shape_changes(prepared, spec),
                 *overtaken(prepared, spec, self._subscribers(prepared)),
+                *uncopied(prepared, spec, self._instantiations),
             ]
         findings += self._earlier_shapes(prepared, spec)
         for apply in spec.applies:
@@ -116,6 +119,13 @@ class Preflight:
             spec: the wanted topology.
         """
         return stopped_against_edit(self._actors, self._record.topology, spec)
+
+    def _instantiations(self, apply: ApplySpec) -> tuple[Instantiation, ...]:
+        """See `DatabaseSite.instantiations`."""
+        found: tuple[Instantiation, ...] = self._actors.call(
+            f"site:{apply.site}", "instantiations", apply.name, timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        return found
 
     def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[QueueSubscriber]]:
         """What a queue says of its subscribers; nothing: it does not answer.

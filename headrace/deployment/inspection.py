@@ -13,15 +13,16 @@ from actors.control.earlier_shapes import earlier_of, on_the_way
 from actors.security.examination import tls_findings
 from actors.security.links import link_findings, ray_findings
 from actors.site.admin import admin_findings
-from actors.site.connection import access_to, embedded_server, source_findings
+from actors.site.connection import source_findings
 from actors.state_folder import check_owned, not_owned
-from headrace.base.errors import ConfigError, DatabaseUnavailable, HeadraceError
+from headrace.base.errors import ConfigError, HeadraceError
 from headrace.console.output import bytes_text
-from headrace.databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
+from headrace.databases.connectors import open_column_sequences, plan_copy, plan_unseen
 from headrace.databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.databases.sequence_collisions import collisions
+from headrace.deployment.open_databases import OpenDatabases
 from headrace.deployment.remembered_cluster import RememberedCluster
-from headrace.deployment.rows_there import Databases, rows_there
+from headrace.deployment.rows_there import rows_there
 from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
 from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
@@ -34,6 +35,7 @@ from topology.checks.static import another_database, lasting_identities, one_dat
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.stored import prepared_document, prepared_topology
 from topology.edits.subset_changes import counterpart, shape_changes, subset_changes
+from topology.edits.uncopied import uncopied
 from topology.file.reading import examine
 from topology.links import makes_certificates
 from topology.plan import KeptRows, LiveSite, Plan, make_plan
@@ -43,7 +45,6 @@ from topology.routing.ways import arriving, captured_by, ways_to, writes_alone
 from topology.split import prepared_splits
 
 if TYPE_CHECKING:
-    from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import LoggedTable, SourceTable
     from headrace.databases.ports.operator import ColumnSequence
     from headrace.lcr.batch import TableVersion
@@ -92,21 +93,25 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
     if ask_databases:
         findings += _disk_findings(spec)
         findings += ray_findings(RememberedCluster(spec.state_dir).address())
-        sites = live_sites(spec)
-        findings += [finding for live in sites.values() for finding in live.findings]
-        findings += [
-            Finding(
+        with OpenDatabases(spec) as databases:
+            findings += _findings_of_databases(spec, databases)
+    # a site's two roles, and two apply processes, may have one
+    return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
+
+
+def _findings_of_databases(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
+    sites = live_sites(spec, databases)
+    for live in sites.values():
+        yield from live.findings
+    for name, live in sites.items():
+        if not live.is_live:
+            yield Finding(
                 path=f"sites.{name}",
                 problem="its embedded server does not run: its contents were not checked",
                 fix="headrace up FILE starts it, and checks it before anything else",
                 is_error=False,
             )
-            for name, live in sites.items()
-            if not live.is_live
-        ]
-        findings += _findings_between(spec, sites, [])
-    # a site's two roles, and two apply processes, may have one
-    return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
+    yield from _findings_between(spec, databases, sites, [])
 
 
 def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:
@@ -132,11 +137,14 @@ def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
         )
 
 
-def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: list[KeptRows]) -> list[Finding]:
+def _findings_between(
+    spec: TopologySpec, databases: OpenDatabases, sites: Mapping[str, LiveSite], kept: list[KeptRows]
+) -> list[Finding]:
     """Problems between databases that `up` would refuse.
 
     Args:
         spec: the topology.
+        databases: its own.
         sites: what the databases answered.
         kept: filled with the tables whose rows stay as they are.
     """
@@ -147,14 +155,15 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
     findings = [
         *one_database_twice(identities),
         *another_database(prepared, lasting_identities(spec, identities)),
-        *redo_findings(spec, _access),
+        *redo_findings(spec, databases),
     ]
     try:
-        findings += _shape_findings(spec)
+        findings += _uncopied(spec, databases)
+        findings += _shape_findings(spec, databases)
         # Labels that were renamed come before those that are added.
-        findings += _changed_rows(spec)
-        findings += _table_findings(spec, kept)
-        findings += _sequence_findings(spec)
+        findings += _changed_rows(spec, databases)
+        findings += _table_findings(spec, databases, kept)
+        findings += _sequence_findings(spec, databases)
     except HeadraceError:
         # Rights that are already reported may be missing.
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
@@ -162,7 +171,7 @@ def _findings_between(spec: TopologySpec, sites: Mapping[str, LiveSite], kept: l
     return findings
 
 
-def _shape_findings(spec: TopologySpec) -> list[Finding]:
+def _shape_findings(spec: TopologySpec, databases: OpenDatabases) -> list[Finding]:
     """Tables that left and would come back in another shape while changes of the old one are on the way.
 
     Of the databases that can be reached.
@@ -170,20 +179,35 @@ def _shape_findings(spec: TopologySpec) -> list[Finding]:
     shapes, found, seen = earlier_of(prepared_document(spec.state_dir)), {}, []
     prepared = prepared_topology(spec.state_dir)
     for apply in spec.applies if shapes else ():
-        if (access := _access(spec, spec.site(apply.site))) is not None:
+        if databases.access(apply.site) is not None:
             name = (counterpart(apply, (spec if prepared is None else prepared).applies) or apply).name
-            with closing(open_destination(access)) as destination:
-                progress = destination.progress(spec.name, name)
+            progress = databases.destination(apply.site).progress(spec.name, name)
             found[name] = 0 if progress is None else int(progress.low_watermark)
             seen.append(apply)
     return list(on_the_way(shapes, prepared, replace(spec, applies=tuple(seen)), found))
 
 
-def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
+def _uncopied(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
+    """See `topology.edits.uncopied`. Of the databases that can be reached."""
+    prepared = prepared_topology(spec.state_dir)
+    if prepared is not None:
+        yield from uncopied(
+            prepared,
+            spec,
+            lambda apply: (
+                ()
+                if databases.access(apply.site) is None
+                else databases.destination(apply.site).instantiations(spec.name, apply.name)
+            ),
+        )
+
+
+def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[KeptRows]) -> list[Finding]:
     """Differences between source and destination tables that would stop apply; both databases must be reachable.
 
     Args:
         spec: the topology.
+        databases: its own.
         kept: filled with the tables whose rows stay as they are.
     """
     from headrace.databases.conflict_lists import conflict_list_findings  # numpy, as above
@@ -191,18 +215,17 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
 
     findings: list[Finding] = []
     for apply in spec.applies:
-        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
-        if source is None or destination is None:
+        if databases.access(apply.source) is None or databases.access(apply.site) is None:
             continue
         ways = ways_to(spec, apply)
-        with closing(open_source(source)) as database:
-            versions = database.table_versions(database.tables(captured_by(ways)))
-            shapes = database.table_shapes([TableName.of(version) for version in versions])
-            domains = database.domain_shapes([TableName.of(version) for version in versions])
-            identities = {
-                TableName.of(each.destination): each.source.identity
-                for each in arriving(ways, database.captured(spec.name))
-            }
+        database = databases.source(apply.source)
+        versions = database.table_versions(database.tables(captured_by(ways)))
+        shapes = database.table_shapes([TableName.of(version) for version in versions])
+        domains = database.domain_shapes([TableName.of(version) for version in versions])
+        identities = {
+            TableName.of(each.destination): each.source.identity
+            for each in arriving(ways, database.captured(spec.name))
+        }
         unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
@@ -212,101 +235,100 @@ def _table_findings(spec: TopologySpec, kept: list[KeptRows]) -> list[Finding]:
         came = arriving(ways, versions)
         tables = [table.destination for table in came]
         at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
-        with closing(open_destination(replace(destination, tables=apply.tables))) as target:
-            recorded = target.instantiations(spec.name, apply.name)
-            old_names = renamed(identities, recorded)
-            # What a column's type lacks comes before the ALTER that gives the type to the column.
-            findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
-            findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
-            if apply.conflicts.times is not None:
-                findings += target.preflight_times(
-                    apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones
+        target = databases.destination(apply.site, apply.tables)
+        recorded = target.instantiations(spec.name, apply.name)
+        old_names = renamed(identities, recorded)
+        # What a column's type lacks comes before the ALTER that gives the type to the column.
+        findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
+        findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
+        if apply.conflicts.times is not None:
+            findings += target.preflight_times(
+                apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones
+            )
+        for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
+            version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
+            findings += (
+                ()
+                if table is None
+                else conflict_list_findings(
+                    apply.name,
+                    apply.conflicts,
+                    version,
+                    table,
+                    at_source=each.source,
                 )
-            for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
-                version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
-                findings += (
-                    ()
-                    if table is None
-                    else conflict_list_findings(
-                        apply.name,
-                        apply.conflicts,
-                        version,
-                        table,
-                        at_source=each.source,
-                    )
-                )
-            findings += unseen_conflicts(spec, apply, came)
-            findings += _handlers_of_nothing(apply, tables)
-            findings += _keys_of_nothing(apply, tables)
-            findings += dependency_column_findings(
-                apply.name,
-                apply.dependencies,
-                tables,
-                target.describe,
-                at_source=at_source,
             )
-            marks = target.row_marks(spec.name, apply.name, apply.source) if recorded else {}
-            findings += target.preflight_shapes(
-                [table.destination for table in arriving(ways, shapes)],
-                tables,
-                {
-                    table: {number: each.label for number, each in marks[identity].labels.items()}
-                    for table, identity in identities.items()
-                    if identity in marks
-                },
-            )
-            findings += rows_there(
-                spec,
-                apply,
-                came,
-                target,
-                Databases(source, destination),
-                recorded=recorded,
-                # Rows of a copy that has begun are ours, also under another name.
-                begun={TableName.of(record) for record in recorded if not record.is_refused} | old_names.keys(),
-                kept=kept,
-            )
+        findings += unseen_conflicts(spec, apply, came)
+        findings += _handlers_of_nothing(apply, tables)
+        findings += _keys_of_nothing(apply, tables)
+        findings += dependency_column_findings(
+            apply.name,
+            apply.dependencies,
+            tables,
+            target.describe,
+            at_source=at_source,
+        )
+        marks = target.row_marks(spec.name, apply.name, apply.source) if recorded else {}
+        findings += target.preflight_shapes(
+            [table.destination for table in arriving(ways, shapes)],
+            tables,
+            {
+                table: {number: each.label for number, each in marks[identity].labels.items()}
+                for table, identity in identities.items()
+                if identity in marks
+            },
+        )
+        findings += rows_there(
+            spec,
+            apply,
+            came,
+            target,
+            databases,
+            recorded=recorded,
+            # Rows of a copy that has begun are ours, also under another name.
+            begun={TableName.of(record) for record in recorded if not record.is_refused} | old_names.keys(),
+            kept=kept,
+        )
     return findings
 
 
-def _changed_rows(spec: TopologySpec) -> Iterator[Finding]:
+def _changed_rows(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
     """Tables that are replicated, and whose rows changed at the source without events.
 
     Both databases must be reachable.
     """
     for apply in spec.applies:
-        source, destination = _access(spec, spec.site(apply.source)), _access(spec, spec.site(apply.site))
-        if source is None or destination is None:
+        if databases.access(apply.source) is None or databases.access(apply.site) is None:
             continue
-        with closing(open_source(source)) as database, closing(open_destination(destination)) as target:
-            recorded = {
-                each.identity
-                for each in target.instantiations(spec.name, apply.name)
-                if each.state in {"DONE", "KEPT", "JOINING"}
-            }
-            tables = [
-                MarkedTable(
-                    identity=each.source.identity,
-                    source=TableName.of(each.source),
-                    destination=TableName.of(each.destination),
-                    may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))),
-                    detached=apply.tables.detached_partitions,
-                    copies_parts=alone
-                    and not each.rows
-                    and not any(found.custom is not None for found in each.transformations),
-                    is_reshaped=bool(each.transformations),
-                )
-                for each in arriving(ways_to(spec, apply), database.captured(spec.name))
-                if each.source.identity in recorded
-            ]
-            marks = target.row_marks(spec.name, apply.name, apply.source) if tables else {}
-            found = compare_marks(
-                database,
-                target,
-                [table for table in tables if table.identity in marks],
-                marks,
-                database.row_marks(spec.name) if marks else {},
+        database, target = databases.source(apply.source), databases.destination(apply.site)
+        recorded = {
+            each.identity
+            for each in target.instantiations(spec.name, apply.name)
+            if each.state in {"DONE", "KEPT", "JOINING"}
+        }
+        tables = [
+            MarkedTable(
+                identity=each.source.identity,
+                source=TableName.of(each.source),
+                destination=TableName.of(each.destination),
+                may_be_copied=(alone := writes_alone(spec, apply, TableName.of(each.destination))),
+                detached=apply.tables.detached_partitions,
+                copies_parts=alone
+                and not each.rows
+                and not any(found.custom is not None for found in each.transformations),
+                is_reshaped=bool(each.transformations),
             )
+            for each in arriving(ways_to(spec, apply), database.captured(spec.name))
+            if each.source.identity in recorded
+        ]
+        marks = target.row_marks(spec.name, apply.name, apply.source) if tables else {}
+        found = compare_marks(
+            database,
+            target,
+            [table for table in tables if table.identity in marks],
+            marks,
+            database.row_marks(spec.name) if marks else {},
+        )
         for table in tables:
             if (changed := found.problems.get(table.identity)) is not None:
                 yield Finding(
@@ -391,16 +413,15 @@ def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterat
             )
 
 
-def _sequence_findings(spec: TopologySpec) -> Iterator[Finding]:
+def _sequence_findings(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
     """Columns of tables that several sites write, whose sequences can give out one value at two of them."""
     proof = Proof(spec)
     known: dict[tuple[str, str], dict[str, list[ColumnSequence]]] = {}  # table -> site -> its sequences
     for site in proof.origins:
-        access = _access(spec, spec.site(site))
+        access = databases.access(site)
         if access is None:
             continue
-        with closing(open_source(access)) as source:
-            tables = [(table.owner, table.name) for table in source.tables(spec.capture_rules(site))]
+        tables = [(table.owner, table.name) for table in databases.source(site).tables(spec.capture_rules(site))]
         shared = [table for table in tables if site in proof.writers(*table)]
         with closing(open_column_sequences(access)) as sequences:
             for found in sequences.of(shared) if shared else ():
@@ -431,24 +452,29 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
         checked = (*checked, *subset_changes(prepared, spec), *shape_changes(prepared, spec))
     if not ask_databases:
         return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
-    sites = live_sites(spec)
     kept: list[KeptRows] = []
-    found_between = _findings_between(spec, sites, kept)
+    with OpenDatabases(spec) as databases:
+        sites = live_sites(spec, databases)
+        found_between = _findings_between(spec, databases, sites, kept)
     return make_plan(spec, sites, prepared=prepared, found=found_between, checked=checked, splits=splits, kept=kept)
 
 
-def live_sites(spec: TopologySpec) -> dict[str, LiveSite]:
-    """Examine every reachable database; for an embedded server that does not run, plan for an empty one."""
+def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSite]:
+    """Examine every reachable database; for an embedded server that does not run, plan for an empty one.
+
+    Args:
+        spec: the topology.
+        databases: its own.
+    """
     answers = {}
     for site in spec.sites:
-        access = _access(spec, site)
-        if access is None:
+        if databases.access(site.name) is None:
             if site.database.kind == "embedded":
                 answers[site.name] = _unseen(spec, site)
             continue
         findings: list[Finding] = []
         try:
-            answers[site.name] = _ask(spec, site, access, findings)
+            answers[site.name] = _ask(spec, site, databases, findings)
         except HeadraceError as error:
             answers[site.name] = LiveSite(findings=(*findings, *_unanswered(site.name, error, findings)))
     return answers
@@ -468,25 +494,13 @@ def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) ->
     yield Finding(path=f"sites.{site}", problem=error.message, fix=error.hint or fix)
 
 
-def _access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
-    if site.database.kind == "none":
-        return None
-    if site.database.kind != "embedded":
-        return access_to(site, site.database.dsn)
-    server = embedded_server(spec, site)
-    try:
-        return access_to(site, server.dsn()) if server.is_running else None
-    except DatabaseUnavailable:
-        return None
-
-
-def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: list[Finding]) -> LiveSite:
+def _ask(spec: TopologySpec, site: SiteSpec, databases: OpenDatabases, findings: list[Finding]) -> LiveSite:
     """Examine one database.
 
     Args:
         spec: the topology.
         site: whose database it is.
-        access: to it.
+        databases: of the topology; this one has access.
         findings: receives them as they are found: what is asked behind them may fail for what they say.
     """
     applies = [apply for apply in spec.applies if apply.site == site.name]
@@ -496,29 +510,29 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
     identity = ""
     logged: tuple[LoggedTable, ...] = ()
     if rules:
-        with closing(open_source(access)) as source:
-            identity = source.database_identity()
-            findings += source_findings(spec, site, source)
-            findings += (
-                admin_findings(spec, site, prepared_topology(spec.state_dir))
-                if site.database.has_admin and not applies
-                else ()
-            )
-            logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
-            tables = source.tables(rules)
-            statements += source.plan(spec.name, rules)
-            statements.append(plan_copy(access.kind, site.name))
+        source = databases.source(site.name)
+        identity = source.database_identity()
+        findings += source_findings(spec, site, source)
+        findings += (
+            admin_findings(spec, site, prepared_topology(spec.state_dir))
+            if site.database.has_admin and not applies
+            else ()
+        )
+        logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
+        tables = source.tables(rules)
+        statements += source.plan(spec.name, rules)
+        statements.append(plan_copy(site.database.kind, site.name))
     if applies:
-        with closing(open_destination(access)) as destination:
-            identity = destination.database_identity()
-            findings += destination.preflight(
-                spec.name,
-                sessions=sum(apply.parallelism for apply in applies),
-                applies=len(applies),
-                copies=COPIES_BESIDE * len(applies),
-            )
-            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
-            statements += destination.plan(spec.name, _planned(applies))
+        destination = databases.destination(site.name)
+        identity = destination.database_identity()
+        findings += destination.preflight(
+            spec.name,
+            sessions=sum(apply.parallelism for apply in applies),
+            applies=len(applies),
+            copies=COPIES_BESIDE * len(applies),
+        )
+        findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
+        statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(
         statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged
     )

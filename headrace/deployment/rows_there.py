@@ -6,32 +6,23 @@ Which stay as they are, and of which an operator has to say what they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.databases.connectors import open_destination, open_source
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
 from topology.plan import KeptRows
 from topology.routing.ways import is_sent_on, returned_by, writes_alone
 
 if TYPE_CHECKING:
-    from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import DestinationDatabase, Instantiation
+    from headrace.deployment.open_databases import OpenDatabases
     from headrace.lcr.batch import TableVersion
     from spark_apply.copy.both_ways import BothWays
     from topology.routing.ways import ArrivingTable
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["Databases", "rows_there"]
-
-
-class Databases(NamedTuple):
-    """Those of an apply process."""
-
-    source: DatabaseAccess
-    destination: DatabaseAccess
+__all__ = ["rows_there"]
 
 
 def rows_there(
@@ -39,7 +30,7 @@ def rows_there(
     apply: ApplySpec,
     came: Sequence[ArrivingTable[TableVersion]],
     target: DestinationDatabase,
-    databases: Databases,
+    databases: OpenDatabases,
     *,
     recorded: Sequence[Instantiation],
     begun: Collection[TableName],
@@ -52,7 +43,7 @@ def rows_there(
         apply: that gets the tables.
         came: the tables.
         target: the destination, open.
-        databases: of the apply process.
+        databases: of the topology.
         recorded: what is recorded of its tables.
         begun: names of the destination tables of which a copy has begun.
         kept: filled with the tables whose rows stay as they are.
@@ -81,7 +72,7 @@ def rows_there(
         for why, names in stays.items()
     ]
     asked = [name for name in filled if not any(name in names for names in stays.values())]
-    nothing_of = _empty_at(databases.source, [(name, at_source[name]) for name in asked])
+    nothing_of = _empty_at(databases.destination(apply.source), [(name, at_source[name]) for name in asked])
     refused = {TableName.of(record) for record in recorded if record.is_refused}
     for name in asked:
         finding = _never_copied(spec, apply, name, target, has_none_there=name in nothing_of)
@@ -125,7 +116,7 @@ class _TwoWayTable(NamedTuple):
 
 
 def _staying(
-    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: Databases
+    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: OpenDatabases
 ) -> dict[str, list[TableName]]:
     """Those destination tables with rows whose rows `up` leaves as they are, by the reason why nothing is copied.
 
@@ -133,7 +124,7 @@ def _staying(
         spec: the topology.
         apply: that gets the tables.
         tables: of which no copy has begun.
-        databases: of the apply process.
+        databases: of the topology.
     """
     from spark_apply.copy.both_ways import Found
 
@@ -145,49 +136,45 @@ def _staying(
     found: dict[str, list[TableName]] = {}
     if not any(table.returned_by for table in tables):
         return found
-    with _both_ways(spec, apply, databases) as both:
-        for table in tables:
-            if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
-                found.setdefault(reason, []).append(table.destination)
+    both = _both_ways(spec, apply, databases)
+    for table in tables:
+        if (reason := said.get(both.of_new(table, has_rows=True))) is not None:
+            found.setdefault(reason, []).append(table.destination)
     return found
 
 
 def _only_rows(
-    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: Databases
+    spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: OpenDatabases
 ) -> list[TableName]:
     """Those destination tables that come back, and have all the rows there are."""
     if not any(table.returned_by for table in tables):
         return []
-    with _both_ways(spec, apply, databases) as both:
-        return [table.destination for table in tables if both.has_only_rows(table)]
+    both = _both_ways(spec, apply, databases)
+    return [table.destination for table in tables if both.has_only_rows(table)]
 
 
-@contextmanager
-def _both_ways(spec: TopologySpec, apply: ApplySpec, databases: Databases) -> Iterator[BothWays]:
+def _both_ways(spec: TopologySpec, apply: ApplySpec, databases: OpenDatabases) -> BothWays:
     from spark_apply.copy.both_ways import BothWays
 
-    with closing(open_destination(databases.source)) as there, closing(open_source(databases.destination)) as here:
-        yield BothWays(
-            topology=spec.name,
-            here=apply.site,
-            there=apply.source,
-            records=there,
-            captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
-            position=here.current_scn,
-        )
+    here = databases.source(apply.site)
+    return BothWays(
+        topology=spec.name,
+        here=apply.site,
+        there=apply.source,
+        records=databases.destination(apply.source),
+        captured=lambda: {TableName.of(each): each.identity for each in here.captured(spec.name)},
+        position=here.current_scn,
+    )
 
 
-def _empty_at(source: DatabaseAccess, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
+def _empty_at(source: DestinationDatabase, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
     """Those destination tables of which the source has no row.
 
     Args:
         source: asked.
         tables: each as the destination and as the source calls it.
     """
-    if not tables:
-        return frozenset()
-    with closing(open_destination(source)) as database:
-        filled = database.filled([there for _, there in tables])
+    filled = source.filled([there for _, there in tables]) if tables else ()
     return frozenset(name for name, there in tables if there not in filled)
 
 

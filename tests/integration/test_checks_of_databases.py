@@ -5,6 +5,7 @@ Longer than 500 lines: every finding is looked for in the same pair of databases
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -30,6 +31,7 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from tests.support.matrices import values
+from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -205,6 +207,33 @@ def test_of_three_sites_of_which_two_have_rows_nobody_is_told_to_delete_them(thr
     for finding in found:
         assert "empty it" not in finding.fix
         assert "delete no" in finding.fix
+
+
+def test_a_site_that_leaves_before_another_one_has_its_rows_is_refused_until_they_are_there(three: Checked) -> None:
+    """At c, a's rows were still to come when a was lost: b has them, c never would, and everything is in order."""
+    between = f"{THREE_SITES}  - {{tables: [public.t], between: [a, b, c]}}\n"
+    three.file.write_text(between)
+    spec = read_topology(three.file)
+    spec.state_dir.mkdir(parents=True)
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"spec": spec_to_json(spec)}))
+    three.execute("b", "INSERT INTO t VALUES (1, 1)")
+    _recorded(three, "apply_from_a_at_b", "a", "DONE", 9)
+    three.file.write_text(between.replace("[a, b, c]", "[b, c]"))
+    (found,) = _too_early(three)
+    assert (found.path, found.is_error) == ("sites.c table public.t", True)
+    assert "apply process apply_from_a_at_c leaves the file" in found.problem
+    _recorded(three, "apply_from_a_at_c", "a", "DONE", 9, at="c")
+    assert not _too_early(three)
+
+
+def _too_early(checked: Checked) -> list[Finding]:
+    """Said of an edit: nothing was prepared in this folder but the record of it, so certificates are missing, too."""
+    found, planned = (
+        [each for each in ask(checked.file, ask_databases=True).findings if "before it has brought" in each.problem]
+        for ask in (check_topology, plan_topology)
+    )
+    assert found == planned
+    return found
 
 
 def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> None:
@@ -512,10 +541,10 @@ def _copied(checked: Checked) -> None:
             )
 
 
-def _recorded(checked: Checked, apply: str, source: str, state: str, scn: int) -> None:
-    """An apply process at b has a record of public.t."""
+def _recorded(checked: Checked, apply: str, source: str, state: str, scn: int, *, at: str = "b") -> None:
+    """An apply process has a record of public.t."""
     spec = read_topology(checked.file)
-    with closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
+    with closing(PostgresDestination(checked.dsns[at], site=at)) as there:
         there.prepare(spec.name)
         epoch = there.raise_epoch(spec.name, apply).epoch
         record = Instantiation(

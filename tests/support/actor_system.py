@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.intermediate_database import IntermediateSite
 from headrace.base.errors import PropagationError
-from headrace.databases.ports import CapturedTable, Finding, TableShape
+from headrace.databases.ports import CapturedTable, Finding, Instantiation, TableShape
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.table_name import TableName
 from topology.edits.receivers import Receivers
@@ -39,6 +39,7 @@ class FakeActors:
         self.kept: dict[str, tuple[str, ...]] = {}
         self.recorded: dict[str, set[str]] = {}  # by site: apply processes of which it has records
         self.empty: set[TableName] = set()  # destination tables
+        self.instantiations: dict[str, tuple[Instantiation, ...]] = {}  # by apply process
         self.marker = 500  # what sources answer that write one into their log
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
         self.receivers: dict[str, Receivers] = {}
@@ -99,6 +100,8 @@ class FakeActors:
         if method == "leave_out_others":
             self.kept |= dict.fromkeys(self.recorded.get(name, set()) - set(arguments[0]), ())
             return ()
+        if method == "instantiations":
+            return self.instantiations.get(arguments[0], ())
         if method == "filled":
             return tuple(table for table in arguments[1] if table not in self.empty)
         if method == "note_receivers":

@@ -12,9 +12,29 @@ from actors.intermediate_database import IntermediateSite
 from actors.site.left import left_in
 from headrace.base.clock import VirtualClock
 from headrace.console.status_view import notes
+from headrace.databases.ports import Instantiation
+from headrace.lcr.scn import Scn
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started, with_another_destination
+from tests.support.topologies import read_anyway
 from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec
+
+MANY = """
+topology: many
+state_dir: state
+sites:
+  a: {{database: {{kind: postgres, dsn: "dbname=a"}}}}
+  b: {{database: {{kind: postgres, dsn: "dbname=b"}}}}
+  c: {{database: {{kind: postgres, dsn: "dbname=c"}}}}
+replicate:
+  - {{tables: [public.t], between: {sites}}}
+"""
+
+
+def record(source: str) -> Instantiation:
+    return Instantiation(
+        source=source, identity=f"{source}.1", owner="public", name="t", scn=Scn(9), state="DONE", digest="copied"
+    )
 
 
 @pytest.fixture
@@ -181,3 +201,18 @@ def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
     clock.advance(CLEAR_INTERVAL_S)
     controller.step()
     assert tried == ["status", "status"]
+
+
+def test_source_whose_rows_another_site_has_and_one_still_lacks_does_not_leave(actors, tmp_path):
+    """Nobody would bring them: that site's neighbours send their own changes alone."""
+    many = MANY.format(sites="[a, b, c]")
+    actors.instantiations["apply_from_a_at_b"] = (record("a"),)
+    assert started(read_anyway(tmp_path, many), actors, steps=10).detail_state() == "RUNNING"
+    controller = started(read_anyway(tmp_path, MANY.format(sites="[b, c]")), actors, steps=10)
+    assert controller.detail_state() == "REFUSED"
+    (found,) = controller.seen().findings
+    assert found.path == "sites.c table public.t"
+    actors.instantiations["apply_from_a_at_c"] = (record("a"),)
+    controller = started(read_anyway(tmp_path, MANY.format(sites="[b, c]")), actors, steps=10)
+    assert controller.detail_state() == "RUNNING"
+    assert "apply:apply_from_a_at_c" not in actors.running

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from actors.control.earlier_shapes import EarlierShape, shapes_as_json
-from headrace.deployment import inspection
+from headrace.deployment import inspection, open_databases
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import AddColumn, Transformation
 from tests.support.controllers import one_way_spec
@@ -52,10 +52,10 @@ def test_a_shape_that_would_come_too_early_is_found(
     destination = SimpleNamespace(
         progress=lambda topology, apply: SimpleNamespace(low_watermark=reached), close=lambda: None
     )
-    monkeypatch.setattr(inspection, "open_destination", lambda access: destination)
+    monkeypatch.setattr(open_databases, "open_destination", lambda access: destination)
     for name in ("_table_findings", "_changed_rows", "_sequence_findings"):
         monkeypatch.setattr(inspection, name, lambda *_: [])
     monkeypatch.setattr("headrace.deployment.kept_redo.redo_findings", lambda spec, access: [])
-    found = inspection._findings_between(third, {}, [])
+    found = inspection._findings_between(third, open_databases.OpenDatabases(third), {}, [])
     assert bool(found) is refused
     assert all("still on the way" in each.problem for each in found)

@@ -120,12 +120,18 @@ def test_check_reads_the_redo_on_this_machine(
             asked.append((topology, apply))
             return Progress()
 
-        def close(self) -> None:
-            pass
+    class Databases:
+        def __init__(self, *, run: bool) -> None:
+            self._run = run
 
-    monkeypatch.setattr(kept_redo, "open_destination", lambda access: Destination())
-    (finding,) = redo_findings(downstream, lambda spec, site: site)  # type: ignore[arg-type, return-value]
+        def access(self, site: str) -> str | None:
+            return site if self._run else None
+
+        def destination(self, site: str) -> Destination:
+            return Destination()
+
+    (finding,) = redo_findings(downstream, Databases(run=True))  # type: ignore[arg-type]
     assert finding.path == "captures.d"
     assert asked == [("t", "x")]
-    assert redo_findings(downstream, lambda spec, site: None) == (), "a database that does not run tells nothing"
+    assert redo_findings(downstream, Databases(run=False)) == (), "a database that does not run tells nothing"
     assert read_oldest_scn(tmp_path / "elsewhere") is None

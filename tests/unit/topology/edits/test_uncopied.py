@@ -1,0 +1,93 @@
+"""A source leaves before one of its destinations has its rows, which another one has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from headrace.databases.ports import Instantiation
+from headrace.lcr.scn import Scn
+from tests.support.topologies import read_anyway
+from topology.edits.uncopied import uncopied
+from topology.spec import ApplySpec, TopologySpec
+
+SITES = """
+topology: many
+sites:
+  a: {database: {kind: postgres, dsn: "dbname=a"}}
+  b: {database: {kind: postgres, dsn: "dbname=b"}}
+  c: {database: {kind: postgres, dsn: "dbname=c"}}
+"""
+ALL = f"{SITES}replicate:\n  - {{tables: [public.t], between: [a, b, c]}}\n"
+
+
+def topology(folder: Path, text: str) -> TopologySpec:
+    return read_anyway(folder, text)
+
+
+def record(source: str, state: str, name: str = "t") -> Instantiation:
+    return Instantiation(
+        source=source, identity=f"{source}.{name}", owner="public", name=name, scn=Scn(9), state=state, digest="copied"
+    )
+
+
+def found(before: TopologySpec, after: TopologySpec, states: Mapping[tuple[str, str], str]) -> list[str]:
+    """The paths of what is found, where (source, destination) have tables in these states."""
+
+    def records(apply: ApplySpec) -> list[Instantiation]:
+        state = states.get((apply.source, apply.site))
+        return [record(apply.source, state)] if state else []
+
+    return [finding.path for finding in uncopied(before, after, records)]
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> TopologySpec:
+    return topology(tmp_path, ALL)
+
+
+@pytest.fixture
+def without_a(tmp_path: Path) -> TopologySpec:
+    return topology(tmp_path, ALL.replace("[a, b, c]", "[b, c]"))
+
+
+@pytest.mark.parametrize("state", ["DONE", "KEPT", "JOINING", "LEFT"])
+def test_a_site_that_has_not_got_the_rows_of_a_source_that_leaves_is_named(before, without_a, state):
+    """c has begun with the changes of b when b was empty; then b got the rows of a, and a leaves."""
+    states = {("a", "b"): state, ("b", "c"): "DONE", ("c", "b"): "DONE"}
+    assert found(before, without_a, states) == ["sites.c table public.t"]
+
+
+@pytest.mark.parametrize("state", ["COPYING", "FAILED"])
+def test_a_copy_that_was_begun_has_not_brought_the_rows(before, without_a, state):
+    assert found(before, without_a, {("a", "b"): "DONE", ("a", "c"): state}) == ["sites.c table public.t"]
+
+
+@pytest.mark.parametrize("state", ["DONE", "KEPT", "LEFT"])
+def test_a_source_that_has_brought_its_rows_may_leave(before, without_a, state):
+    assert found(before, without_a, {("a", "b"): "DONE", ("a", "c"): state}) == []
+
+
+def test_a_source_that_has_brought_nothing_anywhere_may_leave(before, without_a):
+    """It was never there: a name that was written wrong."""
+    assert found(before, without_a, {("b", "c"): "DONE", ("c", "b"): "DONE"}) == []
+
+
+def test_a_site_that_leaves_too_lacks_nothing(tmp_path, before):
+    only = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.u], from: b, to: [a]}}\n")
+    assert found(before, only, {("a", "b"): "DONE"}) == []
+
+
+def test_an_apply_process_that_gets_another_name_does_not_leave(tmp_path, before):
+    assert found(before, topology(tmp_path, ALL.replace("many", "more")), {("a", "b"): "DONE"}) == []
+
+
+def test_a_table_that_the_one_that_leaves_does_not_bring_is_not_named(tmp_path, without_a):
+    """Of what b has of a, c was to get nothing."""
+    pairs = (
+        "replicate:\n  - {tables: [public.t], between: [a, b]}\n  - {tables: [public.t], between: [b, c]}\n"
+        "  - {tables: [public.u], from: a, to: [c]}\n"
+    )
+    assert found(topology(tmp_path, SITES + pairs), without_a, {("a", "b"): "DONE"}) == []
