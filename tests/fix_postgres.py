@@ -33,6 +33,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,7 +57,9 @@ SETTINGS = {
     "max_prepared_transactions": "5",
     "track_commit_timestamp": "on",  # latest_timestamp
 }
-_ENDED_MS = 30_000  # for a session to end, on a machine that stalls
+_ENDED_S = 30.0  # for a session to end, on a machine that stalls
+_LOOK_S = 0.002  # whether it has
+_END_SESSIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
 KEPT = "headrace-test"  # application_name of the session that is kept to each server
 _TEMPLATE = "headrace_prepared"
 _counter = itertools.count(1)
@@ -184,9 +187,9 @@ def _has(server: EmbeddedServer, query: str) -> bool:
 _kept: dict[Path, psycopg.Connection] = {}
 
 
-def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[object, ...] | None = None) -> None:
+def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[object, ...] | None = None) -> int:
     """Execute a statement in the session that is kept to a server, started anew if a test stopped it, failed, and left
-    it so.
+    it so. Returns how many rows it has.
     """
     for is_new in (False, True):
         if is_new:
@@ -195,21 +198,19 @@ def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[o
         elif server.folder not in _kept:
             continue
         try:
-            _kept[server.folder].execute(statement, parameters)  # type: ignore[call-overload]
+            return int(_kept[server.folder].execute(statement, parameters).rowcount)  # type: ignore[call-overload]
         except psycopg.OperationalError:
             if is_new or not _kept[server.folder].closed:
                 raise
-        else:
-            return
+    raise AssertionError("the second time it is returned or raised")
 
 
 def drop_database(server: EmbeddedServer, database: str) -> None:
     """Drop a database with everything that holds it: sessions, slots, subscriptions' leftovers."""
-    _execute(
-        server,
-        "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
-        (_ENDED_MS, database),
-    )
+    deadline = time.monotonic() + _ENDED_S
+    # A session that a test has just closed is gone within milliseconds; the server's own wait looks every 100.
+    while _execute(server, _END_SESSIONS, (database,)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
     _execute(
         server,
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s AND NOT active",
