@@ -68,6 +68,6 @@ def _finding(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
         problem=f"apply process {left.name} leaves the file before it has brought the rows of {left.source}: {neighbour}"
         f" has them, and sends only its own changes, so {left.site} would lack them for good",
         fix=f"keep {left.name} in the file until `headrace status FILE` shows the table DONE there. If {left.source} is"
-        f" lost, wait until what was written at {left.site} has arrived at {neighbour}, `headrace down FILE --purge`,"
+        f" lost, wait until what was written at {left.site} has arrived at {neighbour}, `headrace down FILE --purge --keep-servers`,"
         f" empty the table at {left.site}, and start with the new file: the table is copied from {neighbour} then",
     )

@@ -209,10 +209,11 @@ def test_a_lane_that_started_nothing_says_so_and_a_part_that_failed_how_many_tes
     show(
         "check",
         [Done(part=part, code=1, seconds=2.0, report=Report(seconds={"a": 1, "b": 1}, failed={"b": "call: x"}))],
+        2.0,
     )
     printed = capsys.readouterr().out
     assert re.search(r"no server\s*│ 3\s*│ 2\s*│ 2\s*│ 1\s*│", printed)
     assert "started: no topology" in printed
     assert printed.rstrip().endswith("FAILED b\ncall: x")
-    show("check", [Done(part=part, code=-9, seconds=2.0, report=Report())])
+    show("check", [Done(part=part, code=-9, seconds=2.0, report=Report())], 2.0)
     assert "exit code -9" in capsys.readouterr().out
