@@ -71,7 +71,6 @@ LANES: Mapping[str, tuple[Part, ...]] = {
         Part(name="no server", markers="not postgres and not cluster and not soak", workers=3, gives_way=True),
     ),
     "soak": (
-        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3, arguments=_LONG),
         Part(
             name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS
         ),
@@ -81,6 +80,13 @@ LANES: Mapping[str, tuple[Part, ...]] = {
             workers=2,
             folders=_OF_SERVERS,
             arguments=_GROUPED,
+        ),
+        Part(
+            name="no server",
+            markers="not postgres and not cluster and (soak or seeded)",
+            workers=3,
+            arguments=_LONG,
+            gives_way=True,
         ),
     ),
 }
@@ -138,15 +144,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_all(parts: Sequence[Part], more: Sequence[str]) -> list[Done]:
-    """Run the parts, each in a session of its own."""
+    """Run the parts, each in a session of its own.
+
+    Raises:
+        SystemExit: somebody interrupted one. It and those beside it have ended.
+    """
     done: list[Done] = []
-    before: list[Session] = []
+    together: list[list[Part]] = []
     for part in parts:
-        if not part.gives_way:
-            done += [session.end() for session in before]
-            before.clear()
-        before.append(Session(part, more, is_beside=bool(before)))
-    return done + [session.end() for session in before]
+        if part.gives_way and together:
+            together[-1].append(part)
+        else:
+            together.append([part])
+    for stage in together:
+        sessions = [Session(part, more, is_beside=part is not stage[0]) for part in stage]
+        done += (ended := [session.end() for session in sessions])
+        if any(each.code == _INTERRUPTED for each in ended):
+            raise SystemExit(_INTERRUPTED)
+    return done
 
 
 class Session:
@@ -181,8 +196,6 @@ class Session:
             seconds = time.monotonic() - self._began
             if self._printed is not None:
                 _say(f"--- {self._part.name}\n{self._printed.read_text(errors='replace')}")
-            if code == _INTERRUPTED:
-                raise SystemExit(_INTERRUPTED)
             return Done(part=self._part, code=code, seconds=seconds, report=read_report(Path(self._folder.name)))
 
 
