@@ -1,6 +1,6 @@
 """The lanes of the tests: `python -m tests.lanes check|test|soak`, as `make` calls it.
 
-A lane runs its parts one after the other, or one beside the other where that gives way to it, and ends with a table.
+A lane runs its parts one after the other and ends with a table.
 
 A test is in a part by its markers alone (CONTRIBUTING.md lists them). `check` runs what needs no server, `test` runs
 everything but `soak`, and `soak` runs the rest, and what is `seeded` once more with seeds that are new each time.
@@ -9,7 +9,6 @@ everything but `soak`, and `soak` runs the rest, and what is `seeded` once more 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import subprocess
 import sys
@@ -44,7 +43,6 @@ class Part:
         workers: processes that share them.
         folders: where they are. Each worker collects all tests of these, and those in memory alone take it ten seconds.
         arguments: more of pytest's.
-        gives_way: it runs beside the part before it, on what that leaves of the cores.
     """
 
     name: str
@@ -52,12 +50,12 @@ class Part:
     workers: int
     folders: tuple[str, ...] = ("tests",)
     arguments: tuple[str, ...] = ()
-    gives_way: bool = False
 
 
-# Tests on servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark
-# runs in two workers, each with topologies of its own (`tests.support.shared`): they leave a fifth of two cores idle
-# while they wait. That is for what needs no server, and computes: in three workers, as it waits for a third of its time.
+# What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on
+# servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes
+# last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores
+# idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
 # Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where
 # pytest's ten minutes (pyproject.toml) are five times that: a load of thirty beside it was seen to need more.
@@ -66,11 +64,12 @@ _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
     "check": (Part(name="no server", markers="not postgres and not cluster and not long and not soak", workers=3),),
     "test": (
+        Part(name="no server", markers="not postgres and not cluster and not soak", workers=3),
         Part(name="PostgreSQL", markers="postgres and not cluster and not soak", workers=4, folders=_OF_SERVERS),
         Part(name="Ray and Spark", markers="cluster and not soak", workers=2, folders=_OF_SERVERS, arguments=_GROUPED),
-        Part(name="no server", markers="not postgres and not cluster and not soak", workers=3, gives_way=True),
     ),
     "soak": (
+        Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3, arguments=_LONG),
         Part(
             name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS
         ),
@@ -81,17 +80,8 @@ LANES: Mapping[str, tuple[Part, ...]] = {
             folders=_OF_SERVERS,
             arguments=_GROUPED,
         ),
-        Part(
-            name="no server",
-            markers="not postgres and not cluster and (soak or seeded)",
-            workers=3,
-            arguments=_LONG,
-            gives_way=True,
-        ),
     ),
 }
-# A tenth of what another one gets where both want a core: what is idle is enough, and none waits for long.
-_GIVING_WAY = ("nice", "-n", "10")
 # pytest's exit codes: somebody interrupted it; it had no test.
 _INTERRUPTED, _NOTHING = 2, 5
 
@@ -135,89 +125,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ[SEED] = NEW
     draw_session_seed()
     print(f"seeds: {SEED}={session_seed()}{'' if is_soak() else ', fixed'}", flush=True)
-    began = time.monotonic()
-    done = _run_all(parts, more)
-    show(chosen.lane, done, time.monotonic() - began)
+    done = [_run(part, more) for part in parts]
+    show(chosen.lane, done)
     # A part may have none of the tests that were asked for; not all of them.
     codes = [each.code for each in done if each.code != _NOTHING or not more] or [_NOTHING]
     return max(map(abs, codes))  # below 0: ended by a signal
 
 
-def _run_all(parts: Sequence[Part], more: Sequence[str]) -> list[Done]:
-    """Run the parts, each in a session of its own.
-
-    Raises:
-        SystemExit: somebody interrupted one. It and those beside it have ended.
-    """
-    done: list[Done] = []
-    together: list[list[Part]] = []
-    for part in parts:
-        if part.gives_way and together:
-            together[-1].append(part)
-        else:
-            together.append([part])
-    for stage in together:
-        sessions = [Session(part, more, is_beside=part is not stage[0]) for part in stage]
-        done += (ended := [session.end() for session in sessions])
-        if any(each.code == _INTERRUPTED for each in ended):
+def _run(part: Part, more: Sequence[str]) -> Done:
+    """Run a part in a session of its own."""
+    print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            str(part.workers),
+            *part.arguments,
+            "-m",
+            part.markers,
+            *part.folders,
+            *more,
+        ]
+        began = time.monotonic()
+        code = _ended(subprocess.Popen(command, cwd=ROOT, env={**os.environ, REPORT: folder}))
+        if code == _INTERRUPTED:
             raise SystemExit(_INTERRUPTED)
-    return done
+        return Done(part=part, code=code, seconds=time.monotonic() - began, report=read_report(Path(folder)))
 
 
-class Session:
-    """A part's session of pytest, which has begun.
-
-    Args:
-        part: which.
-        more: arguments for pytest.
-        is_beside: others run: it gives way to them, and what it prints comes when it has ended.
+def _ended(session: subprocess.Popen[bytes]) -> int:
+    """Wait until a session has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it
+    left.
     """
-
-    def __init__(self, part: Part, more: Sequence[str], *, is_beside: bool) -> None:
-        self._part = part
-        self._folder = tempfile.TemporaryDirectory(prefix="headrace-report-")
-        self._printed = Path(self._folder.name) / "printed" if is_beside else None
-        options = ["-q", "-n", str(part.workers), *part.arguments, "-m", part.markers, *part.folders, *more]
-        self._began = time.monotonic()
-        _say(f"--- {part.name}: pytest -m '{part.markers}'" + (" (beside it)" if is_beside else ""))
-        with contextlib.nullcontext() if self._printed is None else self._printed.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*(_GIVING_WAY if is_beside else ()), sys.executable, "-m", "pytest", *options],
-                cwd=ROOT,
-                env={**os.environ, REPORT: self._folder.name},
-                stdout=output,
-                stderr=output,
-            )
-
-    def end(self) -> Done:
-        """Wait until it has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it left."""
-        with self._folder:
-            code = _ended(self._process)
-            seconds = time.monotonic() - self._began
-            if self._printed is not None:
-                _say(f"--- {self._part.name}\n{self._printed.read_text(errors='replace')}")
-            return Done(part=self._part, code=code, seconds=seconds, report=read_report(Path(self._folder.name)))
-
-
-def _ended(process: subprocess.Popen[bytes]) -> int:
     while True:
         try:
-            return process.wait()
+            return session.wait()
         except KeyboardInterrupt:
             continue
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def show(lane: str, done: Sequence[Done], whole_s: float) -> None:
+def show(lane: str, done: Sequence[Done]) -> None:
     """Print what took the time, and at the end what failed.
 
     Args:
         lane: its name.
         done: its parts, as they ran.
-        whole_s: seconds that all took.
     """
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     parts = Table("part", "workers", "seconds", "tests", "failed", title=f"make {lane}")
@@ -235,7 +190,7 @@ def show(lane: str, done: Sequence[Done], whole_s: float) -> None:
     parts.add_row(
         "all",
         "",
-        f"{whole_s:.0f}",
+        f"{sum(each.seconds for each in done):.0f}",
         str(sum(len(each.report.seconds) for each in done)),
         "",
         style="bold",

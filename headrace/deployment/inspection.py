@@ -158,12 +158,12 @@ def _findings_between(
         *redo_findings(spec, databases),
     ]
     try:
-        findings += _uncopied(spec, databases)
         findings += _shape_findings(spec, databases)
         # Labels that were renamed come before those that are added.
         findings += _changed_rows(spec, databases)
         findings += _table_findings(spec, databases, kept)
         findings += _sequence_findings(spec, databases)
+        findings += _uncopied(spec, databases)
     except HeadraceError:
         # Rights that are already reported may be missing.
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
@@ -188,17 +188,14 @@ def _shape_findings(spec: TopologySpec, databases: OpenDatabases) -> list[Findin
 
 
 def _uncopied(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
-    """See `topology.edits.uncopied`. Of the databases that can be reached."""
+    """See `topology.edits.uncopied`. Every database of the topology must be reachable."""
     prepared = prepared_topology(spec.state_dir)
-    if prepared is not None:
+    unseen = [site.name for site in spec.sites if site.database.kind != "none" and databases.access(site.name) is None]
+    if prepared is not None and not unseen:
         yield from uncopied(
             prepared,
             spec,
-            lambda apply: (
-                ()
-                if databases.access(apply.site) is None
-                else databases.destination(apply.site).instantiations(spec.name, apply.name)
-            ),
+            lambda apply: databases.destination(apply.site).instantiations(spec.name, apply.name),
         )
 
 
@@ -474,7 +471,7 @@ def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSi
             continue
         findings: list[Finding] = []
         try:
-            answers[site.name] = _ask(spec, site, databases, findings)
+            answers[site.name] = _ask(spec, site, findings)
         except HeadraceError as error:
             answers[site.name] = LiveSite(findings=(*findings, *_unanswered(site.name, error, findings)))
     return answers
@@ -494,13 +491,12 @@ def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) ->
     yield Finding(path=f"sites.{site}", problem=error.message, fix=error.hint or fix)
 
 
-def _ask(spec: TopologySpec, site: SiteSpec, databases: OpenDatabases, findings: list[Finding]) -> LiveSite:
-    """Examine one database.
+def _ask(spec: TopologySpec, site: SiteSpec, findings: list[Finding]) -> LiveSite:
+    """Examine one database, in sessions of its own: what it says of the room for sessions counts those that are open.
 
     Args:
         spec: the topology.
         site: whose database it is.
-        databases: of the topology; this one has access.
         findings: receives them as they are found: what is asked behind them may fail for what they say.
     """
     applies = [apply for apply in spec.applies if apply.site == site.name]
@@ -510,29 +506,31 @@ def _ask(spec: TopologySpec, site: SiteSpec, databases: OpenDatabases, findings:
     identity = ""
     logged: tuple[LoggedTable, ...] = ()
     if rules:
-        source = databases.source(site.name)
-        identity = source.database_identity()
-        findings += source_findings(spec, site, source)
-        findings += (
-            admin_findings(spec, site, prepared_topology(spec.state_dir))
-            if site.database.has_admin and not applies
-            else ()
-        )
-        logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
-        tables = source.tables(rules)
-        statements += source.plan(spec.name, rules)
-        statements.append(plan_copy(site.database.kind, site.name))
+        with OpenDatabases(spec) as asked:
+            source = asked.source(site.name)
+            identity = source.database_identity()
+            findings += source_findings(spec, site, source)
+            findings += (
+                admin_findings(spec, site, prepared_topology(spec.state_dir))
+                if site.database.has_admin and not applies
+                else ()
+            )
+            logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
+            tables = source.tables(rules)
+            statements += source.plan(spec.name, rules)
+            statements.append(plan_copy(site.database.kind, site.name))
     if applies:
-        destination = databases.destination(site.name)
-        identity = destination.database_identity()
-        findings += destination.preflight(
-            spec.name,
-            sessions=sum(apply.parallelism for apply in applies),
-            applies=len(applies),
-            copies=COPIES_BESIDE * len(applies),
-        )
-        findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
-        statements += destination.plan(spec.name, _planned(applies))
+        with OpenDatabases(spec) as asked:
+            destination = asked.destination(site.name)
+            identity = destination.database_identity()
+            findings += destination.preflight(
+                spec.name,
+                sessions=sum(apply.parallelism for apply in applies),
+                applies=len(applies),
+                copies=COPIES_BESIDE * len(applies),
+            )
+            findings += admin_findings(spec, site, prepared_topology(spec.state_dir)) if site.database.has_admin else ()
+            statements += destination.plan(spec.name, _planned(applies))
     return LiveSite(
         statements=tuple(statements), tables=tables, findings=tuple(findings), identity=identity, logged=logged
     )

@@ -1,7 +1,7 @@
 """The databases of a topology while it is examined: each is opened once, however many questions come.
 
 A session costs a login and a catalog cache that starts empty: of a check of three sites that all write, these were half
-of the time when every question opened its own (measured: 42 sessions, 7 now).
+of the time when every question opened its own (measured: 42 sessions of it).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ brings them: the site lacks rows that its neighbours have, and everything that r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from headrace.databases.ports import Finding, Instantiation, PartOf
+from headrace.databases.ports import BEGUN, Finding, Instantiation, PartOf
 from headrace.lcr.table_name import TableName
 from topology.edits.subset_changes import counterpart
 from topology.routing.ways import arriving, ways_to
@@ -17,13 +17,15 @@ from topology.spec import ApplySpec, TopologySpec
 
 __all__ = ["uncopied"]
 
-_BROUGHT = frozenset({"COPIED", "JOINING", "DONE", "KEPT", "LEFT"})
+_HERE = frozenset({"COPIED", "JOINING", "DONE", "KEPT"})
 
 
 def uncopied(
     before: TopologySpec, after: TopologySpec, records: Callable[[ApplySpec], Sequence[Instantiation]]
 ) -> Iterator[Finding]:
-    """Tables that a site would never get of a source that leaves, or does not send to it any more.
+    """Warn of tables that a site may never get of a source that leaves, or does not send to it any more.
+
+    Of whole apply processes, and of tables that have one name at all of these sites.
 
     Args:
         before: the topology that was prepared last, routed.
@@ -37,37 +39,47 @@ def uncopied(
     for left in before.applies:
         if left.site not in stay or counterpart(left, after.applies) is not None:
             continue
-        beside = [each for each in after.applies if each.site == left.site]
-        neighbours = {
-            each.source: there
-            for each in beside
-            for there in before.applies
-            if (there.source, there.site) == (left.source, each.source)
-        }
-        if not neighbours:
-            continue
-        own = _brought(records(left))
-        for neighbour, there in neighbours.items():
-            for table in sorted(_brought(records(there)) - own):
-                if arriving(ways_to(before, left), (table,)) and any(
-                    arriving(ways_to(after, each), (table,)) for each in beside if each.source == neighbour
-                ):
-                    yield _finding(left, neighbour, table)
+        for goes_on, earlier, there in _neighbours(before, after, left):
+            # What the neighbour's own apply process has still to copy comes with the rows that the neighbour has. One
+            # that goes on may have a snapshot of before.
+            begun = _in(records(earlier), _HERE | BEGUN) & _in(records(there), _HERE | {"LEFT"})
+            for table in sorted(begun - _in(records(left), _HERE)) if begun else ():
+                if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
+                    yield _finding(left, goes_on.source, table)
 
 
-def _brought(records: Sequence[Instantiation]) -> frozenset[TableName]:
-    """The tables whose rows have come."""
+def _neighbours(
+    before: TopologySpec, after: TopologySpec, left: ApplySpec
+) -> Iterator[tuple[ApplySpec, ApplySpec, ApplySpec]]:
+    """Apply processes that go on beside the one that leaves, from sites that get the same source's changes.
+
+    Each with what it was before, and with the one that gets those changes at its source.
+    """
+    for each in after.applies:
+        earlier = counterpart(each, before.applies) if each.site == left.site else None
+        for there in before.applies if earlier is not None else ():
+            if earlier is not None and (there.source, there.site) == (left.source, each.source):
+                yield each, earlier, there
+
+
+def _in(records: Sequence[Instantiation], states: Collection[str]) -> frozenset[TableName]:
+    """The tables, not their partitions, that are recorded in one of these states."""
     return frozenset(
-        TableName.of(each) for each in records if each.state in _BROUGHT and PartOf.of(each.identity) is None
+        TableName.of(each) for each in records if each.state in states and PartOf.of(each.identity) is None
     )
 
 
 def _finding(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
+    # No error: records do not say whether the source had rows, and after a call of `up` that was interrupted they may
+    # be gone already.
     return Finding(
         path=f"sites.{left.site} table {table}",
-        problem=f"apply process {left.name} leaves the file before it has brought the rows of {left.source}: {neighbour}"
-        f" has them, and sends only its own changes, so {left.site} would lack them for good",
-        fix=f"keep {left.name} in the file until `headrace status FILE` shows the table DONE there. If {left.source} is"
-        f" lost, wait until what was written at {left.site} has arrived at {neighbour}, `headrace down FILE --purge --keep-servers`,"
-        f" empty the table at {left.site}, and start with the new file: the table is copied from {neighbour} then",
+        is_error=False,
+        problem=f"apply process {left.name} leaves before `headrace status FILE` shows that it has brought the table:"
+        f" what {neighbour} has of {left.source} may be missing at {left.site} for good, as {neighbour} does not send it"
+        " again",
+        fix=f"keep {left.name} in the file until the table is DONE or KEPT there. If {left.source} is lost, and `headrace"
+        f" verify FILE` names the table, wait until what was written at {left.site} has arrived at {neighbour},"
+        f" `headrace down FILE --purge --keep-servers`, empty the table at {left.site}, and `headrace up FILE`: it is"
+        f" copied from {neighbour}",
     )

@@ -60,14 +60,35 @@ def test_a_site_that_has_not_got_the_rows_of_a_source_that_leaves_is_named(befor
     assert found(before, without_a, states) == ["sites.c table public.t"]
 
 
-@pytest.mark.parametrize("state", ["COPYING", "FAILED"])
+@pytest.mark.parametrize("state", ["COPYING", "FAILED", "LEFT"])
 def test_a_copy_that_was_begun_has_not_brought_the_rows(before, without_a, state):
-    assert found(before, without_a, {("a", "b"): "DONE", ("a", "c"): state}) == ["sites.c table public.t"]
+    states = {("a", "b"): "DONE", ("a", "c"): state, ("b", "c"): "DONE"}
+    assert found(before, without_a, states) == ["sites.c table public.t"]
 
 
-@pytest.mark.parametrize("state", ["DONE", "KEPT", "LEFT"])
+@pytest.mark.parametrize("state", ["DONE", "KEPT", "JOINING"])
 def test_a_source_that_has_brought_its_rows_may_leave(before, without_a, state):
-    assert found(before, without_a, {("a", "b"): "DONE", ("a", "c"): state}) == []
+    assert found(before, without_a, {("a", "b"): "DONE", ("a", "c"): state, ("b", "c"): "DONE"}) == []
+
+
+@pytest.mark.parametrize("state", ["LEFT", "FAILED", ""])
+def test_what_the_neighbour_has_still_to_copy_comes_with_its_rows(before, without_a, state):
+    assert found(before, without_a, {("a", "b"): "DONE", ("b", "c"): state}) == []
+
+
+def test_a_snapshot_of_the_neighbour_may_be_older_than_what_it_has(before, without_a):
+    assert found(before, without_a, {("a", "b"): "DONE", ("b", "c"): "COPYING"}) == ["sites.c table public.t"]
+
+
+def test_a_hub_that_takes_the_place_of_the_direct_way_copies_what_it_has(tmp_path):
+    direct = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.t], from: a, to: [b, c]}}\n")
+    hub = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.t], hub: b, spokes: [a, c]}}\n")
+    assert found(direct, hub, {("a", "b"): "DONE", ("a", "c"): "FAILED"}) == []
+
+
+def test_a_table_that_the_neighbour_sends_no_more_either_is_not_missed(tmp_path, before):
+    other = topology(tmp_path, ALL.replace("[a, b, c]", "[b, c]").replace("public.t", "public.u"))
+    assert found(before, other, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
 
 
 def test_a_source_that_has_brought_nothing_anywhere_may_leave(before, without_a):
@@ -76,12 +97,10 @@ def test_a_source_that_has_brought_nothing_anywhere_may_leave(before, without_a)
 
 
 def test_a_site_that_leaves_too_lacks_nothing(tmp_path, before):
-    only = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.u], from: b, to: [a]}}\n")
-    assert found(before, only, {("a", "b"): "DONE"}) == []
-
-
-def test_an_apply_process_that_gets_another_name_does_not_leave(tmp_path, before):
-    assert found(before, topology(tmp_path, ALL.replace("many", "more")), {("a", "b"): "DONE"}) == []
+    sites = SITES.replace('  c: {database: {kind: postgres, dsn: "dbname=c"}}\n', "")
+    only = topology(tmp_path, f"{sites}replicate:\n  - {{tables: [public.u], from: b, to: [a]}}\n")
+    assert [site.name for site in only.sites] == ["a", "b"]
+    assert found(before, only, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
 
 
 def test_a_table_that_the_one_that_leaves_does_not_bring_is_not_named(tmp_path, without_a):
@@ -90,4 +109,4 @@ def test_a_table_that_the_one_that_leaves_does_not_bring_is_not_named(tmp_path, 
         "replicate:\n  - {tables: [public.t], between: [a, b]}\n  - {tables: [public.t], between: [b, c]}\n"
         "  - {tables: [public.u], from: a, to: [c]}\n"
     )
-    assert found(topology(tmp_path, SITES + pairs), without_a, {("a", "b"): "DONE"}) == []
+    assert found(topology(tmp_path, SITES + pairs), without_a, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
