@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from topology.spec import SiteSpec, TopologySpec
 
 __all__ = [
+    "access_if_running",
     "access_to",
     "claim_on",
     "embedded_server",
@@ -135,14 +136,25 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
     Raises:
         ConfigError: it is embedded and does not run on this machine.
     """
-    if site.database.kind != "embedded":
-        return access_to(site, site.database.dsn)
-    server = embedded_server(spec, site)
-    if not server.is_running:
+    access = access_if_running(spec, site)
+    if access is None:
         raise ConfigError(
             f"the embedded server of site {site.name} does not run here", hint="headrace up FILE starts it"
         )
-    return access_to(site, server.dsn())
+    return access
+
+
+def access_if_running(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
+    """As `running_access`; None: it is embedded and does not run on this machine.
+
+    Args:
+        spec: the topology.
+        site: of `spec`, with a database.
+    """
+    if site.database.kind != "embedded":
+        return access_to(site, site.database.dsn)
+    server = embedded_server(spec, site)
+    return access_to(site, server.dsn()) if server.is_running else None
 
 
 def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:

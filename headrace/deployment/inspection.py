@@ -17,7 +17,7 @@ from actors.site.connection import source_findings
 from actors.state_folder import check_owned, not_owned
 from headrace.base.errors import ConfigError, HeadraceError
 from headrace.console.output import bytes_text
-from headrace.databases.connectors import open_column_sequences, plan_copy, plan_unseen
+from headrace.databases.connectors import open_column_sequences, open_destination, open_source, plan_copy, plan_unseen
 from headrace.databases.ports import Finding, PlannedApply, PlannedStatement
 from headrace.databases.sequence_collisions import collisions
 from headrace.deployment.open_databases import OpenDatabases
@@ -45,6 +45,7 @@ from topology.routing.ways import arriving, captured_by, ways_to, writes_alone
 from topology.split import prepared_splits
 
 if TYPE_CHECKING:
+    from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import LoggedTable, SourceTable
     from headrace.databases.ports.operator import ColumnSequence
     from headrace.lcr.batch import TableVersion
@@ -465,13 +466,13 @@ def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSi
     """
     answers = {}
     for site in spec.sites:
-        if databases.access(site.name) is None:
+        if (access := databases.access(site.name)) is None:
             if site.database.kind == "embedded":
                 answers[site.name] = _unseen(spec, site)
             continue
         findings: list[Finding] = []
         try:
-            answers[site.name] = _ask(spec, site, findings)
+            answers[site.name] = _ask(spec, site, access, findings)
         except HeadraceError as error:
             answers[site.name] = LiveSite(findings=(*findings, *_unanswered(site.name, error, findings)))
     return answers
@@ -491,12 +492,13 @@ def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) ->
     yield Finding(path=f"sites.{site}", problem=error.message, fix=error.hint or fix)
 
 
-def _ask(spec: TopologySpec, site: SiteSpec, findings: list[Finding]) -> LiveSite:
+def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: list[Finding]) -> LiveSite:
     """Examine one database, in sessions of its own: what it says of the room for sessions counts those that are open.
 
     Args:
         spec: the topology.
         site: whose database it is.
+        access: to it.
         findings: receives them as they are found: what is asked behind them may fail for what they say.
     """
     applies = [apply for apply in spec.applies if apply.site == site.name]
@@ -506,8 +508,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, findings: list[Finding]) -> LiveSit
     identity = ""
     logged: tuple[LoggedTable, ...] = ()
     if rules:
-        with OpenDatabases(spec) as asked:
-            source = asked.source(site.name)
+        with closing(open_source(access)) as source:
             identity = source.database_identity()
             findings += source_findings(spec, site, source)
             findings += (
@@ -518,10 +519,9 @@ def _ask(spec: TopologySpec, site: SiteSpec, findings: list[Finding]) -> LiveSit
             logged = source.supplemental_logging(rules, listed_needs(spec, site.name))
             tables = source.tables(rules)
             statements += source.plan(spec.name, rules)
-            statements.append(plan_copy(site.database.kind, site.name))
+            statements.append(plan_copy(access.kind, site.name))
     if applies:
-        with OpenDatabases(spec) as asked:
-            destination = asked.destination(site.name)
+        with closing(open_destination(access)) as destination:
             identity = destination.database_identity()
             findings += destination.preflight(
                 spec.name,

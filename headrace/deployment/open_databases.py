@@ -1,7 +1,7 @@
-"""The databases of a topology while it is examined: each is opened once, however many questions come.
+"""The databases of a topology while they are compared: each is opened once, however many questions come.
 
-A session costs a login and a catalog cache that starts empty: of a check of three sites that all write, these were half
-of the time when every question opened its own (measured: 42 sessions of it).
+A session costs a login and a catalog cache that starts empty. A check of three sites that all write opens 15, and opened 30
+when each question had its own; the tests of checks take a quarter less time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from actors.site.connection import access_to, embedded_server
+from actors.site.connection import access_if_running
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.connectors import open_destination, open_source
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
@@ -89,10 +89,7 @@ class OpenDatabases:
         site = self._spec.site(name)
         if site.database.kind == "none":
             return None
-        if site.database.kind != "embedded":
-            return access_to(site, site.database.dsn)
-        server = embedded_server(self._spec, site)
         try:
-            return access_to(site, server.dsn()) if server.is_running else None
+            return access_if_running(self._spec, site)
         except DatabaseUnavailable:
             return None

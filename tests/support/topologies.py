@@ -29,6 +29,14 @@ sites:
   dbs3: {database: {kind: embedded}}
   relay: {database: {kind: none}}
 """
+WRITERS = """
+topology: many
+sites:
+  a: {database: {kind: postgres, dsn: "dbname=a"}}
+  b: {database: {kind: postgres, dsn: "dbname=b"}}
+  c: {database: {kind: postgres, dsn: "dbname=c"}}
+"""
+"""Three databases of users; what they replicate is to be added."""
 
 _EXAMPLES = ROOT / "examples"
 _DSNS = {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}

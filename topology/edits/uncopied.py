@@ -7,6 +7,7 @@ brings them: the site lacks rows that its neighbours have, and everything that r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from headrace.databases.ports import BEGUN, Finding, Instantiation, PartOf
@@ -35,6 +36,7 @@ def uncopied(
     Raises:
         DatabaseError: a destination does not answer.
     """
+    recorded = functools.cache(lambda name: records(before.apply(name)))  # each neighbour asks for the same ones
     stay = {site.name for site in after.sites if site.database.kind != "none"}
     for left in before.applies:
         if left.site not in stay or counterpart(left, after.applies) is not None:
@@ -42,8 +44,8 @@ def uncopied(
         for goes_on, earlier, there in _neighbours(before, after, left):
             # What the neighbour's own apply process has still to copy comes with the rows that the neighbour has. One
             # that goes on may have a snapshot of before.
-            begun = _in(records(earlier), _HERE | BEGUN) & _in(records(there), _HERE | {"LEFT"})
-            for table in sorted(begun - _in(records(left), _HERE)) if begun else ():
+            begun = _in(recorded(earlier.name), _HERE | BEGUN) & _in(recorded(there.name), _HERE | {"LEFT"})
+            for table in sorted(begun - _in(recorded(left.name), _HERE)) if begun else ():
                 if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
                     yield _finding(left, goes_on.source, table)
 
@@ -56,9 +58,10 @@ def _neighbours(
     Each with what it was before, and with the one that gets those changes at its source.
     """
     for each in after.applies:
-        earlier = counterpart(each, before.applies) if each.site == left.site else None
-        for there in before.applies if earlier is not None else ():
-            if earlier is not None and (there.source, there.site) == (left.source, each.source):
+        if each.site != left.site or (earlier := counterpart(each, before.applies)) is None:
+            continue
+        for there in before.applies:
+            if (there.source, there.site) == (left.source, each.source):
                 yield each, earlier, there
 
 

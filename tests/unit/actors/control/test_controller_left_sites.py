@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +17,12 @@ from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
 from tests.support.actor_system import FakeActors
 from tests.support.controllers import started, with_another_destination
-from tests.support.topologies import read_anyway
+from tests.support.topologies import WRITERS, read_anyway
 from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec
 
-MANY = """
-topology: many
-state_dir: state
-sites:
-  a: {{database: {{kind: postgres, dsn: "dbname=a"}}}}
-  b: {{database: {{kind: postgres, dsn: "dbname=b"}}}}
-  c: {{database: {{kind: postgres, dsn: "dbname=c"}}}}
-replicate:
-  - {{tables: [public.t], between: {sites}}}
-"""
+
+def between(folder: Path, sites: str) -> TopologySpec:
+    return read_anyway(folder, f"{WRITERS}replicate:\n  - {{tables: [public.t], between: {sites}}}\n")
 
 
 def record(source: str) -> Instantiation:
@@ -206,8 +200,8 @@ def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
 def test_source_whose_rows_another_site_has_and_one_still_lacks_leaves_with_a_warning(actors, tmp_path):
     """Nobody may bring them: that site's neighbours send their own changes alone."""
     actors.instantiations |= {"apply_from_a_at_b": (record("a"),), "apply_from_b_at_c": (record("b"),)}
-    assert started(read_anyway(tmp_path, MANY.format(sites="[a, b, c]")), actors, steps=10).seen().findings == ()
-    controller = started(read_anyway(tmp_path, MANY.format(sites="[b, c]")), actors, steps=10)
+    assert started(between(tmp_path, "[a, b, c]"), actors, steps=10).seen().findings == ()
+    controller = started(between(tmp_path, "[b, c]"), actors, steps=10)
     assert controller.detail_state() == "RUNNING"
     assert "sites.c table public.t" in [each.path for each in controller.seen().findings]
     assert "apply:apply_from_a_at_c" not in actors.running

@@ -9,22 +9,11 @@ import pytest
 
 from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
-from tests.support.topologies import read_anyway
+from tests.support.topologies import WRITERS, read_anyway
 from topology.edits.uncopied import uncopied
 from topology.spec import ApplySpec, TopologySpec
 
-SITES = """
-topology: many
-sites:
-  a: {database: {kind: postgres, dsn: "dbname=a"}}
-  b: {database: {kind: postgres, dsn: "dbname=b"}}
-  c: {database: {kind: postgres, dsn: "dbname=c"}}
-"""
-ALL = f"{SITES}replicate:\n  - {{tables: [public.t], between: [a, b, c]}}\n"
-
-
-def topology(folder: Path, text: str) -> TopologySpec:
-    return read_anyway(folder, text)
+ALL = f"{WRITERS}replicate:\n  - {{tables: [public.t], between: [a, b, c]}}\n"
 
 
 def record(source: str, state: str, name: str = "t") -> Instantiation:
@@ -45,12 +34,12 @@ def found(before: TopologySpec, after: TopologySpec, states: Mapping[tuple[str, 
 
 @pytest.fixture
 def before(tmp_path: Path) -> TopologySpec:
-    return topology(tmp_path, ALL)
+    return read_anyway(tmp_path, ALL)
 
 
 @pytest.fixture
 def without_a(tmp_path: Path) -> TopologySpec:
-    return topology(tmp_path, ALL.replace("[a, b, c]", "[b, c]"))
+    return read_anyway(tmp_path, ALL.replace("[a, b, c]", "[b, c]"))
 
 
 @pytest.mark.parametrize("state", ["DONE", "KEPT", "JOINING", "LEFT"])
@@ -81,13 +70,13 @@ def test_a_snapshot_of_the_neighbour_may_be_older_than_what_it_has(before, witho
 
 
 def test_a_hub_that_takes_the_place_of_the_direct_way_copies_what_it_has(tmp_path):
-    direct = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.t], from: a, to: [b, c]}}\n")
-    hub = topology(tmp_path, f"{SITES}replicate:\n  - {{tables: [public.t], hub: b, spokes: [a, c]}}\n")
+    direct = read_anyway(tmp_path, f"{WRITERS}replicate:\n  - {{tables: [public.t], from: a, to: [b, c]}}\n")
+    hub = read_anyway(tmp_path, f"{WRITERS}replicate:\n  - {{tables: [public.t], hub: b, spokes: [a, c]}}\n")
     assert found(direct, hub, {("a", "b"): "DONE", ("a", "c"): "FAILED"}) == []
 
 
 def test_a_table_that_the_neighbour_sends_no_more_either_is_not_missed(tmp_path, before):
-    other = topology(tmp_path, ALL.replace("[a, b, c]", "[b, c]").replace("public.t", "public.u"))
+    other = read_anyway(tmp_path, ALL.replace("[a, b, c]", "[b, c]").replace("public.t", "public.u"))
     assert found(before, other, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
 
 
@@ -97,8 +86,8 @@ def test_a_source_that_has_brought_nothing_anywhere_may_leave(before, without_a)
 
 
 def test_a_site_that_leaves_too_lacks_nothing(tmp_path, before):
-    sites = SITES.replace('  c: {database: {kind: postgres, dsn: "dbname=c"}}\n', "")
-    only = topology(tmp_path, f"{sites}replicate:\n  - {{tables: [public.u], from: b, to: [a]}}\n")
+    sites = WRITERS.replace('  c: {database: {kind: postgres, dsn: "dbname=c"}}\n', "")
+    only = read_anyway(tmp_path, f"{sites}replicate:\n  - {{tables: [public.u], from: b, to: [a]}}\n")
     assert [site.name for site in only.sites] == ["a", "b"]
     assert found(before, only, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
 
@@ -109,4 +98,4 @@ def test_a_table_that_the_one_that_leaves_does_not_bring_is_not_named(tmp_path, 
         "replicate:\n  - {tables: [public.t], between: [a, b]}\n  - {tables: [public.t], between: [b, c]}\n"
         "  - {tables: [public.u], from: a, to: [c]}\n"
     )
-    assert found(topology(tmp_path, SITES + pairs), without_a, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
+    assert found(read_anyway(tmp_path, WRITERS + pairs), without_a, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
