@@ -40,7 +40,7 @@ from headrace.rules.user_code.last_call import LastCall
 from headrace.status.applies import ApplyServerStatus, ApplyStatus, TableCopy
 from topology.checks.transformations import refuse_one_name
 from topology.routing.combined import capture_of, dequeued
-from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, ways_to, writes_alone
+from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, shared_by, ways_to, writes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -379,6 +379,7 @@ class ApplyHost(Host):
                 is_sent_on=is_sent_on(self._spec, apply.site, TableName.of(table.destination)),
                 returned_by=returned_by(self._spec, apply, table),
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),
+                shared_by=shared_by(self._spec, apply, table),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
                 transformations=table.transformations,
             )

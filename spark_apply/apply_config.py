@@ -51,6 +51,8 @@ class TableToInstantiate:
         transformations: what becomes of its rows on the way, one client after the other.
         may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
             before it is copied again; False: an operator decides.
+        shared_by: of each further site that writes the destination table, the apply process here and the one at the
+            source, where the table is one that all sites send to each other (`topology.routing.ways.shared_by`).
         part_of: of a partition that is copied alone, the name of its table at the source; None: it is a table.
     """
 
@@ -64,6 +66,7 @@ class TableToInstantiate:
     returned_by: str = ""
     may_empty: bool = False
     transformations: tuple[Transformation, ...] = ()
+    shared_by: tuple[tuple[str, str], ...] = ()
     part_of: TableName | None = None
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:

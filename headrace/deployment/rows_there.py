@@ -194,7 +194,7 @@ def _never_copied(
         has_none_there: the source has no row of it.
     """
     keep = "keep them with `headrace up FILE --keep-existing`"
-    copies = target.other_copies(spec.name, apply.name, *name)
+    copies = [each for each in target.other_copies(spec.name, apply.name, *name) if not each.is_awaiting]
     if others := [other for other in copies if other.topology != spec.name]:
         which = " and ".join(dict.fromkeys(f"{other.apply} of topology {other.topology}" for other in others))
         problem = (

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.databases.ports import BEGUN
+from headrace.databases.ports import AWAITING, BEGUN
 from headrace.lcr.scn import Scn, scn_text
 from headrace.lcr.table_name import TableName
 
@@ -160,6 +160,19 @@ class BothWays:
             return Found.ASK
         return self._kept(table, record)
 
+    def is_expected_back(self, table: TwoWayTable) -> bool:
+        """Whether what users write here is on its way to the source, or is in the snapshot that fills the table there.
+
+        Args:
+            table: without rows here.
+
+        Raises:
+            DatabaseError: the source does not say what is there.
+        """
+        record = self._record(table)
+        is_begun = record is not None and (self._is_recorded(record) or record.state == AWAITING)
+        return (record is not None and is_begun and self._is_of(table, record)) or not self._is_filled_there(table)
+
     def waits(self, table: TwoWayTable) -> str:
         """Why a table waits, for people."""
         return (
@@ -228,7 +241,7 @@ class BothWays:
 
     def _is_recorded(self, record: Instantiation | None) -> bool:
         """Whether the other way's destination has the table, as far as the record says."""
-        return record is not None and not record.is_refused and not self._has_left(record)
+        return record is not None and not record.is_refused and record.state not in {"LEFT", AWAITING}
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         return self._recorded(table.returned_by).get(table.source)

@@ -14,6 +14,7 @@ Main path
 
 States (of a table; recorded at the destination)
     PENDING    not begun. Not recorded, or recorded by an earlier version.
+    AWAITING   see `spark_apply.copy.shared_tables`; shown as PENDING.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
     COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
     from spark_apply.copy.join_calls import JoinCalls
+    from spark_apply.copy.rounds import TableCopy
     from spark_apply.copy.standing import Standing
     from spark_apply.copy.workers import CopyWorkers
     from spark_apply.tables.arriving import TableStart
@@ -87,9 +89,13 @@ __all__ = ["TableInstantiation"]
 _RETRY_S = 1.0  # after something that time heals
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
+_GATHERING_S = 0.5  # at a table of which each way waits for the others' records: seconds in all
 _LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
 _IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
 _FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
+# Ways of one site may wait for what others apply, and those for tables that these bring: they apply other tables
+# meanwhile.
+_FIRST_GATHERINGS_MAX = 10  # half a second each
 _FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
 
 
@@ -132,7 +138,8 @@ class TableInstantiation:
     _asked: int = 0  # how often somebody has asked for a look
     _looked: int = 0  # how many of these a look has answered
     _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
-    _awaited_scn: Scn | None = None  # of the copies that cannot join yet: see `Standing.awaits_rename`
+    # of the copies that cannot join yet (`Standing.awaits_rename`), and of tables that wait for others' copies
+    _awaited_scn: Scn | None = None
 
     def __post_init__(self) -> None:
         self._records = TableRecords(
@@ -177,18 +184,22 @@ class TableInstantiation:
         found = self._standings(show=False)
         if any(each.is_finished or each.is_copied for each in found):
             return
-        rounds = waits = 0
-        while rounds < _FIRST_ROUNDS_MAX and waits < _FIRST_WAITS_MAX:
+        rounds = waits = gatherings = 0
+        while rounds < _FIRST_ROUNDS_MAX and waits < _FIRST_WAITS_MAX and gatherings < _FIRST_GATHERINGS_MAX:
             pending = [
                 each
                 for each in self._pending(found)
-                if self._records.progress[each.table.destination].state != "FAILED"
+                if self._records.progress[each.table.destination].state != "FAILED" and not each.is_copied
             ]
             if not pending or self.should_end():
                 return
             self._sleep(min(self._round(pending), _RETRY_S))
-            is_waiting = all(each.table.destination in self._records.waits for each in pending)
-            rounds, waits = (rounds, waits + 1) if is_waiting else (rounds + 1, waits)
+            if all(each.is_awaiting for each in pending):
+                gatherings += 1
+            elif all(each.table.destination in self._records.waits for each in pending):
+                waits += 1
+            else:
+                rounds += 1
             found = self._standings(show=False)
 
     def _follow_all_renames(self) -> bool:
@@ -214,9 +225,7 @@ class TableInstantiation:
     def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
         """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
         found = self._standings()
-        return table_starts(found), min(
-            (each.record.scn for each in found if each.record is not None and each.is_copied), default=None
-        )
+        return table_starts(found), min((each.held_scn for each in found if each.held_scn is not None), default=None)
 
     # ------------------------------------------------------------------ beside the others
 
@@ -322,9 +331,7 @@ class TableInstantiation:
         """
         can_join = any(each.is_copied and not each.awaits_rename for each in found)
         if found and not can_join:  # without any it was told to end
-            joins.hold(
-                self._needed(*(each.record.scn for each in found if each.awaits_rename and each.record is not None))
-            )
+            joins.hold(self._needed(*(each.held_scn for each in found if each.held_scn is not None)))
         return can_join
 
     def _needed(self, *scns: Scn) -> Scn | None:
@@ -389,13 +396,14 @@ class TableInstantiation:
     def _awaited(self, found: Sequence[Standing]) -> Scn | None:
         """Show the copied tables that the destination has under another name.
 
-        Returns what the queue must keep for them.
+        Returns what the queue must keep for them, and for those that wait for others' copies.
         """
         awaiting = [each for each in found if each.awaits_rename]
         for each in awaiting:
             if each.table.destination not in self._records.twice:
                 self._records.show_awaited(each)
-        return min((each.record.scn for each in awaiting if each.record is not None), default=None)
+        held = [each for each in found if each.is_awaiting]
+        return min((each.held_scn for each in (*awaiting, *held) if each.held_scn is not None), default=None)
 
     # ------------------------------------------------------------------ a round
 
@@ -475,7 +483,7 @@ class TableInstantiation:
         if any(each not in chosen and not each.has_failed for each in pending):
             return 0.0
         if this.waits:
-            return _WAITING_S
+            return _GATHERING_S if this.is_gathering else _WAITING_S
         if this.needs_operator:
             return _LOOK_AGAIN_S
         return _RETRY_S if this.has_failed else 0.0
@@ -504,15 +512,28 @@ class TableInstantiation:
         with contextlib.closing(self._sessions.open(this.servers[0])) as session:
             for key, copy in list(this.copies.items()):
                 copy.scn = this.scn
-                if key in this.of_nothing or not this.claim_copy(copy):
+                is_claimed = key not in this.of_nothing and key not in this.to_await and self._claim(this, copy)
+                if not is_claimed:
                     del this.copies[key]
                 with this.failing_alone(copy):
-                    if key in this.of_nothing:
+                    if key in this.to_await:
+                        this.claim_awaiting(copy)
+                    elif key in this.of_nothing:
                         this.claim_nothing(copy)
                     elif key in this.copies and key in this.to_find_empty:
                         this.find_empty(session, copy)
                     elif key in this.copies and key in this.to_empty and copy.target is not None:
                         this.empty(session, copy)
+
+    def _claim(self, this: CopyRound, copy: TableCopy) -> bool:
+        """Record that a copy begins; False: not under this snapshot."""
+        if copy.key in this.for_all:
+            copy.carries, why = self._checks.carries(copy, this.snapshot)
+            if why:
+                self._records.wait({**self._records.waits, copy.key: f"table {copy.key} waits for {why}"})
+                this.has_failed = True
+                return False
+        return this.claim_copy(copy)
 
     def _copy(self, this: CopyRound) -> None:
         self._sessions.give(this.servers)

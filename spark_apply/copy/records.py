@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.databases.ports import BEGUN, Instantiation, PartOf
+from headrace.databases.ports import AWAITING, BEGUN, Carried, Instantiation, PartOf
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.parts import begun_part, parts_of
@@ -53,7 +53,7 @@ _TO_BE_COPIED_AGAIN = "to be copied again"
 
 def to_be_copied_again(record: Instantiation) -> Instantiation:
     """The record of a table that is to be emptied and copied again, whoever made its rows."""
-    return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), problem=_TO_BE_COPIED_AGAIN)
+    return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), carries=(), problem=_TO_BE_COPIED_AGAIN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,6 +262,7 @@ class TableRecords:
         problem: str = "",
         replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
+        carries: Sequence[Carried] = (),
     ) -> bool:
         """Record a table's state, and show it.
 
@@ -275,6 +276,7 @@ class TableRecords:
             problem: why it is FAILED, or is copied again.
             replaces: identities of records that are removed with it.
             beside: see `DestinationDatabase.record_instantiation`.
+            carries: see `Instantiation`.
 
         Returns:
             Whether it is recorded.
@@ -293,12 +295,16 @@ class TableRecords:
                 row_count=rows,
                 digest=digest,
                 problem=problem,
+                carries=tuple(carries),
             ),
             replaces=replaces,
             beside=beside,
         )
         if not is_recorded:
             return False
+        if state == AWAITING:
+            self.show(TableProgress(owner=table.destination.owner, name=table.destination.name))
+            return True
         failing = self.failing.get(table.destination, "") if state in BEGUN else ""
         self.show(
             TableProgress(
@@ -321,7 +327,8 @@ class TableRecords:
             problem: why, for the operator.
         """
         table, record = each.table, each.record
-        if record is not None and record.state == "LEFT":
+        # What it keeps of the queue is not let go of, either.
+        if record is not None and record.state in {"LEFT", AWAITING}:
             self.show(
                 TableProgress(
                     owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
@@ -343,7 +350,7 @@ class TableRecords:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
         elif name in self.again:
             self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=_TO_BE_COPIED_AGAIN))
-        elif found is None or name in self.waits:
+        elif found is None or name in self.waits or found.state == AWAITING:
             self.show(TableProgress(owner=name.owner, name=name.name, problem=self.waits.get(name, "")))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self.show(

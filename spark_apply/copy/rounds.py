@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
+from headrace.databases.ports import AWAITING, Carried
 from headrace.databases.ports.copying import PORTABLE
 from headrace.databases.table_digest import TableDigest
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
@@ -62,6 +63,7 @@ class TableCopy:
     target: DestinationTable | None
     replaces: tuple[str, ...]
     beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
+    carries: tuple[Carried, ...] = ()  # what it has of the others' changes (`spark_apply.copy.shared_tables`)
     mark: str = ""  # of the emptied table, see `TableWriter.files_mark`
     keeps_rows: bool = False  # which are no copy of the source's: those stay, and the source has none
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
@@ -81,6 +83,11 @@ class TableCopy:
     def has_written(self) -> bool:
         """Whether rows of this copy may be at the destination."""
         return self.is_doubtful or self.copied.row_count > 0
+
+    @property
+    def beside_rows(self) -> tuple[OtherCopy, ...]:
+        """Those of the others that may have rows in the table: not those that wait for a copy of it."""
+        return tuple(other for other in self.beside if not other.is_awaiting)
 
     @property
     def key(self) -> TableName:
@@ -109,7 +116,10 @@ class CopyRound:
         to_empty: names of tables whose rows are removed first.
         to_find_empty: names of tables whose rows were removed before the snapshot.
         of_nothing: names of tables that others have copied, of which there must be nothing to copy.
+        to_await: names of tables whose changes are kept from the snapshot on, for a copy of another apply process.
+        for_all: names of tables whose copies must have what the others have sent (`spark_apply.copy.shared_tables`).
         waits: why tables wait for the copies of others, by name at the destination.
+        is_gathering: one of those that wait is a shared table, whose ways look at each other often.
         needs_operator: a table cannot be copied before an operator acts.
         has_failed: a table is to be copied again.
     """
@@ -132,7 +142,10 @@ class CopyRound:
     to_empty: set[TableName] = field(default_factory=set)
     to_find_empty: set[TableName] = field(default_factory=set)
     of_nothing: set[TableName] = field(default_factory=set)
+    to_await: set[TableName] = field(default_factory=set)
+    for_all: set[TableName] = field(default_factory=set)
     waits: dict[TableName, str] = field(default_factory=dict)
+    is_gathering: bool = False
     needs_operator: bool = False
     has_failed: bool = False
 
@@ -157,6 +170,7 @@ class CopyRound:
         estimated: int = 0,
         digest: str = "",
         replaces: Collection[str] = (),
+        carries: Sequence[Carried] = (),
     ) -> bool:
         """Record a table under the snapshot, unless another apply process has claimed it since it was looked at.
 
@@ -169,12 +183,20 @@ class CopyRound:
             estimated: rows the source thinks it has.
             digest: of the rows.
             replaces: identities of records that are removed with it.
+            carries: see `Instantiation`.
 
         Returns:
             Whether it is this apply process's.
         """
         is_ours = self.records.record(
-            table, self.scn, state, estimated=estimated, digest=digest, replaces=replaces, beside=beside
+            table,
+            self.scn,
+            state,
+            estimated=estimated,
+            digest=digest,
+            replaces=replaces,
+            beside=beside,
+            carries=carries,
         )
         self.has_failed |= not is_ours
         return is_ours
@@ -182,8 +204,19 @@ class CopyRound:
     def claim_copy(self, copy: TableCopy) -> bool:
         """Record that a copy begins; see `claim`."""
         return self.claim(
-            copy.table, "COPYING", beside=copy.beside, estimated=copy.rows_estimated, replaces=copy.replaces
+            copy.table,
+            "COPYING",
+            beside=copy.beside,
+            estimated=copy.rows_estimated,
+            replaces=copy.replaces,
+            carries=copy.carries,
         )
+
+    def claim_awaiting(self, copy: TableCopy) -> None:
+        """Record that the queue keeps a table's changes from the snapshot on; see `claim`."""
+        is_of_nothing = has_no_rows(self.source_reader, copy, snapshot=self.snapshot)
+        digest = str(copy.copied) if is_of_nothing else ""
+        self.claim(copy.table, AWAITING, beside=copy.beside, digest=digest, replaces=copy.replaces)
 
     def claim_nothing(self, copy: TableCopy) -> None:
         """Record a copy of no row, or that the rows that are there stay, if the snapshot has none; see `claim`.
@@ -397,7 +430,12 @@ class CopyRound:
     def _copied(self, copy: TableCopy) -> None:
         """Every piece is copied: digest the destination's rows."""
         self.records.record(
-            copy.table, copy.scn, "COMPARING", rows=copy.copied.row_count, estimated=copy.rows_estimated
+            copy.table,
+            copy.scn,
+            "COMPARING",
+            rows=copy.copied.row_count,
+            estimated=copy.rows_estimated,
+            carries=copy.carries,
         )
         try:
             pieces = self.destination_reader.plan(*copy.key, {}, rows=copy.table.rows).pieces
@@ -429,6 +467,7 @@ class CopyRound:
             rows=copy.copied.row_count,
             digest=str(copy.copied),
             estimated=copy.rows_estimated,
+            carries=copy.carries,
         )
 
     def _why_padded(self, copy: TableCopy) -> str:
@@ -457,7 +496,7 @@ class CopyRound:
         state = "FAILED" if copy.is_final else "COPYING"
         # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an
         # operator can do.
-        scn = copy.scn if copy.has_written or not (copy.beside and copy.is_final) else Scn(0)
+        scn = copy.scn if copy.has_written or not (copy.beside_rows and copy.is_final) else Scn(0)
         self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
 
 

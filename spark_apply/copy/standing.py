@@ -20,13 +20,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.databases.ports import BEGUN, Finding, Instantiation, PartOf
+from headrace.databases.ports import AWAITING, BEGUN, Finding, Instantiation, PartOf
 from headrace.lcr.table_name import TableName, argument, literal, quoted
 from spark_apply.tables.arriving import TableStart
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, SourceTable
     from headrace.lcr.batch import TableVersion
+    from headrace.lcr.scn import Scn
     from spark_apply.apply_config import TableToInstantiate
 
 __all__ = [
@@ -100,6 +101,16 @@ class Standing:
         return self.record is not None and self.record.state == "COPIED"
 
     @property
+    def is_awaiting(self) -> bool:
+        """Whether it waits for the copy of another apply process (`spark_apply.copy.shared_tables`)."""
+        return self.record is not None and self.record.state == AWAITING
+
+    @property
+    def held_scn(self) -> Scn | None:
+        """Behind which the queue must keep its changes although others are applied; None: it need not."""
+        return self.record.scn if self.record is not None and (self.is_copied or self.is_awaiting) else None
+
+    @property
     def is_joining(self) -> bool:
         """Whether it is copied, and catches up with the others."""
         return self.record is not None and self.record.state == "JOINING"
@@ -134,7 +145,9 @@ class Standing:
         """Whether the rows at the destination are an old copy that lacks changes."""
         if self.record is not None and self.record.state == "LEFT":
             return True
-        return any(found.scn > 0 for found in self.replaced) and not any(found.is_kept for found in self.replaced)
+        return any(found.scn > 0 and found.state != AWAITING for found in self.replaced) and not any(
+            found.is_kept for found in self.replaced
+        )
 
     @property
     def has_left(self) -> bool:

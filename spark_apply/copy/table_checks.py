@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
@@ -14,12 +14,20 @@ from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlik
 from spark_apply.copy.parts import captured_parts, other_bounds
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.reshaped import has_function
+from spark_apply.copy.shared_tables import Move, SharedTables, is_shared
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import DestinationDatabase, DestinationSession, OtherCopy, SourceDatabase, SourceTable
+    from headrace.databases.ports import (
+        Carried,
+        DestinationDatabase,
+        DestinationSession,
+        OtherCopy,
+        SourceDatabase,
+        SourceTable,
+    )
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.rounds import CopyRound
+    from spark_apply.copy.rounds import CopyRound, TableCopy
     from spark_apply.copy.standing import Standing
 
 __all__ = ["TableChecks"]
@@ -44,6 +52,14 @@ class TableChecks:
     source_reader: TableReader
     both_ways: BothWays
     records: TableRecords
+    _shared: SharedTables = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shared = SharedTables(config=self.config, destination=self.destination, both_ways=self.both_ways)
+
+    def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
+        """See `SharedTables.carries`."""
+        return self._shared.carries(copy, snapshot)
 
     def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
         """See `captured_parts`; empty: none of the tables is a partition."""
@@ -129,43 +145,12 @@ class TableChecks:
             DatabaseUnavailable: a database does not answer.
             DestinationRestarted: the destination may have lost commits.
         """
-        table = each.table
         try:
-            copy, problem = table_copy(session, each, facts)
-            if not problem and has_function(table.transformations):
-                copy.log_columns = next(
-                    (found.columns for found in self.source.table_versions([facts[table.source]])), ()
-                )
-                problem = "" if copy.log_columns else "the source has no such table any more"
-            if captured.get(table.source) != table.identity:
-                problem = not_as_called(table, captured, self.config.apply)
-            if not problem and each.occupant is not None:
-                # Empty or not, the destination's table is another one's. And as nothing is applied before both have
-                # their names, redo that is full would never have what a copy would hold.
-                problem = refused(each)
-            problem = problem or self._other_bounds(each)
-            others = copy.beside = self.records.others(table)
-            problem = problem or applied_twice(each, others, self.config.topology)
-            if not problem and (waits := awaited(each, others, self.config.topology)):
+            copy, problem = self._copy_of(session, each, facts, captured)
+            if not problem and (waits := awaited(each, copy.beside, self.config.topology)):
                 this.waits[copy.key] = waits
-                return
-            # Rows of a copy that was begun are not the destination's own: they are never kept.
-            may_empty = not others and (each.is_begun or (each.is_outdated and table.may_empty))
-            if not problem and not may_empty:
-                has_rows = may_have_rows(session, copy)
-                problem = self._refused(each, others) if has_rows else ""
-                is_kept = has_rows and not problem
-                found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
-                if found is Found.WAIT:
-                    this.waits[copy.key] = self.both_ways.waits(table)
-                    return
-                if found is Found.KEEP:
-                    this.kept.append((each, others))
-                    return
-                if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
-                    this.of_nothing.add(copy.key)
-                    copy.keeps_rows = has_rows and found is Found.NOTHING
-                    problem = ""
+            elif not problem and not (is_shared(each) and self._takes_turn(this, session, each, copy)):
+                problem = self._place(this, session, each, copy)
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError as error:
@@ -173,11 +158,85 @@ class TableChecks:
         if problem:
             this.needs_operator = True
             self.records.fail_at_once(each, problem)
-            return
-        this.copies[copy.key] = copy
-        if may_empty:
+
+    def _copy_of(
+        self,
+        session: DestinationSession,
+        each: Standing,
+        facts: Mapping[TableName, SourceTable],
+        captured: Mapping[TableName, str],
+    ) -> tuple[TableCopy, str]:
+        """What is to be copied, and why it cannot be, whatever rows are there; empty: it can."""
+        table = each.table
+        copy, problem = table_copy(session, each, facts)
+        if not problem and has_function(table.transformations):
+            copy.log_columns = next((found.columns for found in self.source.table_versions([facts[table.source]])), ())
+            problem = "" if copy.log_columns else "the source has no such table any more"
+        if captured.get(table.source) != table.identity:
+            problem = not_as_called(table, captured, self.config.apply)
+        if not problem and each.occupant is not None:
+            # Empty or not, the destination's table is another one's. And as nothing is applied before both have
+            # their names, redo that is full would never have what a copy would hold.
+            problem = refused(each)
+        problem = problem or self._other_bounds(each)
+        copy.beside = self.records.others(table)
+        return copy, problem or applied_twice(each, copy.beside, self.config.topology)
+
+    def _place(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> str:
+        """Put a table into the round, by the rows that are there; returns why it cannot be copied beside them."""
+        table, key = each.table, copy.key
+        is_for_all = key in this.for_all
+        # Rows of a copy that was begun are not the destination's own: they are never kept.
+        may_empty = each.is_begun or (each.is_outdated and table.may_empty)
+        if is_for_all and each.is_awaiting:
+            # What is there came behind the snapshot of a moment in which nothing was, and none of it from others.
+            may_empty = may_have_rows(session, copy)
+        if may_empty and (is_for_all or not copy.beside):
             copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
-            this.to_empty.add(copy.key)
+            this.to_empty.add(key)
+        elif not is_for_all:
+            has_rows = may_have_rows(session, copy)
+            problem = self._refused(each, copy.beside_rows) if has_rows else ""
+            is_kept = has_rows and not problem
+            found = self.both_ways.found(each, has_rows=has_rows) if not is_kept else Found.KEEP
+            if found is Found.WAIT:
+                this.waits[key] = self.both_ways.waits(table)
+                return ""
+            if found is Found.KEEP:
+                this.kept.append((each, copy.beside))
+                return ""
+            if found is Found.NOTHING or (has_rows and may_be_of_nothing(self.source_reader, each, copy)):
+                this.of_nothing.add(key)
+                copy.keeps_rows = has_rows and found is Found.NOTHING
+            elif problem:
+                return problem
+        this.copies[key] = copy
+        return ""
+
+    def _takes_turn(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> bool:
+        """Do what is the turn of a shared table; False: it is put into the round as other tables are."""
+        move, why = self._shared.turn(each, copy.beside, has_rows=may_have_rows(session, copy))
+        if move is Move.WAIT:
+            this.waits[copy.key] = why
+            this.is_gathering = True
+        elif move is Move.KEEP_CHANGES:
+            this.copies[copy.key] = copy
+            this.to_await.add(copy.key)
+        elif move is Move.NOTHING:
+            assert each.record is not None
+            # Not DONE, also before anything is applied: an earlier driver may have been further than this SCN.
+            this.has_failed |= not self.records.record(
+                each.table,
+                each.record.scn,
+                "COPIED",
+                digest=each.record.digest,
+                replaces=copy.replaces,
+                beside=copy.beside,
+            )
+        else:
+            this.for_all |= {copy.key} if move is Move.COPY else set()
+            return False
+        return True
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
         """Take the tables out of a round whose types have other values at the two sites; see `unlike_types`.

@@ -587,7 +587,9 @@ def test_of_two_apply_processes_that_claim_a_table_the_second_one_gets_it_only_b
     assert not claim(destination, OTHER, beside=())
     assert destination.instantiations(TOPOLOGY, OTHER) == ()
     seen = destination.other_copies(TOPOLOGY, OTHER, "public", "t")
-    assert seen == (OtherCopy(topology=TOPOLOGY, apply=APPLY, source="a", state="COPYING", identity=f"{APPLY}.t"),)
+    assert seen == (
+        OtherCopy(topology=TOPOLOGY, apply=APPLY, source="a", state="COPYING", scn=Scn(100), identity=f"{APPLY}.t"),
+    )
     assert claim(destination, APPLY, beside=(), state="DONE"), "its own record is none of others"
     assert not claim(destination, OTHER, beside=seen), "it has changed since"
     assert claim(destination, OTHER, beside=destination.other_copies(TOPOLOGY, OTHER, "public", "t"))

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -100,8 +100,10 @@ def among_three(
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
     """The apply processes of sites a, b and c that all write: of each from each other one, by source and destination."""
     monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_GATHERING_S", 0.1)
     monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
     monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
+    monkeypatch.setattr(instantiation, "_FIRST_GATHERINGS_MAX", 1000)
     databases = {site: fresh_database(pg_source) for site in "abc"}
     for site, dsn in databases.items():
         with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
@@ -116,33 +118,49 @@ def among_three(
                 databases[destination],
                 site=destination,
                 is_returned=True,
+                among=sorted({*databases} - {source, destination}),
             )
             opened.enter_context(pair.opened)
         yield pairs
 
 
-def test_of_three_sites_that_all_write_the_full_one_keeps_its_rows_and_what_is_said_of_the_others_can_be_followed(
-    among_three: dict[tuple[str, str], CopyingPair],
+def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Instantiation]:
+    """Run them at the same time, while each of them applies everything that comes to a table that is there.
+
+    Returns their records, by source and destination.
+    """
+    running = list(pairs)
+
+    def apply(over: threading.Event) -> None:
+        while not over.wait(0.05):
+            for pair in running:
+                if pair.record is not None and pair.record.state in {"DONE", "KEPT"}:
+                    pair.apply_all()
+
+    with in_background(apply):
+        at_once(*running)
+    return {(pair.site, pair.there): pair.record for pair in running if pair.record is not None}
+
+
+@pytest.mark.parametrize("late", ["", "ab", "bc", "cb", "ac", "ca"])
+def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_way_is_late(
+    among_three: dict[tuple[str, str], CopyingPair], late: str
 ):
-    """Whichever apply process of an empty site is first copies the table there."""
     full = among_three["a", "b"].dsn
     execute(full, FILL)
     before = execute(full, KEPT)
-    at_once(*among_three.values())
-    records = {ways: pair.record for ways, pair in among_three.items()}
-    assert {ways for ways, record in records.items() if record is None} == set()
-    refused = {ways: record for ways, record in records.items() if record and record.state == "FAILED"}
-    assert {destination for _, destination in refused} <= {"b", "c"}
-    for record in refused.values():
-        assert "keep them with `headrace up --keep-existing`" in record.problem
-        assert "delete its rows" not in record.problem
-        assert "empty it" not in record.problem
-    for ways in refused:
-        among_three[ways].keep_existing = True
-    at_once(*(among_three[ways] for ways in refused))
-    states = {ways: pair.record.state for ways, pair in among_three.items() if pair.record}
+    if late:
+        ways = [pair for way, pair in among_three.items() if way != tuple(late)]
+        for pair in ways:  # until they wait for the late one, or have what they need
+            pair.should_end = lambda: all(each.record is not None or each.shown for each in ways)
+        run_until_settled(ways)
+        for pair in ways:
+            pair.should_end = lambda: False
+    records = run_until_settled(among_three.values())
+    states = {way: record.state for way, record in records.items()}
+    assert states.keys() == among_three.keys()
     assert states["b", "a"] == states["c", "a"] == "KEPT"
-    assert set(states.values()) <= {"KEPT", "DONE"}
+    assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
     assert execute(full, KEPT) == before
     for site in ("b", "c"):
         assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from actors.cluster.local import LocalCluster
@@ -224,9 +225,47 @@ def test_one_way_becomes_a_hub_and_comes_back_under_load_by_up_alone(sites: Site
     ]
 
 
-@pytest.mark.soak
-def test_a_site_joins_two_that_write_to_each_other_by_the_steps_of_the_documentation(sites: Sites):
-    """docs/operations.md, "Adding a site to an n-way topology"."""
+@contextlib.contextmanager
+def counting_users(system: Sites, table: str, site: str, keys: Sequence[int], *, first: int) -> Iterator[list[int]]:
+    """A user who counts in rows of the site's own and inserts others without a pause, once the site has the table.
+
+    The list has 1 for each count, and 0 for each inserted row.
+    """
+    committed: list[int] = []
+
+    def is_recorded(connection: psycopg.Connection[Any], states: str) -> bool:
+        prepared = connection.execute("SELECT to_regclass('headrace.instantiation') IS NOT NULL").fetchone()
+        query = f"SELECT FROM headrace.instantiation WHERE state IN ({states})"
+        return prepared == (True,) and connection.execute(query.encode()).fetchone() is not None
+
+    def write(stop: threading.Event) -> None:
+        with system.connection(site) as connection:
+            for states in ("'AWAITING', 'COPIED', 'JOINING', 'DONE', 'KEPT'", "'JOINING', 'DONE', 'KEPT'"):
+                while not is_recorded(connection, states) and not stop.is_set():
+                    stop.wait(0.05)
+                # one row while it is empty: a copy into a table in which users never rest does not end
+                connection.execute(f"INSERT INTO {table} VALUES ({first + len(committed)}, 0)".encode())
+                committed.append(0)
+            while not stop.is_set():
+                key = keys[len(committed) % len(keys)]
+                found = connection.execute(f"UPDATE {table} SET amount = amount + 1 WHERE id = {key}".encode())
+                connection.execute(f"INSERT INTO {table} VALUES ({first + len(committed)}, 0)".encode())
+                committed.append(found.rowcount)
+                stop.wait(0.01)
+
+    with in_background(write):
+        yield committed
+
+
+def _assert_counted(system: Sites, users: Sequence[Sequence[int]]) -> None:
+    """Each row that was inserted, and each count, is once at every site."""
+    expected = [(1000 + sum(map(len, users)), sum(map(sum, users)))]
+    for site in ("a", "b", "c"):
+        assert system.execute(site, "SELECT count(*), sum(amount) FROM depot.parts") == expected, site
+
+
+@pytest.mark.soak  # without Ray: tests/integration/test_both_ways.py
+def test_a_site_joins_two_that_write_to_each_other_under_load_by_up_alone(sites: Sites):
     three = ("a", "b", "c")
     sites.free("depot", idle=IDLE_BETWEEN)
     sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
@@ -234,27 +273,37 @@ def test_a_site_joins_two_that_write_to_each_other_by_the_steps_of_the_documenta
     sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
     two = sites.by("replicate: [{tables: [depot.parts], between: [a, b]}]")
     two.up()
-    two.execute("b", "UPDATE depot.parts SET amount = 1 WHERE id <= 10")
-    two.assert_converged(["depot.parts"])  # changes rest
+    two.wait_caught_up()
     all_of_them = sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
     found = check_topology(all_of_them.file, ask_databases=True).findings
     assert [finding for finding in found if finding.is_error] == []
-    all_of_them.last[:] = [all_of_them.deployment]
-    with pytest.raises(ApplyError) as refused:
-        all_of_them.deployment.up()
-    assert "what is there is a copy from site" in refused.value.message
-    assert "keep them with `headrace up --keep-existing`" in refused.value.message
-    all_of_them.up(keep_existing=True)
+    with (
+        counting_users(two, "depot.parts", "a", range(3, 1000, 3), first=100_000) as at_a,
+        counting_users(two, "depot.parts", "b", range(1, 1000, 3), first=200_000) as at_b,
+        counting_users(all_of_them, "depot.parts", "c", range(2, 1000, 3), first=300_000) as at_c,
+    ):
+        all_of_them.up()
+        wait_until("users of all sites have written for a while", lambda: min(map(len, (at_a, at_b, at_c))) > 50)
     all_of_them.assert_converged(["depot.parts"])
-    for number, site in enumerate(three):
-        all_of_them.execute(
-            site,
-            f"UPDATE depot.parts SET amount = amount + 1 WHERE id % 3 = {number} AND id > 10;"
-            f" INSERT INTO depot.parts VALUES ({2000 + number}, 0)",
-        )
-    all_of_them.assert_converged(["depot.parts"])
-    for site in three:
-        assert all_of_them.execute(site, "SELECT count(*), sum(amount) FROM depot.parts") == [(1003, 1000)]
+    _assert_counted(all_of_them, [at_a, at_b, at_c])
+
+
+@pytest.mark.soak
+def test_of_three_sites_that_all_write_the_full_one_fills_two_under_load_by_up_alone(sites: Sites):
+    three = ("a", "b", "c")
+    sites.free("depot", idle=IDLE_BETWEEN)
+    system = sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
+    sites.remake("depot", "CREATE TABLE parts (id bigint PRIMARY KEY, amount int)", sites=three)
+    sites.execute("a", "INSERT INTO depot.parts SELECT n, 0 FROM generate_series(1, 1000) n")
+    with (
+        counting_users(system, "depot.parts", "a", range(3, 1000, 3), first=100_000) as at_a,
+        counting_users(system, "depot.parts", "b", range(1, 1000, 3), first=200_000) as at_b,
+        counting_users(system, "depot.parts", "c", range(2, 1000, 3), first=300_000) as at_c,
+    ):
+        system.up()
+        wait_until("users of all sites have written for a while", lambda: min(map(len, (at_a, at_b, at_c))) > 50)
+    system.assert_converged(["depot.parts"])
+    _assert_counted(system, [at_a, at_b, at_c])
 
 
 @pytest.mark.soak

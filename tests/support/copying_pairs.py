@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,6 +46,7 @@ class CopyingPair:
         topology: its name.
         site: the destination's.
         is_returned: the table goes back to its source, as a pair with the two places exchanged applies it.
+        among: further sites, where every site sends the table to every other.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class CopyingPair:
         *,
         site: str = "dst",
         is_returned: bool = False,
+        among: Sequence[str] = (),
     ) -> None:
         self.topology = topology
         # as a topology's file names them: replication origins are one server's, which has all these databases
@@ -67,6 +69,7 @@ class CopyingPair:
         self.opened.callback(self.source.close)
         self.source.prepare(self.topology, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
         self.site, self.there = name, site
+        self.shared_by = tuple((f"apply_from_{other}_at_{site}", f"apply_from_{other}_at_{name}") for other in among)
         self.returned_by = f"apply_from_{site}_at_{name}" if is_returned else ""
         self.problem, self.keep_existing = "", False
         self.shown: list[TableProgress] = []
@@ -84,6 +87,7 @@ class CopyingPair:
                 object_numbers=tuple(map(int, table.object_numbers)),
                 keep_existing=self.keep_existing,
                 returned_by=self.returned_by,
+                shared_by=self.shared_by,
                 is_sent_on=bool(self.returned_by),
             )
             for table in self.source.captured(self.topology)
@@ -135,6 +139,17 @@ class CopyingPair:
             )
             made.run_first()
             self.problem = made.problem
+
+    def apply_all(self) -> None:
+        """Take everything that the source has committed for applied, as an apply process would that has nothing to do."""
+        with (
+            contextlib.closing(PostgresDestination(self.target, site=self.there)) as destination,
+            contextlib.closing(CapturedSource(self.dsn, site=self.site)) as source,
+        ):
+            progress = destination.progress(self.topology, self.name)
+            if progress is not None:
+                scn = source.write_marker(b"applied")
+                destination.record_low_watermark(self.topology, self.name, progress.epoch, scn)
 
     def look_again(self) -> None:
         """Have the next `run` look at a table that is FAILED as at a new one, as a driver does beside what it applies."""

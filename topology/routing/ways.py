@@ -27,7 +27,7 @@ Tags
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -37,6 +37,7 @@ from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.conditions.spelling import where_true
 from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
 from headrace.rules.transformations.transformation import Transformation
+from headrace.rules.user_code.handlers import NO_HANDLERS
 from topology.patterns import examples
 from topology.routing.change_classes import ChangeClasses
 from topology.routing.paths import Router
@@ -55,6 +56,7 @@ __all__ = [
     "returned_by",
     "route",
     "rules_at_the_end",
+    "shared_by",
     "sites_behind",
     "transformed",
     "undecided",
@@ -380,6 +382,77 @@ def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any])
             if back.destination == TableName.of(table.source) and not back.rows and not back.transformations:
                 return other.name
     return ""
+
+
+def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> tuple[tuple[str, str], ...]:
+    """The other apply processes of a site that write a destination table, where every site that has the table sends it to every other.
+
+    Whole, unchanged and under one name, the same changes to each, and from nowhere else: then a copy from any of the
+    sites has what all of them have sent to it. No handler decides what becomes of a change: that may depend on what the
+    others have sent by then.
+
+    Args:
+        spec: routed (see `route`).
+        apply: of `spec`.
+        table: that it gets.
+
+    Returns:
+        Of each further source, the apply process at the destination and the one at the source of `apply`; empty: the
+        table is not shared in this way, or there is no further source.
+    """
+    name = TableName.of(table.source)
+    into: dict[str, dict[str, ApplySpec]] = {}
+    sites = [apply.site]
+    for site in sites:  # grows while it is read, by those from which the table comes
+        into[site] = {}
+        for other in spec.applies:
+            if other.site != site or not _may_come(spec, other, name):
+                continue
+            if other.source in into[site] or not _comes_whole(spec, other, name):
+                return ()
+            into[site][other.source] = other
+            sites += [other.source] if other.source not in sites else []
+    applies = [each for sources in into.values() for each in sources.values()]
+    if any(len(sources) != len(sites) - 1 for sources in into.values()) or not _send_alike(spec, applies, name):
+        return ()
+    return tuple(
+        (here.name, into[apply.source][site].name)
+        for site, here in sorted(into[apply.site].items())
+        if site != apply.source
+    )
+
+
+def _may_come(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
+    """Whether an apply process gets a table, or part of it, or another one under its name."""
+    ways = ways_to(spec, apply)
+    return bool(arriving(ways, (name,))) or any(_may_become(way, name) for way in ways)
+
+
+def _comes_whole(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
+    """Whether an apply process gets all of a table, unchanged and under its name, and writes it as it comes."""
+    ways = ways_to(spec, apply)
+    return not (
+        apply.handlers != NO_HANDLERS
+        or tuple(name) in apply.conflicts.tables
+        or any(_may_become(way, name) for way in ways)
+        or any(
+            each.rows or each.transformations or TableName.of(each.destination) != name
+            for each in arriving(ways, (name,))
+        )
+    )
+
+
+def _send_alike(spec: TopologySpec, applies: Sequence[ApplySpec], name: TableName) -> bool:
+    """Whether apply processes get a table's changes by the same tags, and none gets what another one of them made."""
+    ways = {apply.name: tuple(ways_to(spec, apply)) for apply in applies}
+    rules = [client.rules for each in ways.values() for way in each for client in way.clients]
+    made = {apply.tag for apply in applies}
+    tags = {*tags_told_apart(rules), *made}
+    carried = {
+        frozenset(tag for tag in tags if any(way.carry(name, tag=tag) is not None for way in each))
+        for each in ways.values()
+    }
+    return len(carried) == 1 and not made & next(iter(carried))
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:

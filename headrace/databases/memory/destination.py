@@ -29,8 +29,10 @@ from headrace.databases.memory.store import (
     StoredProcess,
 )
 from headrace.databases.ports import (
+    AWAITING,
     ROWS_THERE,
     ApplyProgress,
+    ArrivalSeen,
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
@@ -354,6 +356,14 @@ class MemoryDestination:
         )
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
+    def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
+        """See `DestinationDatabase.arrival_seen`: nothing is committed here while a snapshot is used."""
+        progress = self.progress(topology, apply)
+        record = next((each for each in self.instantiations(topology, apply) if each.identity == identity), None)
+        if progress is None or record is None:
+            return None
+        return ArrivalSeen(record=record, progress=progress, has_errors=bool(self.errors(topology, apply)))
+
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """See `DestinationDatabase.other_copies`."""
         store = self._reach()
@@ -365,6 +375,7 @@ class MemoryDestination:
                 apply=key[1],
                 source=found.source,
                 state=found.state,
+                scn=found.scn,
                 row_count=found.row_count,
                 digest=found.digest,
                 identity=found.identity,
@@ -372,7 +383,7 @@ class MemoryDestination:
             for key, found in sorted(store.instantiations.items())
             if key[:2] != (topology, apply)
             and ((found.owner, found.name) == (owner, name) or (number and store.recorded.get(key) == number))
-            and (found.state in ROWS_THERE or (found.state == "FAILED" and found.scn > 0))
+            and (found.state in {*ROWS_THERE, AWAITING} or (found.state == "FAILED" and found.scn > 0))
         )
 
     def record_instantiation(
@@ -397,8 +408,18 @@ class MemoryDestination:
         self.store.instantiations[key] = instantiation
         if not instantiation.is_remade:
             self.store.recorded[key] = self._number(instantiation)
+        self._let_go_on(topology, instantiation)
         self.store.flush()
         return True
+
+    def _let_go_on(self, topology: str, copy: Instantiation) -> None:
+        for carried in copy.carries if copy.state in {"COPIED", "DONE"} else ():
+            for key, found in self.store.instantiations.items():
+                of_it = (key[0], key[1], found.identity) == (topology, carried.apply, carried.identity)
+                if of_it and found.state == AWAITING and found.scn <= carried.scn:
+                    self.store.instantiations[key] = replace(
+                        found, state="COPIED", scn=carried.scn, row_count=0, digest=""
+                    )
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
         """See `DestinationDatabase.row_marks`."""
@@ -488,7 +509,7 @@ class MemoryDestination:
             self.raise_epoch(topology, apply)
         for found in left:
             key = topology, apply, found.source, found.identity
-            if found.is_kept or not found.scn:
+            if found.is_kept or found.state == AWAITING or not found.scn:
                 del self.store.instantiations[key]
             else:
                 self.store.instantiations[key] = replace(found, state="LEFT")
@@ -516,7 +537,7 @@ class MemoryDestination:
                 self.store.instantiations[key] = replace(found, state="KEPT" if found.is_kept else "DONE")
         for each in joining:
             key = (topology, apply, each.source, each.identity)
-            if self.store.instantiations[key].state not in {"COPYING", "COMPARING", "FAILED", "LEFT"}:
+            if self.store.instantiations[key].state not in {"COPYING", "COMPARING", "FAILED", "LEFT", AWAITING}:
                 self.store.instantiations[key] = replace(self.store.instantiations[key], state="JOINING")
         process.low_watermark = min([through, *(each.scn for each in joining)])
         process.applied, process.ahead_scn, process.servers = (), through, {}

@@ -19,7 +19,16 @@ from headrace.databases.ports.destination import (
 )
 from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction, TakenErrors
 from headrace.databases.ports.handler_sql import HandlerSql, SqlResult
-from headrace.databases.ports.instantiations import BEGUN, ROWS_THERE, Instantiation, OtherCopy, PartOf
+from headrace.databases.ports.instantiations import (
+    AWAITING,
+    BEGUN,
+    ROWS_THERE,
+    ArrivalSeen,
+    Carried,
+    Instantiation,
+    OtherCopy,
+    PartOf,
+)
 from headrace.databases.ports.log import (
     DecodedChunk,
     DictionaryBuild,
@@ -66,13 +75,16 @@ from headrace.databases.ports.tables import (
 from headrace.databases.ports.writes import TruncatedTable, Write
 
 __all__ = [
+    "AWAITING",
     "BEGUN",
     "NEVER_CAPTURED",
     "ROWS_THERE",
     "ApplyProgress",
     "ApplyRecords",
     "ApplyTransaction",
+    "ArrivalSeen",
     "CapturedTable",
+    "Carried",
     "ComputedColumn",
     "ComputedDifference",
     "ComputedPart",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports.conflicts import ConflictRecord
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
-    from headrace.databases.ports.instantiations import Instantiation, OtherCopy
+    from headrace.databases.ports.instantiations import ArrivalSeen, Instantiation, OtherCopy
     from headrace.databases.ports.planning import (
         ComputedColumn,
         ComputedDifference,
@@ -474,6 +474,23 @@ class InstantiationRecords(Protocol):
         """
         ...
 
+    def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
+        """What a snapshot of this database shows of a table that an apply process writes here.
+
+        Args:
+            topology: name of the topology.
+            apply: name of the apply process.
+            identity: of its source's table.
+            snapshot: its name (`Snapshot.name`); empty: as it is now.
+
+        Returns:
+            None: nothing is recorded of the table, or this apply process never ran.
+
+        Raises:
+            DatabaseUnavailable: the snapshot is gone.
+        """
+        ...
+
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """What other apply processes have in a table of this database, by topology and name.
 
@@ -503,6 +520,9 @@ class InstantiationRecords(Protocol):
 
         With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each
         other, one gets it.
+
+        A copy that is finished (COPIED or DONE) and carries changes of others has them go on: those of them that are
+        AWAITING become COPIED, as rows that were kept, at the SCN that it carries.
 
         Args:
             topology: whose apply process it is.

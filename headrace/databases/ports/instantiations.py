@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.databases.ports.progress import ApplyProgress
     from headrace.lcr.scn import Scn
 
-__all__ = ["BEGUN", "ROWS_THERE", "Instantiation", "OtherCopy", "PartOf"]
+__all__ = ["AWAITING", "BEGUN", "ROWS_THERE", "ArrivalSeen", "Carried", "Instantiation", "OtherCopy", "PartOf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,21 @@ class PartOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a copy has of the changes that another apply process of its site brings (`spark_apply.copy.shared_tables`).
+
+    Args:
+        apply: the other apply process.
+        identity: of its source's table (`CapturedTable.identity`).
+        scn: of its source: the copy has that table's changes with `commit_scn <= scn`, and no others of it.
+    """
+
+    apply: str
+    identity: str
+    scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instantiation:
     """What is known at a destination about one table's instantiation.
 
@@ -53,7 +69,8 @@ class Instantiation:
             recorded once per identity.
         owner, name: the table, as LCRs name it; what it was called when this was recorded.
         scn: changes with `commit_scn <= scn` are in the copy: the instantiation SCN; 0: not known yet.
-        state: PENDING, COPYING, COMPARING, COPIED (equal; later changes are not applied yet), JOINING (they are being
+        state: PENDING, AWAITING (another apply process copies it: the queue keeps the changes behind the SCN), COPYING,
+            COMPARING, COPIED (equal; later changes are not applied yet), JOINING (they are being
             applied, up to `ApplyProgress.ahead_scn`; below that the low watermark says which), DONE, KEPT (its rows
             were kept, only the SCN was set), FAILED, or LEFT (it was copied, and then its changes did not come here for
             a while: its rows are out of date).
@@ -66,6 +83,7 @@ class Instantiation:
         name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or
             nobody knows.
         is_gone: that table is gone; False: it is there, or nobody knows.
+        carries: what its copy has of the changes of the site's other apply processes; empty: of none is it known.
     """
 
     source: str
@@ -80,6 +98,7 @@ class Instantiation:
     is_remade: bool = False
     name_now: tuple[str, str] | None = None
     is_gone: bool = False
+    carries: tuple[Carried, ...] = ()
 
     def may_be(self, owner: str, name: str) -> bool:
         """Whether the destination's table of a name can be the one that was recorded.
@@ -109,6 +128,9 @@ class Instantiation:
         return self.state == "KEPT" or (self.state in {"COPIED", "JOINING"} and not self.digest)
 
 
+AWAITING = "AWAITING"
+"""State of an instantiation that waits for the copy of another apply process; see `spark_apply.copy.shared_tables`."""
+
 BEGUN = frozenset({"COPYING", "COMPARING"})
 """States of an instantiation whose copy runs, or was interrupted and will be made again."""
 
@@ -125,7 +147,8 @@ class OtherCopy:
         apply: its name.
         source: the site that its rows are from.
         state: one of `ROWS_THERE`, or FAILED with an SCN: rows of its copy may be in the table. (FAILED without an SCN,
-            and LEFT, are none.)
+            and LEFT, are none.) Or AWAITING: no row is its own yet.
+        scn: see `Instantiation`.
         row_count: see `Instantiation`.
         digest: see `Instantiation`.
         identity: see `Instantiation`.
@@ -135,6 +158,7 @@ class OtherCopy:
     apply: str
     source: str
     state: str
+    scn: Scn
     row_count: int = 0
     digest: str = ""
     identity: str = ""
@@ -156,9 +180,45 @@ class OtherCopy:
     @property
     def is_finished(self) -> bool:
         """Whether what it copied or kept is all there, and later changes are applied."""
-        return not self.is_copying and self.state != "FAILED"
+        return not self.is_copying and self.state not in {"FAILED", AWAITING}
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether it has no rows in the table yet, and waits for another one's copy."""
+        return self.state == AWAITING
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether its source had no row of the table when it was recorded, which is for good: later ones come as changes."""
+        is_known = self.is_awaiting or (self.is_finished and self.state != "KEPT")
+        return is_known and bool(self.digest) and self.row_count == 0
 
     @property
     def copied_nothing(self) -> bool:
         """Whether its copy was of no row, and is finished."""
-        return self.is_finished and self.state != "KEPT" and bool(self.digest) and self.row_count == 0
+        return self.is_finished and self.is_of_nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalSeen:
+    """What a snapshot of a destination shows of a table that an apply process writes there.
+
+    Args:
+        record: of the table.
+        progress: of the apply process, which is committed with the rows.
+        has_errors: error transactions of it are there: their changes are not among the rows, and may be later.
+    """
+
+    record: Instantiation
+    progress: ApplyProgress
+    has_errors: bool
+
+    @property
+    def scn(self) -> Scn:
+        """The rows have the changes up to here, and no others, if they are settled."""
+        return max(self.progress.low_watermark, self.record.scn)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is applied beyond what is not: out of order, or while another table joins."""
+        return not self.progress.above and self.progress.ahead_scn <= self.progress.low_watermark

@@ -29,6 +29,7 @@ import psycopg
 from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnavailable, FencedError
 from headrace.databases.ports import (
     ApplyProgress,
+    ArrivalSeen,
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
@@ -61,6 +62,7 @@ from headrace.databases.postgres.compared.shapes import (
     table_shapes,
 )
 from headrace.databases.postgres.connection import NOT_FOUND, connect, database_identity, translated
+from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,
@@ -87,14 +89,18 @@ from headrace.databases.postgres.destination.records.schema import (
     schema_version,
 )
 from headrace.databases.postgres.destination.records.table_records import (
+    CARRIES,
     COLUMNS,
     IS_GONE,
     IS_REMADE,
     NAME_NOW,
+    carries_text,
     instantiation_of,
     is_current,
+    let_go_on,
     may_hold,
     other_copies,
+    read_arrival,
     read_row_marks,
     recorded_applies,
     write_row_marks,
@@ -438,11 +444,20 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE} FROM headrace.instantiation WHERE topology = %s"
+                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE}, {CARRIES} FROM headrace.instantiation WHERE topology = %s"
                 " AND apply = %s ORDER BY source, owner, name, identity",
                 (topology, apply),
             ).fetchall()
         return tuple(instantiation_of(row) for row in rows)
+
+    def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
+        """See `DestinationDatabase.arrival_seen`."""
+        with (
+            self._use("reading in a snapshot what is applied of a table") as connection,
+            use_snapshot(connection, snapshot),
+        ):
+            progress = _read_progress(connection, topology, apply)
+            return read_arrival(connection, topology, apply, identity, progress)
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
         """See `DestinationDatabase.other_copies`."""
@@ -467,7 +482,13 @@ class PostgresDestination:
         beside: Collection[OtherCopy] | None = None,
     ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
-        values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
+        values = {
+            "topology": topology,
+            "apply": apply,
+            "epoch": epoch,
+            **asdict(instantiation),
+            "carries": carries_text(instantiation.carries),
+        }
         with self._use("recording an instantiation") as connection, connection.transaction():
             if beside is not None:
                 # The next statement sees what everyone who had the lock before has committed.
@@ -482,19 +503,22 @@ class PostgresDestination:
                 " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply ="
                 " %(apply)s AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
                 " INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in,"
-                f" {COLUMNS})"
+                f" {COLUMNS}, carries)"
                 " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text,"
                 " %(name)s::text)), 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s,"
-                " %(scn)s, %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
+                " %(scn)s, %(state)s, %(row_count)s, %(digest)s, %(problem)s, %(carries)s::jsonb FROM current"
                 " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
                 " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
                 " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at,"
+                " carries = excluded.carries,"
                 " relation = CASE WHEN %(is_remade)s THEN recorded.relation ELSE excluded.relation END,"
                 " recorded_in = CASE WHEN %(is_remade)s THEN recorded.recorded_in ELSE excluded.recorded_in END",
                 {**values, "replaces": list(replaces)},
             )
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
+            if instantiation.carries and instantiation.state in {"COPIED", "DONE"}:
+                let_go_on(connection, topology, instantiation.carries)
         return True
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
@@ -577,7 +601,7 @@ class PostgresDestination:
                         # Not one that is to be copied again meanwhile. (One that joined in a call whose answer was lost
                         # is DONE by now.)
                         f" WHERE {of_apply} AND identity = ANY (%(identities)s) AND state NOT IN ('COPYING',"
-                        " 'COMPARING', 'FAILED', 'LEFT')",
+                        " 'COMPARING', 'FAILED', 'LEFT', 'AWAITING')",
                         {**values, "identities": [each.identity for each in joining]},
                     )
             if moved.rowcount == 0:
@@ -629,7 +653,9 @@ class PostgresDestination:
         self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
         with self._use("recording which tables left") as connection, connection.transaction():
             # Without a digest a copied table is one whose rows were kept (`Instantiation.is_kept`).
-            nothing_of_ours = "(scn = 0 OR state = 'KEPT' OR (state IN ('COPIED', 'JOINING') AND digest = ''))"
+            nothing_of_ours = (
+                "(scn = 0 OR state IN ('KEPT', 'AWAITING') OR (state IN ('COPIED', 'JOINING') AND digest = ''))"
+            )
             connection.execute(f"DELETE FROM headrace.instantiation WHERE {which} AND {nothing_of_ours}", values)
             connection.execute(
                 f"UPDATE headrace.instantiation SET state = 'LEFT', changed_at = clock_timestamp() WHERE {which}",

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.ports import Instantiation, OtherCopy
+from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.neighbours import not_copied_beside
@@ -39,7 +40,7 @@ def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_s
 
 
 def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_says() -> None:
-    other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE")
+    other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE", scn=Scn(1))
     access = DatabaseAccess(site="a", kind="memory", dsn="")
     config = ApplyConfig(
         topology="t", apply="apply_a", source=access, destination=access, queue="", parallelism=1, tables=()

@@ -6,13 +6,14 @@ The rows of `headrace.instantiation`, and which of them concern other apply proc
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import class_row
 
 from headrace.base.errors import ConfigError
-from headrace.databases.ports import ROWS_THERE, Instantiation, OtherCopy, RowMark
+from headrace.databases.ports import AWAITING, ROWS_THERE, ArrivalSeen, Carried, Instantiation, OtherCopy, RowMark
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.destination.fencing import EPOCH_LIVES
 from headrace.lcr.scn import Scn
@@ -20,16 +21,21 @@ from headrace.lcr.scn import Scn
 if TYPE_CHECKING:
     import psycopg
 
+    from headrace.databases.ports import ApplyProgress
     from headrace.lcr.table_name import TableName
 
 __all__ = [
+    "CARRIES",
     "COLUMNS",
     "IS_GONE",
     "IS_REMADE",
     "NAME_NOW",
+    "carries_text",
     "instantiation_of",
+    "let_go_on",
     "may_hold",
     "other_copies",
+    "read_arrival",
     "read_row_marks",
     "recorded_applies",
     "write_row_marks",
@@ -44,14 +50,17 @@ NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg
 IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
     AND relation IS NOT NULL"""
 
+# A database that `up` has not upgraded yet lacks the column.
+CARRIES = "coalesce(to_jsonb(instantiation) -> 'carries', '[]')"
+
 # The same table under another name counts, too (see `IS_REMADE` for `recorded_in`), and so do its partitions and what
 # it is a partition of.
 _OTHER_COPIES = """
 WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
 family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT
     r.relid FROM asked, pg_partition_ancestors(asked.relid) r)
-SELECT topology, apply, source, state, row_count, digest, identity FROM headrace.instantiation
-WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(rows_there)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
+SELECT topology, apply, source, state, scn, row_count, digest, identity FROM headrace.instantiation
+WHERE (topology, apply) <> (%(topology)s, %(apply)s) AND (state = ANY (%(claimed)s) OR (state = 'FAILED' AND scn > 0)) AND ((owner = %(owner)s
   AND name = %(name)s) OR (recorded_in = 'headrace.instantiation'::regclass AND relation IN (SELECT relid FROM family)))
 ORDER BY topology, apply, source, identity
 """
@@ -61,15 +70,69 @@ def other_copies(
     connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str
 ) -> tuple[OtherCopy, ...]:
     """See `DestinationDatabase.other_copies`."""
-    values = {"topology": topology, "apply": apply, "owner": owner, "name": name, "rows_there": sorted(ROWS_THERE)}
+    values = {
+        "topology": topology,
+        "apply": apply,
+        "owner": owner,
+        "name": name,
+        "claimed": sorted({*ROWS_THERE, AWAITING}),
+    }
     return tuple(connection.cursor(row_factory=class_row(OtherCopy)).execute(_OTHER_COPIES, values))
+
+
+def carries_text(carries: Sequence[Carried]) -> str:
+    """What a copy has of others' changes, as it is stored."""
+    return json.dumps([[each.apply, each.identity, each.scn] for each in carries])
+
+
+def _carries(stored: Sequence[Any]) -> tuple[Carried, ...]:
+    return tuple(Carried(apply=apply, identity=identity, scn=Scn(scn)) for apply, identity, scn in stored)
+
+
+def read_arrival(
+    connection: psycopg.Connection[Any], topology: str, apply: str, identity: str, progress: ApplyProgress | None
+) -> ArrivalSeen | None:
+    """See `DestinationDatabase.arrival_seen`.
+
+    Args:
+        connection: in a transaction under the snapshot.
+        topology: its name.
+        apply: the apply process.
+        identity: of the table.
+        progress: of the apply process, read in the same transaction.
+    """
+    of_apply = "topology = %s AND apply = %s"
+    row = connection.execute(
+        f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {of_apply} AND identity = %s", (topology, apply, identity)
+    ).fetchone()
+    errors = connection.execute(f"SELECT FROM headrace.apply_error WHERE {of_apply} LIMIT 1", (topology, apply))
+    if row is None or progress is None:
+        return None
+    return ArrivalSeen(record=instantiation_of(row), progress=progress, has_errors=errors.fetchone() is not None)
+
+
+def let_go_on(connection: psycopg.Connection[Any], topology: str, carries: Sequence[Carried]) -> None:
+    """Let tables that wait for a copy go on where it has their changes.
+
+    Args:
+        connection: in the transaction in which the copy is recorded.
+        topology: its name.
+        carries: what the copy has.
+    """
+    for each in carries:
+        connection.execute(
+            "UPDATE headrace.instantiation SET state = 'COPIED', scn = %(scn)s, row_count = 0, digest = '',"
+            " changed_at = clock_timestamp() WHERE topology = %(topology)s AND apply = %(apply)s AND identity ="
+            " %(identity)s AND state = 'AWAITING' AND scn <= %(scn)s",
+            {"topology": topology, "apply": each.apply, "identity": each.identity, "scn": each.scn},
+        )
 
 
 def instantiation_of(row: Sequence[Any]) -> Instantiation:
     """The record of a row.
 
     Args:
-        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
+        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW`, `IS_GONE` and `CARRIES`.
     """
     return Instantiation(
         source=row[0],
@@ -84,6 +147,7 @@ def instantiation_of(row: Sequence[Any]) -> Instantiation:
         is_remade=len(row) > 9 and row[9],
         name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
         is_gone=len(row) > 11 and row[11],
+        carries=_carries(row[12]) if len(row) > 12 else (),
     )
 
 

@@ -1,0 +1,233 @@
+"""A table that every one of several sites sends to every other (`topology.routing.ways.shared_by`), and that is empty here.
+
+Job
+    It is filled once. Each way into it first keeps its changes. One of them copies, from a site that has applied what
+    all others sent; the copy says of each other source up to which SCN it has its changes, and the others go on there.
+
+Worked flow (a has 100 rows; b and c have none, and users begin to write there)
+    at c, the way from a and the way from b each take a snapshot of their source, from which on their queue keeps
+    everything: AWAITING at a:50, and at b:20 (b had no row)
+      -> a has applied what b had sent by b:20, and copies: its snapshot at a:70 shows 100 rows, 3 that users wrote at b,
+         and the progress of b's changes at a, b:28
+      -> the way from a: COPIED at a:70, and in the same transaction the way from b, which it carries: COPIED at b:28
+      -> both join: what b wrote after b:28 comes from b, and nothing of it twice.
+
+What a way does (its state at the destination)
+    no record    AWAITING under a snapshot, with the digest of nothing where the source has no row in it. Where it has
+                 rows, the way back must be recorded first: what users write here from then on is on its way there.
+    AWAITING     once each of the others has a record:
+                 - this one and all others are of nothing     COPIED: nothing, at its own SCN
+                 - this one's source has rows                 it copies, if its source has applied what the others no
+                                                              longer keep, without an error transaction. Rows that are
+                                                              here are users', and are removed once the source has them
+                 - else                                       it waits, for the one that copies
+    copying      as every copy; what it carries is read under its snapshot, where progress is committed with the rows.
+                 When it was interrupted, and all others still wait, the table may be emptied as if it were alone.
+
+Durable when
+    AWAITING is recorded: from then on, also after a restart, the queue keeps what comes behind its SCN. What a copy
+    carries is recorded with the claim that it begins.
+
+Bounds
+    A way without a record is waited for _MISSING_S; then the others go on without it, and it is judged by the rows that
+    it finds. While nobody copies, what is AWAITING takes a new snapshot every _KEPT_S: a queue, and redo, keep a minute.
+
+Nothing else decides here: a destination table with another one's rows is judged as everywhere
+(`spark_apply.copy.neighbours`).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from headrace.databases.ports import AWAITING, Carried
+from headrace.lcr.scn import scn_text
+from headrace.lcr.table_name import TableName
+from spark_apply.copy.both_ways import BothWays, Found
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.databases.ports import ArrivalSeen, DestinationDatabase, Instantiation, OtherCopy
+    from spark_apply.apply_config import ApplyConfig
+    from spark_apply.copy.rounds import TableCopy
+    from spark_apply.copy.standing import Standing
+
+__all__ = ["Move", "SharedTables", "is_shared"]
+
+# Drivers start within seconds of each other, on a machine with much else to do within a minute or two. One that is away may be so for days, and the others
+# have rows for each other.
+_MISSING_S = 180.0
+_KEPT_S = 60.0  # a snapshot waits for open transactions of its source: not every second
+
+
+class Move(Enum):
+    """What becomes of a table now; see the module."""
+
+    AS_EVERYWHERE = "it is judged as a table that is not shared"
+    KEEP_CHANGES = "its changes are kept from a snapshot on"
+    WAIT = "it waits for others"
+    NOTHING = "no site had a row of it"
+    COPY = "it is copied, for all"
+
+
+def is_shared(each: Standing) -> bool:
+    """Whether a table is of this kind, and nothing else is known of it that has to be judged first.
+
+    Args:
+        each: where it stands.
+    """
+    record = each.record
+    is_new = record is None or record.is_refused or record.state in {AWAITING, "LEFT"}
+    is_plain = each.occupant is None and each.part is None and not each.is_renamed
+    return bool(each.table.shared_by) and is_plain and (is_new or each.is_begun)
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedTables:
+    """See the module. One thread at a time.
+
+    Args:
+        config: of the apply process.
+        destination: its database.
+        both_ways: knows what is recorded at the source.
+    """
+
+    config: ApplyConfig
+    destination: DestinationDatabase
+    both_ways: BothWays
+    _missing_since: dict[TableName, float] = field(default_factory=dict)  # on the monotonic clock
+    _kept_at: dict[TableName, float] = field(default_factory=dict)
+
+    def turn(self, each: Standing, others: Sequence[OtherCopy], *, has_rows: bool) -> tuple[Move, str]:
+        """What becomes of a shared table, and why it waits, for people.
+
+        Args:
+            each: where it stands (`is_shared`).
+            others: what others have in its destination table; none of them copies.
+            has_rows: the destination table has rows.
+
+        Raises:
+            DatabaseError: the source does not say what is recorded there.
+        """
+        are_waiting = all(other.is_awaiting for other in others)
+        if each.is_begun:  # its own copy was interrupted
+            return self._copied(each, others) if others and are_waiting else (Move.AS_EVERYWHERE, "")
+        if each.record is None or not each.is_awaiting:
+            # Another one keeps changes since a moment in which nothing was here: what is here are users' rows.
+            is_empty = not has_rows or (bool(others) and are_waiting)
+            return self._begun(each) if is_empty else (Move.AS_EVERYWHERE, "")
+        if failed := [other.apply for other in others if other.state == "FAILED"]:
+            return self._waits(each, f"{' and '.join(failed)}, whose copy failed: `headrace status` says why")
+        if not all(other.is_awaiting or other.is_of_nothing for other in others):
+            return self._beside_rows(each)
+        if missing := self._missing(each, others):
+            return self._waits(each, f"{' and '.join(missing)}: every one keeps its changes first, as soon as it runs")
+        move, why = self._waited(each, each.record, others)
+        if (
+            move is Move.WAIT
+            and time.monotonic() > self._kept_at.setdefault(each.table.destination, time.monotonic()) + _KEPT_S
+        ):
+            return self._keep(each)
+        return move, why
+
+    def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
+        """What a copy from a snapshot has of the others' changes, and why another snapshot is needed; empty: none is.
+
+        Args:
+            copy: that begins; the others in its table wait for it.
+            snapshot: of the source.
+
+        Raises:
+            DatabaseError: the source does not say what it has applied.
+        """
+        found = []
+        for other, there in self._others(copy.table.shared_by, copy.beside):
+            seen = self._seen(there, other, snapshot)
+            if why := self._lacks(copy.table.source, other, there, seen):
+                return (), why
+            assert seen is not None
+            if not seen.is_settled:
+                return (), f"a moment in which apply process {there} at {self.both_ways.there} has nothing half applied"
+            found.append(Carried(apply=other.apply, identity=other.identity, scn=seen.scn))
+        return tuple(found), ""
+
+    def _begun(self, each: Standing) -> tuple[Move, str]:
+        """The table has no record that counts, and no rows but users'."""
+        # What users write here before the way back is recorded is in no log that the source gets.
+        if self.both_ways.is_expected_back(each.table):
+            return self._keep(each)
+        return Move.WAIT, self.both_ways.waits(each.table)
+
+    def _keep(self, each: Standing) -> tuple[Move, str]:
+        self._kept_at[each.table.destination] = time.monotonic()
+        return Move.KEEP_CHANGES, ""
+
+    def _beside_rows(self, each: Standing) -> tuple[Move, str]:
+        """Another one has rows: its copy has let this one go on, unless it did not know of it."""
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+        now = next((found for found in recorded if found.identity == each.table.identity), None)
+        if now is None or now.state != AWAITING:
+            return self._waits(each, "its record, which has changed")
+        return Move.AS_EVERYWHERE, ""
+
+    def _missing(self, each: Standing, others: Sequence[OtherCopy]) -> list[str]:
+        """Those that have no record yet, while they are waited for."""
+        here = {other.apply for other in others}
+        missing = [apply for apply, _ in each.table.shared_by if apply not in here]
+        if not missing:
+            self._missing_since.pop(each.table.destination, None)
+            return []
+        since = self._missing_since.setdefault(each.table.destination, time.monotonic())
+        return missing if time.monotonic() < since + _MISSING_S else []
+
+    def _waited(self, each: Standing, record: Instantiation, others: Sequence[OtherCopy]) -> tuple[Move, str]:
+        """All keep their changes, and nobody has copied."""
+        filled = [other.apply for other in others if not other.is_of_nothing]
+        if record.digest:  # of nothing
+            return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
+        if all(other.is_awaiting for other in others):
+            return self._copied(each, others)
+        return Move.AS_EVERYWHERE, ""
+
+    def _copied(self, each: Standing, others: Sequence[OtherCopy]) -> tuple[Move, str]:
+        """Whether this one may copy: its source has what the others have sent."""
+        found = Found.COPY if each.is_begun else self.both_ways.found(each, has_rows=False)
+        if found is Found.WAIT:
+            return Move.WAIT, self.both_ways.waits(each.table)
+        if found is Found.NOTHING:  # its rows are gone again
+            return self._keep(each)
+        if found is not Found.COPY:
+            return Move.AS_EVERYWHERE, ""
+        for other, there in self._others(each.table.shared_by, others):
+            if why := self._lacks(each.table.source, other, there, self._seen(there, other, "")):
+                return self._waits(each, why)
+        return Move.COPY, ""
+
+    def _others(self, shared_by: Sequence[tuple[str, str]], others: Sequence[OtherCopy]) -> list[tuple[OtherCopy, str]]:
+        """Those that wait, each with the apply process that gets the same changes at the source."""
+        known = {other.apply: other for other in others}
+        return [(known[here], there) for here, there in shared_by if here in known]
+
+    def _seen(self, there: str, other: OtherCopy, snapshot: str) -> ArrivalSeen | None:
+        return self.both_ways.records.arrival_seen(self.config.topology, there, other.identity, snapshot=snapshot)
+
+    def _lacks(self, table: TableName, other: OtherCopy, there: str, seen: ArrivalSeen | None) -> str:
+        """What a source is waited for, which may lack what another one has sent; empty: it has all."""
+        who = f"apply process {there} at {self.both_ways.there}"
+        if seen is None or seen.record.state not in {"DONE", "KEPT"} or TableName.of(seen.record) != table:
+            return f"{who}, which has not recorded the table yet"
+        if seen.has_errors:
+            return (
+                f"{who}, which has error transactions: they may hold changes of the table. `headrace errors list FILE"
+                f" --apply {there}` lists them"
+            )
+        return (
+            "" if seen.scn >= other.scn else f"{who}, until it has applied everything up to SCN {scn_text(other.scn)}"
+        )
+
+    def _waits(self, each: Standing, what: str) -> tuple[Move, str]:
+        return Move.WAIT, f"table {each.table.destination} waits for {what}"
