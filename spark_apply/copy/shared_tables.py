@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Move", "SharedTables", "is_shared"]
 
-# Drivers start within seconds of each other, on a machine with much else to do within a minute or two. One that is away may be so for days, and the others
-# have rows for each other.
+# Drivers start within seconds of each other, on a busy machine within a minute or two. One that is away may be so for
+# days, and the others have rows for each other.
 _MISSING_S = 180.0
 _KEPT_S = 60.0  # a snapshot waits for open transactions of its source: not every second
 
