@@ -160,18 +160,21 @@ class BothWays:
             return Found.ASK
         return self._kept(table, record)
 
-    def is_expected_back(self, table: TwoWayTable) -> bool:
-        """Whether what users write here is on its way to the source, or is in the snapshot that fills the table there.
+    def is_recorded_there(self, table: TwoWayTable) -> bool:
+        """Whether what users write here is on its way to the source.
 
         Args:
-            table: without rows here.
+            table: that comes, and goes back.
 
         Raises:
-            DatabaseError: the source does not say what is there.
+            DatabaseError: the source does not say what is recorded.
         """
         record = self._record(table)
-        is_begun = record is not None and (self._is_recorded(record) or record.state == AWAITING)
-        return (record is not None and is_begun and self._is_of(table, record)) or not self._is_filled_there(table)
+        return record is not None and self._is_recorded(record) and self._is_of(table, record)
+
+    def has_none_there(self, table: TwoWayTable) -> bool:
+        """Whether the source has no row of a table now; raises as `is_recorded_there`."""
+        return not self._is_filled_there(table)
 
     def waits(self, table: TwoWayTable) -> str:
         """Why a table waits, for people."""
@@ -248,9 +251,8 @@ class BothWays:
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
         """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
-        if not self._is_copy(table, record) or self.records.other_copies(
-            self.topology, table.returned_by, *table.source
-        ):
+        others = self.records.other_copies(self.topology, table.returned_by, *table.source)
+        if not self._is_copy(table, record) or not all(other.is_awaiting for other in others):
             return Found.ASK
         # A copy that is made again waits until the other way is recorded: it is not waited for.
         return Found.KEEP if record.state == "DONE" or record.state in BEGUN else Found.WAIT

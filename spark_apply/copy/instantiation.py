@@ -53,6 +53,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, HeadraceError
@@ -517,7 +518,7 @@ class TableInstantiation:
                     del this.copies[key]
                 with this.failing_alone(copy):
                     if key in this.to_await:
-                        this.claim_awaiting(copy)
+                        this.claim_awaiting(copy, partial(self._checks.may_keep, copy))
                     elif key in this.of_nothing:
                         this.claim_nothing(copy)
                     elif key in this.copies and key in this.to_find_empty:

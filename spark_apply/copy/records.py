@@ -210,7 +210,12 @@ class TableRecords:
             and TableName.of(each) not in names
             and (found := self.destination.describe(each.owner, each.name)) is not None
             and not (found.above and TableName(*found.above) in names)
-            and not self.destination.other_copies(self.config.topology, self.config.apply, each.owner, each.name)
+            and all(
+                other.is_awaiting
+                for other in self.destination.other_copies(
+                    self.config.topology, self.config.apply, each.owner, each.name
+                )
+            )
         }
         for name in self.left - left.keys():
             self.show(TableProgress(owner=name.owner, name=name.name, state="GONE"))
@@ -327,15 +332,22 @@ class TableRecords:
             problem: why, for the operator.
         """
         table, record = each.table, each.record
-        # What it keeps of the queue is not let go of, either.
-        if record is not None and record.state in {"LEFT", AWAITING}:
+        if record is not None and record.state == "LEFT":
             self.show(
                 TableProgress(
                     owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
                 )
             )
             return
-        self.record(table, record.scn if record is not None and each.is_begun else Scn(0), "FAILED", problem=problem)
+        beside = None
+        if each.is_awaiting:
+            # Another one's copy may have let it go on: that is in `beside`, or seen now.
+            beside = self.others(table)
+            recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+            if not any(found.identity == table.identity and found.state == AWAITING for found in recorded):
+                return
+        scn = record.scn if record is not None and each.is_begun else Scn(0)
+        self.record(table, scn, "FAILED", problem=problem, beside=beside)
 
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
         """Show what is recorded of a table.

@@ -212,9 +212,17 @@ class CopyRound:
             carries=copy.carries,
         )
 
-    def claim_awaiting(self, copy: TableCopy) -> None:
-        """Record that the queue keeps a table's changes from the snapshot on; see `claim`."""
+    def claim_awaiting(self, copy: TableCopy, may: Callable[..., bool]) -> None:
+        """Record that the queue keeps a table's changes from the snapshot on; see `claim`.
+
+        Args:
+            copy: of the table.
+            may: asked with `is_of_nothing`, whether the snapshot has no row of it.
+        """
         is_of_nothing = has_no_rows(self.source_reader, copy, snapshot=self.snapshot)
+        if not may(is_of_nothing=is_of_nothing):
+            self.has_failed = True
+            return
         digest = str(copy.copied) if is_of_nothing else ""
         self.claim(copy.table, AWAITING, beside=copy.beside, digest=digest, replaces=copy.replaces)
 
@@ -487,6 +495,10 @@ class CopyRound:
     def fail(self, copy: TableCopy) -> None:
         """The table is copied again in the next round; at once after a transient error, unless it goes on."""
         self.has_failed = True
+        if copy.key in self.to_await:  # what is recorded of it stays: another one's copy may let it go on
+            self.needs_operator |= copy.is_final
+            self.records.show(replace(self.records.progress[copy.key], state="FAILED", problem=copy.problem))
+            return
         if copy.is_final:
             self.records.restarts.end(copy.key)
         elif (count := self.records.restarts.note(copy.key, copy.scn)) >= RESTARTS_MAX:

@@ -14,12 +14,11 @@ Worked flow (a has 100 rows; b and c have none, and users begin to write there)
 
 What a way does (its state at the destination)
     no record    AWAITING under a snapshot, with the digest of nothing where the source has no row in it. Where it has
-                 rows, the way back must be recorded first: what users write here from then on is on its way there.
+                 rows, the way back is recorded first: what users write here from then on is on its way there.
     AWAITING     once each of the others has a record:
                  - this one and all others are of nothing     COPIED: nothing, at its own SCN
                  - this one's source has rows                 it copies, if its source has applied what the others no
-                                                              longer keep, without an error transaction. Rows that are
-                                                              here are users', and are removed once the source has them
+                                                              longer keep, without an error transaction
                  - else                                       it waits, for the one that copies
     copying      as every copy; what it carries is read under its snapshot, where progress is committed with the rows.
                  When it was interrupted, and all others still wait, the table may be emptied as if it were alone.
@@ -30,7 +29,8 @@ Durable when
 
 Bounds
     A way without a record is waited for _MISSING_S; then the others go on without it, and it is judged by the rows that
-    it finds. While nobody copies, what is AWAITING takes a new snapshot every _KEPT_S: a queue, and redo, keep a minute.
+    it finds. While nobody copies, what is AWAITING takes a new snapshot from time to time: queue and redo keep no more
+    than about the time that it has waited.
 
 Nothing else decides here: a destination table with another one's rows is judged as everywhere
 (`spark_apply.copy.neighbours`).
@@ -61,7 +61,10 @@ __all__ = ["Move", "SharedTables", "is_shared"]
 # Drivers start within seconds of each other, on a busy machine within a minute or two. One that is away may be so for
 # days, and the others have rows for each other.
 _MISSING_S = 180.0
-_KEPT_S = 60.0  # a snapshot waits for open transactions of its source: not every second
+# A snapshot waits for open transactions of its source: not every second. Each is kept twice as long as the one before,
+# as a source that is always a little behind would never have what the others keep.
+_KEPT_S = 60.0
+_KEPT_MAX_S = 3600.0
 
 
 class Move(Enum):
@@ -100,7 +103,8 @@ class SharedTables:
     destination: DestinationDatabase
     both_ways: BothWays
     _missing_since: dict[TableName, float] = field(default_factory=dict)  # on the monotonic clock
-    _kept_at: dict[TableName, float] = field(default_factory=dict)
+    # when a snapshot was taken, and for how long it is kept
+    _kept: dict[TableName, tuple[float, float]] = field(default_factory=dict)
 
     def turn(self, each: Standing, others: Sequence[OtherCopy], *, has_rows: bool) -> tuple[Move, str]:
         """What becomes of a shared table, and why it waits, for people.
@@ -113,26 +117,45 @@ class SharedTables:
         Raises:
             DatabaseError: the source does not say what is recorded there.
         """
-        are_waiting = all(other.is_awaiting for other in others)
+        is_ours = all(other.topology == self.config.topology for other in others)
+        if not is_ours or (has_rows and each.table.keep_existing):
+            return Move.AS_EVERYWHERE, ""
         if each.is_begun:  # its own copy was interrupted
-            return self._copied(each, others) if others and are_waiting else (Move.AS_EVERYWHERE, "")
+            alone = others and all(other.is_awaiting for other in others)
+            return self._copied(each, others) if alone else (Move.AS_EVERYWHERE, "")
         if each.record is None or not each.is_awaiting:
-            # Another one keeps changes since a moment in which nothing was here: what is here are users' rows.
-            is_empty = not has_rows or (bool(others) and are_waiting)
-            return self._begun(each) if is_empty else (Move.AS_EVERYWHERE, "")
+            are_empty = all(other.is_awaiting or other.is_of_nothing for other in others)
+            return self._begun(each) if are_empty and not has_rows else (Move.AS_EVERYWHERE, "")
+        move, why = self._awaiting(each, each.record, others, has_rows=has_rows)
+        return self._keep(each) if move is Move.WAIT and self._is_old(each) else (move, why)
+
+    def _awaiting(
+        self, each: Standing, record: Instantiation, others: Sequence[OtherCopy], *, has_rows: bool
+    ) -> tuple[Move, str]:
         if failed := [other.apply for other in others if other.state == "FAILED"]:
             return self._waits(each, f"{' and '.join(failed)}, whose copy failed: `headrace status` says why")
         if not all(other.is_awaiting or other.is_of_nothing for other in others):
             return self._beside_rows(each)
         if missing := self._missing(each, others):
             return self._waits(each, f"{' and '.join(missing)}: every one keeps its changes first, as soon as it runs")
-        move, why = self._waited(each, each.record, others)
-        if (
-            move is Move.WAIT
-            and time.monotonic() > self._kept_at.setdefault(each.table.destination, time.monotonic()) + _KEPT_S
-        ):
-            return self._keep(each)
-        return move, why
+        filled = [other.apply for other in others if not other.is_of_nothing]
+        if record.digest:  # of nothing: what is here now are users' rows, and stays
+            return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
+        if not has_rows and all(other.is_awaiting for other in others):
+            return self._copied(each, others)
+        return Move.AS_EVERYWHERE, ""
+
+    def may_keep(self, copy: TableCopy, *, is_of_nothing: bool) -> bool:
+        """Whether a table may wait for others' copies from a snapshot on, as the snapshot is.
+
+        What users write here before the way back is recorded is in no log that the source gets, and a source with rows
+        may be the one that fills the table.
+
+        Args:
+            copy: of the table.
+            is_of_nothing: the snapshot has no row of it.
+        """
+        return is_of_nothing or self.both_ways.is_recorded_there(copy.table)
 
     def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
         """What a copy from a snapshot has of the others' changes, and why another snapshot is needed; empty: none is.
@@ -156,15 +179,21 @@ class SharedTables:
         return tuple(found), ""
 
     def _begun(self, each: Standing) -> tuple[Move, str]:
-        """The table has no record that counts, and no rows but users'."""
-        # What users write here before the way back is recorded is in no log that the source gets.
-        if self.both_ways.is_expected_back(each.table):
+        """The table has no record that counts, and no rows."""
+        if self.both_ways.has_none_there(each.table) or self.both_ways.is_recorded_there(each.table):
+            self._missing_since.pop(each.table.destination, None)
             return self._keep(each)
         return Move.WAIT, self.both_ways.waits(each.table)
 
     def _keep(self, each: Standing) -> tuple[Move, str]:
-        self._kept_at[each.table.destination] = time.monotonic()
+        _, interval_s = self._kept.get(each.table.destination, (0.0, _KEPT_S / 2))
+        self._kept[each.table.destination] = time.monotonic(), min(2 * interval_s, _KEPT_MAX_S)
         return Move.KEEP_CHANGES, ""
+
+    def _is_old(self, each: Standing) -> bool:
+        """Whether a snapshot is to be renewed."""
+        at, interval_s = self._kept.setdefault(each.table.destination, (time.monotonic(), _KEPT_S))
+        return time.monotonic() > at + interval_s
 
     def _beside_rows(self, each: Standing) -> tuple[Move, str]:
         """Another one has rows: its copy has let this one go on, unless it did not know of it."""
@@ -183,15 +212,6 @@ class SharedTables:
             return []
         since = self._missing_since.setdefault(each.table.destination, time.monotonic())
         return missing if time.monotonic() < since + _MISSING_S else []
-
-    def _waited(self, each: Standing, record: Instantiation, others: Sequence[OtherCopy]) -> tuple[Move, str]:
-        """All keep their changes, and nobody has copied."""
-        filled = [other.apply for other in others if not other.is_of_nothing]
-        if record.digest:  # of nothing
-            return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
-        if all(other.is_awaiting for other in others):
-            return self._copied(each, others)
-        return Move.AS_EVERYWHERE, ""
 
     def _copied(self, each: Standing, others: Sequence[OtherCopy]) -> tuple[Move, str]:
         """Whether this one may copy: its source has what the others have sent."""
@@ -218,7 +238,8 @@ class SharedTables:
     def _lacks(self, table: TableName, other: OtherCopy, there: str, seen: ArrivalSeen | None) -> str:
         """What a source is waited for, which may lack what another one has sent; empty: it has all."""
         who = f"apply process {there} at {self.both_ways.there}"
-        if seen is None or seen.record.state not in {"DONE", "KEPT"} or TableName.of(seen.record) != table:
+        is_there = seen is not None and seen.record.state in {"DONE", "KEPT"} and not seen.record.is_remade
+        if seen is None or not is_there or TableName.of(seen.record) != table:
             return f"{who}, which has not recorded the table yet"
         if seen.has_errors:
             return (

@@ -61,6 +61,10 @@ class TableChecks:
         """See `SharedTables.carries`."""
         return self._shared.carries(copy, snapshot)
 
+    def may_keep(self, copy: TableCopy, *, is_of_nothing: bool) -> bool:
+        """See `SharedTables.may_keep`."""
+        return self._shared.may_keep(copy, is_of_nothing=is_of_nothing)
+
     def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
         """See `captured_parts`; empty: none of the tables is a partition."""
         if not any(each.part is not None for each in pending):
@@ -119,6 +123,8 @@ class TableChecks:
         for each in pending:
             if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
                 self.records.gone.add(each.table.identity)
+                if each.is_awaiting:  # the queue need not keep anything for it
+                    self.records.fail_at_once(each, "the source has no such table any more")
                 self.records.show(
                     TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE")
                 )
@@ -188,10 +194,7 @@ class TableChecks:
         is_for_all = key in this.for_all
         # Rows of a copy that was begun are not the destination's own: they are never kept.
         may_empty = each.is_begun or (each.is_outdated and table.may_empty)
-        if is_for_all and each.is_awaiting:
-            # What is there came behind the snapshot of a moment in which nothing was, and none of it from others.
-            may_empty = may_have_rows(session, copy)
-        if may_empty and (is_for_all or not copy.beside):
+        if may_empty and not copy.beside_rows:
             copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
             this.to_empty.add(key)
         elif not is_for_all:

@@ -233,19 +233,15 @@ def counting_users(system: Sites, table: str, site: str, keys: Sequence[int], *,
     """
     committed: list[int] = []
 
-    def is_recorded(connection: psycopg.Connection[Any], states: str) -> bool:
+    def is_recorded(connection: psycopg.Connection[Any]) -> bool:
         prepared = connection.execute("SELECT to_regclass('headrace.instantiation') IS NOT NULL").fetchone()
-        query = f"SELECT FROM headrace.instantiation WHERE state IN ({states})"
-        return prepared == (True,) and connection.execute(query.encode()).fetchone() is not None
+        query = "SELECT FROM headrace.instantiation WHERE state IN ('JOINING', 'DONE', 'KEPT')"
+        return prepared == (True,) and connection.execute(query).fetchone() is not None
 
     def write(stop: threading.Event) -> None:
         with system.connection(site) as connection:
-            for states in ("'AWAITING', 'COPIED', 'JOINING', 'DONE', 'KEPT'", "'JOINING', 'DONE', 'KEPT'"):
-                while not is_recorded(connection, states) and not stop.is_set():
-                    stop.wait(0.05)
-                # one row while it is empty: a copy into a table in which users never rest does not end
-                connection.execute(f"INSERT INTO {table} VALUES ({first + len(committed)}, 0)".encode())
-                committed.append(0)
+            while not is_recorded(connection) and not stop.is_set():
+                stop.wait(0.05)
             while not stop.is_set():
                 key = keys[len(committed) % len(keys)]
                 found = connection.execute(f"UPDATE {table} SET amount = amount + 1 WHERE id = {key}".encode())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from headrace.databases.ports import BEGUN, Finding, Instantiation, PartOf
+from headrace.databases.ports import AWAITING, BEGUN, Finding, Instantiation, PartOf
 from headrace.lcr.table_name import TableName
 from topology.edits.subset_changes import counterpart
 from topology.routing.ways import arriving, ways_to
@@ -44,7 +44,9 @@ def uncopied(
         for goes_on, earlier, there in _neighbours(before, after, left):
             # What the neighbour's own apply process has still to copy comes with the rows that the neighbour has. One
             # that goes on may have a snapshot of before.
-            begun = _in(recorded(earlier.name), _HERE | BEGUN) & _in(recorded(there.name), _HERE | {"LEFT"})
+            begun = _in(recorded(earlier.name), _HERE | BEGUN | {AWAITING}) & _in(
+                recorded(there.name), _HERE | {"LEFT"}
+            )
             for table in sorted(begun - _in(recorded(left.name), _HERE)) if begun else ():
                 if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
                     yield _finding(left, goes_on.source, table)

@@ -35,7 +35,7 @@ from headrace.databases.ports import TableShape
 from headrace.lcr.table_name import Named, TableName
 from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.conditions.spelling import where_true
-from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, RuleSet, passages, tags_told_apart
+from headrace.rules.rule import UNKNOWN_TAG, KnownTag, Passage, Rule, RuleSet, passages, tags_told_apart
 from headrace.rules.transformations.transformation import Transformation
 from headrace.rules.user_code.handlers import NO_HANDLERS
 from topology.patterns import examples
@@ -384,6 +384,10 @@ def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any])
     return ""
 
 
+# Every driver asks of each of its tables for each pair of sites.
+_SHARED_SITES_MAX = 8
+
+
 def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> tuple[tuple[str, str], ...]:
     """The other apply processes of a site that write a destination table, where every site that has the table sends it to every other.
 
@@ -408,7 +412,7 @@ def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -
         for other in spec.applies:
             if other.site != site or not _may_come(spec, other, name):
                 continue
-            if other.source in into[site] or not _comes_whole(spec, other, name):
+            if other.source in into[site] or len(sites) > _SHARED_SITES_MAX or not _comes_whole(spec, other, name):
                 return ()
             into[site][other.source] = other
             sites += [other.source] if other.source not in sites else []
@@ -433,6 +437,8 @@ def _comes_whole(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
     ways = ways_to(spec, apply)
     return not (
         apply.handlers != NO_HANDLERS
+        # of some changes, or of some rows
+        or any(rule.looks_at_rows and rule.matches_object(*name) for rule in _rules(ways))
         or tuple(name) in apply.conflicts.tables
         or any(_may_become(way, name) for way in ways)
         or any(
@@ -440,6 +446,12 @@ def _comes_whole(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
             for each in arriving(ways, (name,))
         )
     )
+
+
+def _rules(ways: Iterable[Way]) -> Iterator[Rule]:
+    for way in ways:
+        for client in way.clients:
+            yield from (*(client.rules.include or ()), *client.rules.exclude)
 
 
 def _send_alike(spec: TopologySpec, applies: Sequence[ApplySpec], name: TableName) -> bool:

@@ -103,7 +103,8 @@ def read_arrival(
     """
     of_apply = "topology = %s AND apply = %s"
     row = connection.execute(
-        f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {of_apply} AND identity = %s", (topology, apply, identity)
+        f"SELECT {COLUMNS}, {IS_REMADE} FROM headrace.instantiation WHERE {of_apply} AND identity = %s",
+        (topology, apply, identity),
     ).fetchone()
     errors = connection.execute(f"SELECT FROM headrace.apply_error WHERE {of_apply} LIMIT 1", (topology, apply))
     if row is None or progress is None:
