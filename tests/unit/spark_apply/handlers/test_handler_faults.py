@@ -36,6 +36,20 @@ LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr
 HOURS_S = 3600.0  # time of a call that the machine cannot use up, whatever else it does
 
 
+def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The timers that calls set from now on, none of which rings."""
+    timers: list[float] = []
+
+    def never_rings(_: int, seconds: float) -> tuple[float, float]:
+        timers.append(seconds)
+        return 0.0, 0.0
+
+    monkeypatch.setattr(
+        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
+    )  # type: ignore[attr-defined]
+    return timers
+
+
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """What handlers of a test import as `own_state`: `hurry()` ends the time of the call soon, and of no other one."""
@@ -79,9 +93,9 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
 
 @pytest.mark.parametrize("late", [1, 3, 5])
 def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The alarm rings while the statement runs, which holds the interruption off. It does not ring again before the
-    # call has ended: it could meet the statement's end otherwise.
-    monkeypatch.setattr(time_limits, "_LOOKS_PER_S", 1 / HOURS_S)
+    # The alarm rings while the statement runs, which holds the interruption off, and at no other time: it could meet
+    # the statement's end otherwise.
+    set_timers(monkeypatch)
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=HOURS_S))
     run_sql, called = MemorySession.run_sql, []
 
@@ -517,7 +531,7 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
         ended.append(1)
         return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(time_limits, "_LOOKS_PER_S", 1 / HOURS_S)  # behind the statement nothing rings
+    set_timers(monkeypatch)
     monkeypatch.setattr(process_bounds, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(hours)))
     monkeypatch.setattr(MemorySession, "run_sql", slow)
     at.apply(inserts(1))
@@ -532,7 +546,7 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
         "     pass\n"
     )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
-    ended, rings = list[int](), list[int]()
+    ended, timers = list[int](), set_timers(monkeypatch)  # no signal comes between two statements
 
     def slow(self: MemorySession, statements: Sequence[object], *, timeout_s: float) -> tuple[SqlResult, ...]:
         assert len(ended) < 20, "it goes on for ever"
@@ -540,19 +554,11 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
         ended.append(1)
         return tuple(SqlResult(rows=(), row_count=0) for _ in statements)
 
-    def never_rings(*_: object) -> tuple[float, float]:
-        """No signal comes between two statements."""
-        rings.append(1)
-        return 0.0, 0.0
-
-    monkeypatch.setattr(
-        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
-    )  # type: ignore[attr-defined]
     monkeypatch.setattr(MemorySession, "run_sql", slow)
     at.apply(inserts(1))
     assert len(ended) == 2  # the attempt, and alone
     assert "did not end within 0.1 s; it was at handlers/own.py, line 2, in run" in only(at)
-    assert rings
+    assert timers
 
 
 STUBBORN = (
