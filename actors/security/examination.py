@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -38,6 +39,8 @@ WARNING_DAYS = 30  # time to have another one signed, also over somebody's holid
 _RENEW = "have another one signed and put it in its place: it takes effect without a restart"
 _MADE_ANEW = "`headrace up` makes another one: it takes effect without a restart"
 _OTHERS = 0o077
+# Below these a key is worth less than 112 bits (NIST SP 800-131A), and somebody with money can compute it.
+_BITS_MIN = {"RSA": 2048, "DSA": 2048, "EC": 224}
 
 
 def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple[Finding, ...]:
@@ -117,6 +120,7 @@ class _Site:
                 yield found
             else:
                 yield from self._ages(key, found)
+                yield from self._strength(key, found)
         yield from self._key(None if isinstance(chain, Finding) else chain[0])
         if isinstance(authorities, Finding) or isinstance(chain, Finding):
             return
@@ -178,6 +182,21 @@ class _Site:
             elif ends - self.now < dt.timedelta(days=WARNING_DAYS):
                 yield self._finding(key, f"expires on {ends:%Y-%m-%d %H:%M} UTC", _RENEW, is_error=False)
 
+    def _strength(self, key: str, certificates: list[x509.Certificate]) -> Iterator[Finding]:
+        """Warn of keys that somebody else can compute, and take the place of a site with.
+
+        A signature with MD5 or SHA-1 needs no warning: OpenSSL takes it for none.
+        """
+        for each in certificates:
+            kind, bits = _key_of(each)
+            if bits < _BITS_MIN.get(kind, 0):
+                yield self._finding(
+                    key,
+                    f"has a key of {bits} bits ({kind}), which can be computed from the certificate",
+                    f"have one made with {_BITS_MIN[kind]} bits or more ({kind}); `headrace certs` makes P-256",
+                    is_error=False,
+                )
+
     def _key(self, certificate: x509.Certificate | None) -> Iterator[Finding]:
         content = self._content("key")
         if isinstance(content, Finding):
@@ -222,6 +241,18 @@ class _Site:
                 "may not be used by a server and a client both",
                 "have one signed for serverAuth and clientAuth",
             )
+
+
+def _key_of(certificate: x509.Certificate) -> tuple[str, int]:
+    """The kind of a certificate's key ("RSA", "DSA", "EC", else its class) and its bits."""
+    key = certificate.public_key()
+    if isinstance(key, rsa.RSAPublicKey):
+        return "RSA", key.key_size
+    if isinstance(key, dsa.DSAPublicKey):
+        return "DSA", key.key_size
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return "EC", key.key_size
+    return type(key).__name__, 0  # Ed25519 and Ed448 have one size, which is enough
 
 
 def _is_signed(chain: list[x509.Certificate], authorities: list[x509.Certificate]) -> bool:

@@ -297,6 +297,23 @@ class QueueCore:
         session.told = PublisherNews(through_scn=position, accepted_bytes=0, credit_bytes=credit)
         return position, credit
 
+    def check_credit(self, session: PublisherSession, size: int) -> None:
+        """See `QueuePort.check_credit`.
+
+        A publisher sends more than its credit at once only when nothing of it is on its way, as far as it was told.
+        """
+        is_alone = session.told.accepted_bytes == session.accepted_bytes < session.granted_bytes
+        if not is_alone and session.accepted_bytes + size > session.granted_bytes:
+            raise self._beyond_credit(session)
+
+    def _beyond_credit(self, session: PublisherSession) -> ProtocolError:
+        # With nothing on its way a batch may be larger than its credit, but there must be some.
+        return ProtocolError(
+            f"{session.component} sends more LCRs of {session.source} than it has credit for",
+            hint="the publisher reconnects and sends them again",
+            granted_bytes=session.granted_bytes,
+        )
+
     def enqueue(self, session: PublisherSession, header: BatchHeader, data: bytes) -> None:
         """Accept a batch.
 
@@ -313,12 +330,7 @@ class QueueCore:
         if header.source != session.source:
             raise ProtocolError(f"{session.component} sends LCRs of {header.source} on a stream of {session.source}")
         if session.accepted_bytes >= session.granted_bytes:
-            # With nothing on its way a batch may be larger than its credit, but there must be some.
-            raise ProtocolError(
-                f"{session.component} sends more LCRs of {session.source} than it has credit for",
-                hint="the publisher reconnects and sends them again",
-                granted_bytes=session.granted_bytes,
-            )
+            raise self._beyond_credit(session)
         source = self._sources[session.source]
         if session.is_rewinding:
             if header.continues or header.previous_scn > source.log.position:

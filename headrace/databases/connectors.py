@@ -37,6 +37,7 @@ __all__ = [
     "SESSION_MODULES",
     "DatabaseAccess",
     "decoder_for",
+    "has_password",
     "hosts_of",
     "log_session_name",
     "open_admin",
@@ -144,6 +145,17 @@ def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
     from headrace.databases.postgres.connection import unused_secrets
 
     return unused_secrets(dsns)
+
+
+def has_password(text: str) -> bool:
+    """Whether a text is a connection string with a password in it.
+
+    Args:
+        text: of whatever kind.
+    """
+    from headrace.databases.postgres.connection import has_password
+
+    return has_password(text)
 
 
 def log_session_name(kind: str, topology: str, site: str) -> str:

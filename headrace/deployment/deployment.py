@@ -7,6 +7,7 @@ files.
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,7 @@ from headrace.audit.log import AUDIT_FILES
 from headrace.base.durable_file import remove_file
 from headrace.base.errors import ApplyError, ConfigError, DatabaseUnavailable, HeadraceError, PropagationError
 from headrace.console.status_view import STARTING, everything_runs, notes, summary_line
-from headrace.databases.connectors import unused_secrets
+from headrace.databases.connectors import has_password, unused_secrets
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
 from headrace.deployment.remembered_cluster import RememberedCluster
@@ -139,6 +140,8 @@ class Deployment:
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
         secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
         secrets |= unused_secrets(site.database.dsn for site in self.spec.sites if site.database.kind == "postgres")
+        # The shell may have those of other files, too.
+        secrets |= frozenset(name for name, value in os.environ.items() if has_password(value))
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
 
     # ------------------------------------------------------------------ reaching it

@@ -214,6 +214,18 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Where the publisher must begin (everything after this SCN), and its first credit in bytes."""
         ...
 
+    def check_credit(self, session: _Publisher, size: int) -> None:
+        """Refuse a batch of which the first piece has come, before the others are kept.
+
+        Args:
+            session: of the publisher.
+            size: bytes of the whole batch, as its first piece declares them.
+
+        Raises:
+            ProtocolError: it exceeds the credit; the session must end.
+        """
+        ...
+
     def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
         """Take a batch. One the queue has already counts as taken.
 

@@ -124,7 +124,11 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
                     self._core.gone(session, scn_from_message(request.gone.scn))
                     self._changed.notify_all()
                 return
-            whole = reassembly.add(_expect(request, "fragment").fragment)
+            fragment = _expect(request, "fragment").fragment
+            if fragment.HasField("header") and not fragment.last:
+                with self._changed:
+                    self._core.check_credit(session, fragment.total_bytes)
+            whole = reassembly.add(fragment)
             if whole is not None:
                 header = codec.header_from_message(whole[0])
                 with self._changed:

@@ -16,12 +16,14 @@ from dataclasses import replace
 import pytest
 
 from actors.controller import CONTROLLER
+from actors.hosting.processes import process_of
 from headrace.base.errors import ApplyError
 from headrace.deployment.deployment import Deployment
 from tests.fix_cluster import TABLES
 from tests.support.faults import apply_name, pgbench_through
-from tests.support.processes_apart import pids, wait_processes
+from tests.support.processes_apart import listed_actors, pids, wait_processes
 from tests.support.system import System, wait_until
+from topology.edits.changes import Component, components_of
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
@@ -46,6 +48,12 @@ def apart(one_way: System) -> Iterator[System]:
     wait_processes(one_way)
 
 
+def _sharing(system: System) -> list[Component]:
+    """The components of a topology that share processes, unless the file has `processes: apart`."""
+    together = replace(system.spec, processes_apart=False)
+    return [each for each in components_of(system.spec) if process_of(together, each) != each.name]
+
+
 def _abort(system: System, number: int) -> None:
     """Have the apply process meet an error that an operator must correct."""
     system.execute("dst", _REFUSE)
@@ -58,6 +66,7 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
     one_way: System, apart: System
 ):
     name = apply_name(apart)
+    assert not {each.name for each in _sharing(apart)} & listed_actors(one_way).keys()
     _abort(one_way, 1)
     # What is wrong with it holds up nobody: every component has a process of its own.
     with contextlib.suppress(ApplyError):  # it may be aborted again before `up` looks
@@ -66,6 +75,12 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
     assert processes == {each: {each} for each in processes}
     assert "the configuration is wrong" in apart.wait_state(name, "ABORTED")["last_error"]["message"]
     before = pids(apart)
+
+    # Ray lists each by its name, as an actor of its own.
+    assert {each.kind for each in _sharing(apart)} == {"queue", "propagation", "capture", "apply"}
+    listed = listed_actors(apart)
+    assert {each: listed.get(each) for each in before} == before
+    assert len({listed[each.name] for each in _sharing(apart)}) == len(_sharing(apart))
 
     # The others work, and it begins in the process that it has.
     captured = int(apart.status("capture:capture_src")["rows_total"])

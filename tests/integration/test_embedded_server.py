@@ -389,6 +389,27 @@ def test_normal_user_runs_the_server_in_place() -> None:
     assert done.stdout == "in place\n", done.stderr
 
 
+def test_a_superuser_of_a_server_finds_no_secret_of_who_started_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With programs that the server runs, and in the environments of its processes."""
+    for name in ("HEADRACE_DBS1_DSN", "HEADRACE_ALERT_TOKEN", "PGPASSWORD", "DATABASE_URL"):
+        monkeypatch.setenv(name, "postgresql://u:planted@host/d")
+    for name in (failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT):  # which it does get
+        monkeypatch.delenv(name, raising=False)
+    server = EmbeddedServer(folder)
+    for begin in (server.start, lambda: server.restart(immediate=True)):
+        begin()
+        with psycopg.connect(server.dsn(), autocommit=True) as attacker:
+            attacker.execute("CREATE TEMPORARY TABLE told (line text); COPY told FROM PROGRAM 'env'")
+            told = {str(line) for (line,) in attacker.execute("SELECT line FROM told")}
+            found = [Path(f"/proc/{each.pid}/environ").read_bytes() for each in server_processes(server)]
+        assert any(line.startswith("PATH=") for line in told)
+        assert len(found) > 3, "the postmaster, what it starts, and the attacker's session"
+        assert b"PATH=" in found[0]  # the others write their titles over it
+        assert not [each for each in (*told, *map(str, found)) if "planted" in each or "HEADRACE_" in each]
+
+
 def test_server_gets_no_secret_of_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "environment"
     monkeypatch.setenv("HEADRACE_DBS1_DSN", "postgresql://u:secret@host/d")

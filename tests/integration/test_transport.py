@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import grpc
 import pytest
 
 from actors.staging import queue as queue_module
@@ -23,6 +24,7 @@ from protos import codec, queue_pb2, queue_pb2_grpc
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.links.redo_link import RedoServer, RedoWatchClient
 from protos.wire import transport
+from protos.wire.fragments import FRAGMENT_BYTES, REASSEMBLED_BYTES_MAX
 from tests.support.lcr_batches import assert_same_batch, insert_batch
 from tests.support.links import begun, loopback
 from tests.support.staging import Subscriber, one_way
@@ -229,6 +231,48 @@ def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     assert following.header.through_scn == 20
     subscriber.close()
     publisher.close()
+    site.stop()
+
+
+def test_publisher_without_credit_has_nothing_kept_of_a_batch_that_it_begins(tmp_path: Path) -> None:
+    """It declares the largest batch that there is and never ends it: what came would be held as long as the stream."""
+    site = Site(tmp_path, memory=60_000, spill=0)
+    publisher, subscriber = site.publisher(), site.subscriber()
+    publisher.connect()
+    subscriber.subscribe({"dbs1": 0}, 1 << 20)
+    scn = 0
+    while publisher.poll().credit_bytes > 0:
+        batch = insert_batch([scn + 10], previous=scn, value=bytes(5000))
+        send(publisher, batch)
+        until(lambda: publisher.poll().in_flight_bytes == 0)
+        scn += 10
+    publisher.close()
+    header, ended = codec.header_to_message(header_of(insert_batch([scn + 10], previous=scn))), threading.Event()
+    hello = queue_pb2.Hello(
+        protocol_version=transport.PROTOCOL_VERSION,
+        topology="t",
+        component="capture_dbs1",
+        queue="q_dbs1",
+        incarnation=transport.new_incarnation(),
+    )
+
+    def forged() -> Iterator[queue_pb2.EnqueueRequest]:
+        yield queue_pb2.EnqueueRequest(hello=hello)
+        yield queue_pb2.EnqueueRequest(source="dbs1")
+        first = queue_pb2.Fragment(header=header, data=bytes(FRAGMENT_BYTES), total_bytes=REASSEMBLED_BYTES_MAX)
+        yield queue_pb2.EnqueueRequest(fragment=first)
+        ended.wait()
+
+    channel = transport.Channel(site.endpoint)
+    call = queue_pb2_grpc.QueueStub(channel.grpc).Enqueue(forged(), timeout=ARRIVES_S)
+    assert next(call).resume.credit_bytes == 0
+    with pytest.raises(grpc.RpcError) as refused:
+        list(call)
+    assert "more LCRs of dbs1 than it has credit for" in str(refused.value)
+    assert call.code() is grpc.StatusCode.FAILED_PRECONDITION
+    ended.set()
+    channel.close()
+    subscriber.close()
     site.stop()
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "connection_string",
     "database_identity",
     "error_from_sqlstate",
+    "has_password",
     "hosts",
     "is_not_utf8",
     "is_verified",
@@ -204,6 +205,17 @@ def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
         except ConfigError:
             return frozenset()
     return frozenset({"PGPASSWORD"})
+
+
+def has_password(text: str) -> bool:
+    """Whether a text is a dsn with a password in it, or a URI that may be one with a typing error."""
+    is_uri = text.startswith(("postgresql://", "postgres://"))
+    if not is_uri and "password" not in text:
+        return False
+    try:
+        return bool(connection_parameters(text).get("password"))
+    except ConfigError:
+        return is_uri
 
 
 def _service(given: Mapping[str, Any]) -> str:

@@ -9,15 +9,21 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import NameOID
 
 from actors.security.authority import AUTHORITY_DAYS, SITE_DAYS, make_certificates
 from actors.security.examination import tls_findings
 from actors.security.wire import identity_of
 from headrace.base.errors import ConfigError
 from headrace.deployment.inspection import check_topology
+from protos.wire.identity import principal_of
 from tests.support.attackers import NOBODY
 from tests.support.command_line import run
 from topology.file.reading import read_topology
@@ -127,6 +133,52 @@ def test_each_thing_that_is_wrong_with_a_file_is_found_and_named(
     assert is_error
     assert words in problem
     assert str(file.parent / "certs") in problem
+
+
+def _signed_by_authority(folder: Path, key: Any) -> None:
+    """A certificate for dbs2, as the operator's own authority may make it."""
+    authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    signer: Any = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dbs2")])
+    made = (
+        x509.CertificateBuilder(authority.subject, name, key.public_key(), 1, NOW, NOW + dt.timedelta(days=90))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(principal_of("hr_net", "dbs2"))]), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    (folder / "dbs2.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "dbs2.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: rsa.generate_private_key(65537, 1024), "has a key of 1024 bits (RSA)"),
+        (lambda: ec.generate_private_key(ec.SECP192R1()), "has a key of 192 bits (EC)"),
+        (lambda: rsa.generate_private_key(65537, 2048), ""),
+        (ed25519.Ed25519PrivateKey.generate, ""),
+    ],
+)
+def test_key_of_a_site_that_somebody_else_can_compute_is_warned_of(
+    file: Path, make: Callable[[], Any], words: str
+) -> None:
+    _signed_by_authority(file.parent / "certs", make())
+    found = tls_findings(read_topology(file), now=NOW)
+    assert [(each.path, each.is_error) for each in found] == [("sites.dbs2.tls.certificate", False)] * bool(words)
+    assert all(words in each.problem for each in found)
+
+
+def test_key_of_an_authority_that_somebody_else_can_compute_is_warned_of(file: Path) -> None:
+    folder, key = file.parent / "certs", rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weak")])
+    weak = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + dt.timedelta(days=90))
+    with (folder / "ca.pem").open("ab") as authorities:  # beside the one that signed: both are trusted
+        authorities.write(weak.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    found = tls_findings(read_topology(file), now=NOW)
+    assert {(each.path, each.is_error) for each in found} == {
+        ("sites.dbs1.tls.authority", False),
+        ("sites.dbs2.tls.authority", False),
+    }
+    assert all("has a key of 1024 bits (RSA)" in each.problem for each in found)
 
 
 def test_printed_command_closes_a_key_in_a_folder_whose_name_has_a_blank(file: Path) -> None:

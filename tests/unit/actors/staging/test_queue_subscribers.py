@@ -322,6 +322,27 @@ def test_publisher_that_ignores_its_credit_is_ended_after_one_batch(tmp_path: Pa
     assert queue.core.status().memory_bytes < 6_500
 
 
+def test_batch_that_begins_beyond_the_credit_is_refused_unless_nothing_else_is_on_its_way(tmp_path: Path) -> None:
+    queue = Queue(tmp_path, memory=20_000, spill=0)
+    publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
+    _, credit = queue.core.resume(publisher)
+    queue.core.check_credit(publisher, 1_200_000_000)  # alone, as the largest value needs it
+    sent = queue.send(publisher, insert_batch([10]))
+    queue.core.check_credit(publisher, credit - sent)
+    with pytest.raises(ProtocolError, match="than it has credit for"):
+        queue.core.check_credit(publisher, credit - sent + 1)  # the publisher knows that one is on its way
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.credit_bytes > 0
+    queue.core.check_credit(publisher, 1_200_000_000)  # it was told that this one arrived
+    queue.send(publisher, insert_batch([20], previous=10, value=bytes(20_000)))
+    news = queue.core.publisher_news(publisher)
+    assert news is not None
+    assert news.credit_bytes == 0
+    with pytest.raises(ProtocolError, match="than it has credit for"):
+        queue.core.check_credit(publisher, 1)
+
+
 def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tmp_path: Path) -> None:
     clock = VirtualClock()
     core = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path, clock)

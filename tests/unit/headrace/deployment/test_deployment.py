@@ -760,6 +760,26 @@ def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection
     assert environment["UNRELATED"] == "stays"
 
 
+@pytest.mark.parametrize(
+    ("value", "stays"),
+    [
+        ("postgresql://u:planted@h/db", False),
+        ("postgres://u:planted@h/db", False),
+        ("host=h user=u password=planted", False),
+        ("postgresql://u:a@planted@h/db", False),  # a typing error: it is for people to see, and not for processes
+        ("postgresql://u@h/db", True),
+        ("http://u:planted@proxy", True),  # what a handler may need
+        ("the password is planted", True),
+    ],
+)
+def test_processes_of_the_private_cluster_do_not_get_connection_strings_of_other_files(
+    tmp_path, monkeypatch, value, stays
+):
+    monkeypatch.setenv("OF_ANOTHER_FILE", value)
+    environment = Deployment(read(tmp_path, ONE_WAY, os.environ)).cluster._environment()
+    assert environment.get("OF_ANOTHER_FILE") == (value if stays else None)
+
+
 @pytest.mark.parametrize(("dsn", "is_taken"), [("postgresql://u@h/db", True), ("postgresql://u:own@h/db", False)])
 def test_processes_of_the_private_cluster_get_a_password_of_the_shell_only_where_a_connection_takes_it(
     tmp_path, monkeypatch, dsn, is_taken

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import signal
 import sys
 import threading
 import time
@@ -32,50 +33,76 @@ from tests.support.handlers import Handled, inserts, only, row, rules_of, update
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
 
+HOURS_S = 3600.0  # time of a call that the machine cannot use up, whatever else it does
+
+
+def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The timers that calls set from now on, none of which rings."""
+    timers: list[float] = []
+
+    def never_rings(_: int, seconds: float) -> tuple[float, float]:
+        timers.append(seconds)
+        return 0.0, 0.0
+
+    monkeypatch.setattr(
+        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
+    )  # type: ignore[attr-defined]
+    return timers
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """What handlers of a test import as `own_state`: `hurry()` ends the time of the call soon, and of no other one."""
+    module = types.ModuleType("own_state")
+    module.calls = 0  # type: ignore[attr-defined]
+    module.hurry = lambda: signal.setitimer(signal.ITIMER_REAL, 0.05)  # type: ignore[attr-defined]  # it waits by then
+    monkeypatch.setitem(sys.modules, "own_state", module)
+    return module
+
+
 @pytest.mark.parametrize("wait", ["import time\n    time.sleep(60)", "while True:\n        pass"])
-def test_a_handler_that_hangs_is_interrupted_and_told(wait: str) -> None:
+def test_a_handler_that_hangs_is_interrupted_and_told(state: types.ModuleType, wait: str) -> None:
     text = (
-        "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n       "
+        "import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
+        "    if lcr.get_value('new', 'id').decoded == 1:\n        own_state.hurry()\n       "
         f" {wait.replace(chr(10), chr(10) + '    ')}\n"
     )
-    at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
+    at = Handled(rules_of(text, dml=["run"], timeout_s=HOURS_S))
     began = time.monotonic()
     at.apply(inserts(1), inserts(2))
     assert time.monotonic() - began < 50
-    assert "did not end within 0.2 s; it was at handlers/own.py, line" in only(at)
+    assert "did not end within 3600 s; it was at handlers/own.py, line" in only(at)
     assert at.values() == {2: "a"}
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
 def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(
-    late: int, monkeypatch: pytest.MonkeyPatch
+    state: types.ModuleType, late: int
 ) -> None:
-    state = types.ModuleType("own_state")
-    state.calls = 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "own_state", state)
     text = (
         "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
-        f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n        time.sleep(60)\n"
+        f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n"
+        "        own_state.hurry()\n        time.sleep(60)\n"
     )
-    at = Handled(rules_of(text, dml=["run"], timeout_s=0.2))
+    at = Handled(rules_of(text, dml=["run"], timeout_s=HOURS_S))
     at.apply(*map(inserts, range(1, 6)))
-    assert "did not end within 0.2 s" in only(at)
+    assert "did not end within 3600 s" in only(at)
     assert at.values() == {number: "a" for number in range(1, 6) if number != late}
-    assert state.calls == 2  # type: ignore[attr-defined]
+    assert state.calls == 2
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
 def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The time ends while the statement runs, which holds the interruption off. It comes again when nothing runs any more:
-    # it could meet the statement's end otherwise.
-    monkeypatch.setattr(time_limits, "_LOOKS_PER_S", 0.1)
-    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=1.0))
+    # The alarm rings while the statement runs, which holds the interruption off, and at no other time: it could meet
+    # the statement's end otherwise.
+    set_timers(monkeypatch)
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=HOURS_S))
     run_sql, called = MemorySession.run_sql, []
 
     def slow(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
         if statements[0].values[0] == late:
             called.append(1)
-            time.sleep(1.2)  # a pause of the machine that is as long would be told as the handler's own
+            signal.raise_signal(signal.SIGALRM)  # its time is over; the other calls have theirs
             self._state = "failed"
             raise DataError("it took too long", sqlstate="57014")
         return run_sql(self, statements, timeout_s=timeout_s)
@@ -495,18 +522,21 @@ def test_code_of_another_version_does_not_start() -> None:
 
 
 def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=1.0))
-    run_sql, ended = MemorySession.run_sql, []
+    at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=HOURS_S))
+    run_sql, ended, hours = MemorySession.run_sql, [], list[float]()
 
     def slow(self: MemorySession, statements: object, *, timeout_s: float) -> object:
-        time.sleep(1.2)
+        hours.append(2 * HOURS_S)
+        signal.raise_signal(signal.SIGALRM)  # its time ends while the statement runs
         ended.append(1)
         return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
 
+    set_timers(monkeypatch)
+    monkeypatch.setattr(process_bounds, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(hours)))
     monkeypatch.setattr(MemorySession, "run_sql", slow)
     at.apply(inserts(1))
     assert len(ended) == 2  # the attempt, and one by one
-    assert "did not end within 1 s" in only(at)
+    assert "did not end within 3600 s" in only(at)
 
 
 def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,7 +546,7 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
         "     pass\n"
     )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
-    ended, rings = list[int](), list[int]()
+    ended, timers = list[int](), set_timers(monkeypatch)  # no signal comes between two statements
 
     def slow(self: MemorySession, statements: Sequence[object], *, timeout_s: float) -> tuple[SqlResult, ...]:
         assert len(ended) < 20, "it goes on for ever"
@@ -524,19 +554,11 @@ def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytes
         ended.append(1)
         return tuple(SqlResult(rows=(), row_count=0) for _ in statements)
 
-    def never_rings(*_: object) -> tuple[float, float]:
-        """No signal comes between two statements."""
-        rings.append(1)
-        return 0.0, 0.0
-
-    monkeypatch.setattr(
-        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
-    )  # type: ignore[attr-defined]
     monkeypatch.setattr(MemorySession, "run_sql", slow)
     at.apply(inserts(1))
     assert len(ended) == 2  # the attempt, and alone
     assert "did not end within 0.1 s; it was at handlers/own.py, line 2, in run" in only(at)
-    assert rings
+    assert timers
 
 
 STUBBORN = (
