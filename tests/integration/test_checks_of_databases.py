@@ -1149,3 +1149,41 @@ def test_partitions_made_later_are_said_to_lack_a_replica_identity_that_the_tabl
     assert error.is_error
     checked.execute("a", error.fix.partition(" -- ")[0], "ALTER TABLE ev ADD PRIMARY KEY (id)")
     assert said() == []
+
+
+COLUMNS = "id int4range, valid int4range"
+KEY, TEMPORAL = "PRIMARY KEY (id, valid)", "PRIMARY KEY (id, valid WITHOUT OVERLAPS)"
+EXCLUDE = "EXCLUDE USING gist (id WITH =, valid WITH &&)"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "name"),
+    [
+        (KEY, TEMPORAL, "t_pkey"),
+        (KEY, f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
+        (f"{KEY}, {EXCLUDE} WHERE (NOT isempty(valid))", f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
+        (f"{KEY}, EXCLUDE USING gist (valid WITH &&)", f"{KEY}, {EXCLUDE}", ""),
+        (TEMPORAL, f"{KEY}, {EXCLUDE}", ""),
+        (TEMPORAL, TEMPORAL, ""),
+        (TEMPORAL, KEY, ""),
+        (KEY, f"{KEY}, EXCLUDE USING gist (id WITH =, valid WITH =)", ""),
+    ],
+)
+def test_constraints_in_which_rows_collide_at_the_destination_alone_are_said_and_both_ways_out_help(
+    checked: Checked, here: str, there: str, name: str
+) -> None:
+    checked.execute("a", f"CREATE TABLE t ({COLUMNS}, {here})")
+    checked.execute("b", f"CREATE TABLE t ({COLUMNS}, {there})")
+    if not name:
+        assert checked.about("t") == []
+        return
+    (finding,) = checked.about("t")
+    assert finding.problem.startswith(f"the constraint {name} (")
+    assert not finding.is_error
+    first, second = finding.fix.split(" -- or at the source, if no two rows collide in it: ")
+    checked.execute("a", second)
+    assert checked.about("t") == []
+    checked.execute("a", "DROP TABLE t", f"CREATE TABLE t ({COLUMNS}, {here})")
+    assert checked.about("t") == [finding]
+    checked.execute("b", first)
+    assert checked.about("t") == []
