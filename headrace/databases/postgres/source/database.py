@@ -48,6 +48,7 @@ from headrace.databases.postgres.compared.shapes import table_shapes
 from headrace.databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.event_triggers import own_ddl
+from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
 from headrace.databases.postgres.source.log_stream.slot import (
@@ -240,6 +241,7 @@ class PostgresSource:
                 may_be_copied=may_be_copied,
                 has_admin=self._has_admin,
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
+            found += tuple(pooler_findings(self._session(), self._dsn, f"sites.{self._site}"))
             if topology and not self._has_admin:
                 found += tuple(owner_findings(self._session(), self._name(topology), f"sites.{self._site}"))
         if not needs:
