@@ -69,6 +69,7 @@ class Leaf:
         owner, name: its own.
         identity: `relreplident`: d, n, f or i.
         has_identity: UPDATE and DELETE can be published.
+        has_primary_key: it would be an identity, if no other one were set.
         is_unlogged: its changes are not in the log.
         generated_virtual: names of virtual generated columns.
         unlogged_identity: generated columns in the key of its identity whose values are not in the log.
@@ -79,6 +80,7 @@ class Leaf:
     name: str
     identity: str
     has_identity: bool
+    has_primary_key: bool
     is_unlogged: bool
     generated_virtual: tuple[str, ...]
     unlogged_identity: tuple[str, ...] = ()
@@ -210,20 +212,23 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
                    WHEN 'i' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid)
                    ELSE false
                END,
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND NOT EXISTS (
+                   SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+                     AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s))),
                c.relpersistence = 'u',
                ARRAY(SELECT a.attname::text FROM pg_attribute a
                      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum),
                ARRAY(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
                      WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%s) ORDER BY a.attnum)
-        FROM unnest(%s::oid[]) AS root (number)
+                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s) ORDER BY a.attnum)
+        FROM unnest(%(roots)s::oid[]) AS root (number)
         CROSS JOIN LATERAL {members_below("root.number")} AS member
         JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         JOIN pg_namespace n ON n.oid = c.relnamespace
         GROUP BY root.number, c.oid, n.nspname
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
         """,
-        (list(logged_generated(connection.info.server_version)), roots),
+        {"logged": list(logged_generated(connection.info.server_version)), "roots": roots},
     ).fetchall()
     leaves: dict[int, list[Leaf]] = {}
     for row in rows:
@@ -233,9 +238,10 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
             name=row[3],
             identity=row[4],
             has_identity=row[5],
-            is_unlogged=row[6],
-            generated_virtual=tuple(row[7]),
-            unlogged_identity=tuple(row[8]),
+            has_primary_key=row[6],
+            is_unlogged=row[7],
+            generated_virtual=tuple(row[8]),
+            unlogged_identity=tuple(row[9]),
         )
         leaves.setdefault(int(row[0]), []).append(leaf)
     return leaves
