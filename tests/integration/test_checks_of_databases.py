@@ -1187,3 +1187,30 @@ def test_constraints_in_which_rows_collide_at_the_destination_alone_are_said_and
     assert checked.about("t") == [finding]
     checked.execute("b", first)
     assert checked.about("t") == []
+
+
+def test_old_values_in_the_log_are_those_of_the_partitions_not_of_the_partitioned_table(checked: Checked) -> None:
+    """ALTER TABLE of a partitioned table gives its partitions no replica identity, and the log has what they have."""
+    for site in ("a", "b"):
+        checked.execute(
+            site,
+            "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz) PARTITION BY RANGE (id)",
+            "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        )
+    handlers = "conflict_handlers: [{table: public.t, method: maximum, columns: [v, at], resolution_column: at}]\n"
+    checked.file.write_text(FILE + handlers)
+
+    def lacking() -> list[Finding]:
+        return [f for f in checked.findings() if "has no old values" in f.problem]
+
+    assert len(lacking()) == 1
+    checked.execute("a", "ALTER TABLE t REPLICA IDENTITY FULL")
+    assert len(lacking()) == 1
+    checked.execute("a", "ALTER TABLE t_1 REPLICA IDENTITY FULL")
+    (finding,) = lacking()
+    assert finding.fix.endswith("if it is partitioned: of each of its partitions, which do not get it from the table")
+    checked.execute("a", finding.fix.removeprefix("at the source: ").replace('"t"', '"t_2"'))
+    assert lacking() == []
+    checked.execute("a", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    assert lacking() == []

@@ -13,6 +13,7 @@ import psycopg
 
 from headrace.databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTable, SourceTable
 from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
+from headrace.lcr.batch import OldImage
 from headrace.lcr.scn import ObjectNumber
 from headrace.rules.rule import RuleSet
 
@@ -22,6 +23,7 @@ __all__ = [
     "UnloggedTable",
     "captured_tables",
     "logged_generated",
+    "old_images",
     "publication_tables",
     "published_objects",
     "published_relations",
@@ -245,6 +247,31 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
         )
         leaves.setdefault(int(row[0]), []).append(leaf)
     return leaves
+
+
+def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dict[int, OldImage]:
+    """What the log has of old rows of each partitioned table, by its number: the least of what its partitions have.
+
+    A partition does not get its replica identity from the table, nor does one that is made later.
+
+    Args:
+        connection: to the source.
+        roots: numbers of tables.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT c.oid::int8, array_agg(DISTINCT leaf.relreplident::text) FILTER (WHERE leaf.oid IS NOT NULL)
+        FROM pg_class c LEFT JOIN LATERAL {members_below("c.oid")} AS member ON true
+        LEFT JOIN pg_class leaf ON leaf.oid = member.number AND leaf.relkind = 'r'
+        WHERE c.oid = ANY (%s::oid[]) AND c.relkind = 'p' GROUP BY c.oid
+        """,
+        (list(roots),),
+    )
+    return {
+        int(number): OldImage.NONE if "n" in there else OldImage.FULL if there == ["f"] else OldImage.KEY
+        for number, identities in rows
+        for there in [identities or []]
+    }
 
 
 def logged_generated(version: int) -> tuple[str, ...]:

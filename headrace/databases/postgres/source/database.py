@@ -36,6 +36,7 @@ from headrace.databases.postgres.catalog.partitions import members_below, partit
 from headrace.databases.postgres.catalog.source_tables import (
     captured_tables,
     logged_generated,
+    old_images,
     publication_tables,
     published_objects,
     published_relations,
@@ -72,10 +73,9 @@ from headrace.databases.postgres.source.publication import (
 from headrace.databases.postgres.source.row_marks import began_empty, computed_in, row_marks, was_written_anew
 from headrace.databases.postgres.source.supplemental_logging import logged_tables, logging_findings, refused_conditions
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
-from headrace.lcr.table_name import TableName
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
-from headrace.lcr.table_name import literal
+from headrace.lcr.table_name import TableName, literal
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ComputedColumn, RowMark, TableShape
@@ -194,10 +194,13 @@ class PostgresSource:
                 for catalog in catalogs
                 if catalog is not None
             ]
-            older = older_values(self._session(), [int(version.object_number) for version in found])
+            numbers = [int(version.object_number) for version in found]
+            older = older_values(self._session(), numbers)
+            images = old_images(self._session(), numbers)
         return tuple(
             replace(
                 version,
+                old_image=images.get(int(version.object_number), version.old_image),
                 columns=tuple(
                     replace(each, older_value=older.get((int(version.object_number), each.name)))
                     for each in version.columns
