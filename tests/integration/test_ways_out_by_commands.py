@@ -438,7 +438,7 @@ def test_a_source_that_left_before_another_site_had_its_rows_is_followed_by_what
     system.execute("c", "ALTER TABLE ways.t ADD CONSTRAINT narrow CHECK (v <> 'before')")
     system = sites.by(ALL_WRITE.format("a, b, c"), sites=names)
     file, address = shlex.quote(str(system.file)), ("--address", system.deployment.address)
-    print(run("up", str(system.file), *address))  # ends when it has said that a copy failed
+    run("up", str(system.file), *address)  # ends when it has said that a copy failed
     system.last[:] = [system.deployment]
     wanted = {"apply_from_a_at_b": "DONE", "apply_from_b_at_c": "DONE", "apply_from_a_at_c": "FAILED"}
     wait_until("b has the rows, and c has not", lambda: copies(system) == wanted)
