@@ -297,6 +297,7 @@ class DatabaseSite(RedoKeeper, SiteHost):
                 strayed_tables=tuple(self._tables.strayed),
                 strayed_renames=tuple(self._tables.renames),
                 lost_columns=tuple(self._tables.lost_columns),
+                refused_changes=self._tables.refused,
                 held_up_by=tuple(self._sampler.held_up_by),
             )
         return status if writer is None else self._with_redo(status, writer)

@@ -18,7 +18,9 @@ from headrace.base.durable_file import replace_file
 from headrace.base.plain_data import as_json, from_json
 from headrace.lcr.table_name import TableName
 from headrace.redo.mining.names import NameOfNow
+from headrace.status.sites import RefusedChanges
 from spark_apply.copy.standing import rename_statement
+from topology.checks.logging_needs import log_needs
 from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers
 
@@ -54,6 +56,7 @@ class CapturedTables:
         self.renames: tuple[str, ...] = ()  # what gives destination tables the names of now; of strayed ones
         # that transformations name, and that were renamed or dropped since `up`
         self.lost_columns: tuple[str, ...] = ()
+        self.refused: tuple[RefusedChanges, ...] = ()
         self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
@@ -119,7 +122,7 @@ class CapturedTables:
 
         A topology whose transformations name other columns is refused.
         """
-        self._tell((), (), (), ())
+        self._tell((), (), (), (), ())
 
     def look(self, source: SourceDatabase, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
         """Query the database for tables that `prepare` would add or remove.
@@ -159,14 +162,25 @@ class CapturedTables:
         lost = lost_columns(
             spec, self._site, lambda: source.table_versions(source.tables(spec.capture_rules(self._site)))
         )
+        prefix = f"sites.{self._site} "
+        refused = tuple(
+            RefusedChanges(table=each.path.removeprefix(prefix), problem=each.problem, fix=each.fix)
+            for each in source.refused_changes(spec.name, spec.capture_rules(self._site), log_needs(spec, self._site))
+        )
         if told == self._told:
-            self._tell(uncaptured, strayed, lost, renames)
+            self._tell(uncaptured, strayed, lost, renames, refused)
         return (*uncaptured, *strayed)
 
     def _tell(
-        self, uncaptured: tuple[str, ...], strayed: tuple[str, ...], lost: tuple[str, ...], renames: tuple[str, ...]
+        self,
+        uncaptured: tuple[str, ...],
+        strayed: tuple[str, ...],
+        lost: tuple[str, ...],
+        renames: tuple[str, ...],
+        refused: tuple[RefusedChanges, ...],
     ) -> None:
         self.uncaptured, self.strayed, self.lost_columns, self.renames = uncaptured, strayed, lost, renames
+        self.refused = refused
         self._told += 1
 
     def _taken_up(self) -> set[str] | None:

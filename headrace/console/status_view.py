@@ -329,6 +329,8 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
             " write the table, too, it is not copied: give the column its name back, then headrace verify FILE TABLE,"
             " and the fix that it prints",
         )
+    for refused in site.refused_changes:
+        yield Note(component=site.name, problem=f"{refused.table}: {refused.problem}", fix=refused.fix)
 
 
 def _statements(site: SiteStatus) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from headrace.base.errors import COPY_THE_TABLE, WHERE_OTHERS_WRITE, DataError, UnfitTableError
 from headrace.databases.ports import DestinationTable
 from headrace.lcr.batch import OldImage, TableVersion
-from headrace.lcr.table_name import Named, quoted_name, remark
+from headrace.lcr.table_name import Named, whole_rows
 from headrace.rules.table_settings import TableSettings
 
 __all__ = ["are_errors", "missing_key", "unfit_error", "unfit_key", "with_settings"]
@@ -113,8 +113,9 @@ def missing_key(version: TableVersion, settings: TableSettings, at_source: Named
     if lacking:
         return f"key_columns: leave out {', '.join(lacking)}: the LCRs of {version.qualified_name} do not carry it"
     if names := _lacks_old_values(version, settings):
-        return f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL; " + remark(
+        why = (
             f"{'' if at_source else _NAME_THERE}the log lacks old values of the substitute key ({', '.join(names)});"
             f" if changes were logged without them: {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
         )
+        return f"at the source: {whole_rows(at_source or version, why)}"
     return ""

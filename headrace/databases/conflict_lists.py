@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from headrace.databases.ports import DestinationTable, Finding
 from headrace.lcr.batch import Command, OldImage, TableVersion
-from headrace.lcr.table_name import Named, quoted, quoted_name
+from headrace.lcr.table_name import Named, quoted, quoted_name, whole_rows
 from headrace.rules.conflict_handlers import BY_COLUMN, ConflictHandler, ConflictRules, TableConflicts
 
 __all__ = ["conflict_list_findings"]
@@ -79,7 +79,7 @@ def conflict_list_findings(
             path=path,
             problem=f"the source's log has no old values of the table outside its key, and {', '.join(needed)} needs"
             " them",
-            fix=f"at the source: ALTER TABLE {quoted_name(at_source or version)} REPLICA IDENTITY FULL;",
+            fix=f"at the source: {whole_rows(at_source or version)}",
         )
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "quoted",
     "quoted_name",
     "remark",
+    "whole_rows",
 ]
 
 # commands read such a part as it stands; with a hyphen first it would be an option
@@ -82,6 +83,20 @@ def remark(text: str) -> str:
         text: of any length; of names in it that have a line break, it shows `\n`.
     """
     return "-- " + text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def whole_rows(table: Named, why: str = "") -> str:
+    """The statement with which a source logs whole old rows of a table.
+
+    Args:
+        table: as the source calls it.
+        why: what stands behind it; empty: nothing.
+    """
+    of_partitions = "if it is partitioned: of each of its partitions, which do not get it from the table"
+    return (
+        f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL;"
+        f" {remark('; '.join(each for each in (of_partitions, why) if each))}"
+    )
 
 
 def document_remark(text: str) -> str:

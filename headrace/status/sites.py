@@ -6,7 +6,22 @@ from dataclasses import dataclass
 
 from headrace.status.redo import RedoLogStatus, ShippedRedo
 
-__all__ = ["SiteStatus"]
+__all__ = ["RefusedChanges", "SiteStatus"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedChanges:
+    """A captured table, or a partition of one, of which the source refuses users' UPDATE and DELETE.
+
+    Args:
+        table: as a finding names it.
+        problem: why.
+        fix: the statement that lets users change rows again.
+    """
+
+    table: str
+    problem: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +43,7 @@ class SiteStatus(RedoLogStatus):
         strayed_tables: tables that were renamed, and that no rule names now.
         strayed_renames: statements that give tables of destinations their names; of those that destinations do not get, none.
         lost_columns: columns that a transformation names, and that are not there any more.
+        refused_changes: tables, and partitions, that lost what identifies a changed row.
         held_up_by: transactions that the preparation waits for.
         server_pid: of the embedded server, 0: it does not run; None: it is not embedded.
         resumes_total: how often the database's log was read again from the last durable position.
@@ -49,6 +65,7 @@ class SiteStatus(RedoLogStatus):
     strayed_tables: tuple[str, ...] = ()
     strayed_renames: tuple[str, ...] = ()
     lost_columns: tuple[str, ...] = ()
+    refused_changes: tuple[RefusedChanges, ...] = ()
     held_up_by: tuple[str, ...] = ()
     server_pid: int | None = None
     resumes_total: int | None = None

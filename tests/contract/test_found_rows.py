@@ -14,7 +14,7 @@ import pytest
 from headrace.base.errors import WHERE_OTHERS_WRITE, DataError, UnfitTableError
 from headrace.databases.ports import DestinationSession
 from headrace.lcr.batch import OldImage
-from headrace.lcr.table_name import TableName
+from headrace.lcr.table_name import TableName, whole_rows
 from headrace.rules.table_settings import KeyColumns, TableSettings
 from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, commit
 from tests.support.writes import delete, insert, int4, update, version_of
@@ -197,15 +197,15 @@ def test_rows_whose_log_lacks_the_substitute_key_do_not_fit(harness, seen):
     )
     assert "leave out a" in session.missing_alter(lacking)
     assert (
-        f'ALTER TABLE "{s.owner}"."{s.name}" REPLICA IDENTITY FULL; -- under the name that it has there, if a rule'
-        " renames it: " in session.missing_alter(by_id)
+        f"{whole_rows(TableName.of(s))}; under the name that it has there, if a rule renames it: "
+        in session.missing_alter(by_id)
     )
     database = harness.destination(TableSettings(key_columns=BY_A))
     fixes = [
         each.fix for each in database.preflight_tables([by_id], at_source={TableName.of(s): TableName("x", "emp")})
     ]
     assert any(
-        fix.startswith('at the source: ALTER TABLE "x"."emp" REPLICA IDENTITY FULL; -- the log lacks old values')
+        fix.startswith(f"at the source: {whole_rows(TableName('x', 'emp'))}; the log lacks old values")
         and fix.endswith(WHERE_OTHERS_WRITE)
         for fix in fixes
     )

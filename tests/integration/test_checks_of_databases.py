@@ -1149,3 +1149,68 @@ def test_partitions_made_later_are_said_to_lack_a_replica_identity_that_the_tabl
     assert error.is_error
     checked.execute("a", error.fix.partition(" -- ")[0], "ALTER TABLE ev ADD PRIMARY KEY (id)")
     assert said() == []
+
+
+COLUMNS = "id int4range, valid int4range"
+KEY, TEMPORAL = "PRIMARY KEY (id, valid)", "PRIMARY KEY (id, valid WITHOUT OVERLAPS)"
+EXCLUDE = "EXCLUDE USING gist (id WITH =, valid WITH &&)"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "name"),
+    [
+        (KEY, TEMPORAL, "t_pkey"),
+        (KEY, f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
+        (f"{KEY}, {EXCLUDE} WHERE (NOT isempty(valid))", f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
+        (f"{KEY}, EXCLUDE USING gist (valid WITH &&)", f"{KEY}, {EXCLUDE}", ""),
+        (TEMPORAL, f"{KEY}, {EXCLUDE}", ""),
+        (TEMPORAL, TEMPORAL, ""),
+        (TEMPORAL, KEY, ""),
+        (KEY, f"{KEY}, EXCLUDE USING gist (id WITH =, valid WITH =)", ""),
+    ],
+)
+def test_constraints_in_which_rows_collide_at_the_destination_alone_are_said_and_both_ways_out_help(
+    checked: Checked, here: str, there: str, name: str
+) -> None:
+    checked.execute("a", f"CREATE TABLE t ({COLUMNS}, {here})")
+    checked.execute("b", f"CREATE TABLE t ({COLUMNS}, {there})")
+    if not name:
+        assert checked.about("t") == []
+        return
+    (finding,) = checked.about("t")
+    assert finding.problem.startswith(f"the constraint {name} (")
+    assert not finding.is_error
+    first, second = finding.fix.split(" -- or at the source, if no two rows collide in it: ")
+    checked.execute("a", second)
+    assert checked.about("t") == []
+    checked.execute("a", "DROP TABLE t", f"CREATE TABLE t ({COLUMNS}, {here})")
+    assert checked.about("t") == [finding]
+    checked.execute("b", first)
+    assert checked.about("t") == []
+
+
+def test_old_values_in_the_log_are_those_of_the_partitions_not_of_the_partitioned_table(checked: Checked) -> None:
+    """ALTER TABLE of a partitioned table gives its partitions no replica identity, and the log has what they have."""
+    for site in ("a", "b"):
+        checked.execute(
+            site,
+            "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz) PARTITION BY RANGE (id)",
+            "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
+        )
+    handlers = "conflict_handlers: [{table: public.t, method: maximum, columns: [v, at], resolution_column: at}]\n"
+    checked.file.write_text(FILE + handlers)
+
+    def lacking() -> list[Finding]:
+        return [f for f in checked.findings() if "has no old values" in f.problem]
+
+    assert len(lacking()) == 1
+    checked.execute("a", "ALTER TABLE t REPLICA IDENTITY FULL")
+    assert len(lacking()) == 1
+    checked.execute("a", "ALTER TABLE t_1 REPLICA IDENTITY FULL")
+    (finding,) = lacking()
+    assert finding.fix.endswith("if it is partitioned: of each of its partitions, which do not get it from the table")
+    checked.execute("a", finding.fix.removeprefix("at the source: ").replace('"t"', '"t_2"'))
+    assert lacking() == []
+    checked.execute("a", "ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    assert lacking() == []

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.base.errors import CapturedNoMore, DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import LogNeed
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN
@@ -161,12 +162,93 @@ def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found
         else:
             site.run(f"UPDATE {table} SET {column} = 1")
             site.run(f"DELETE FROM {table}")
+    assert found["virtual_"].fix.startswith("give it a primary key, and ALTER TABLE ")
     for finding in errors:
-        if "virtual_" not in finding.path:
+        if finding is not found["virtual_"]:
             site.run(finding.fix)
-    left = [f.path for f in site.source.preflight(ALL, streams=1) if f.is_error]
-    assert len(left) == 1
-    assert "virtual_" in left[0]
+    site.run("ALTER TABLE virtual_ ADD PRIMARY KEY (a)")
+    site.run(f"ALTER TABLE {found['virtual_'].fix.partition('ALTER TABLE ')[2].partition(';')[0]}")
+    assert [f.path for f in site.source.preflight(ALL, streams=1) if f.is_error] == []
+    for table in found:
+        site.run(f"UPDATE {table} SET a = 1")
+        site.run(f"DELETE FROM {table}")
+
+
+# What a user does, of a table or a partition with columns id (the primary key), k (unique, the identity) and v.
+LOSSES = {
+    "NOTHING": ("ALTER TABLE {0} REPLICA IDENTITY NOTHING",),
+    "index dropped": ("DROP INDEX {0}_k",),
+    "index and key dropped": ("DROP INDEX {0}_k", "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"),
+    "key dropped": ("ALTER TABLE {0} REPLICA IDENTITY DEFAULT", "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"),
+    "NOTHING, without a key": (
+        "ALTER TABLE {0} REPLICA IDENTITY NOTHING",
+        "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey",
+    ),
+    "virtual column beside FULL": (
+        "ALTER TABLE {0} REPLICA IDENTITY FULL",
+        "ALTER TABLE {1} ADD w int GENERATED ALWAYS AS (id + 1) VIRTUAL",
+    ),
+    "NOTHING, beside a virtual column": (
+        "ALTER TABLE {1} ADD w int GENERATED ALWAYS AS (id + 1) VIRTUAL",
+        "ALTER TABLE {0} REPLICA IDENTITY NOTHING",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["table", "partition"])
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+def test_a_lost_replica_identity_is_named_with_a_statement_that_lets_users_change_rows_again(
+    site: Site, loss: tuple[str, ...], kind: str
+) -> None:
+    site.run("CREATE TABLE fine (id int PRIMARY KEY)")
+    if kind == "table":
+        site.run("CREATE TABLE one (id int PRIMARY KEY, k int NOT NULL, v text)")
+        root, where = "one", "table public.one"
+    else:
+        site.run("CREATE TABLE t (id int, k int NOT NULL, v text) PARTITION BY RANGE (id)")
+        for name, bound in (("one", "FROM (0) TO (10)"), ("other", "FROM (10) TO (20)")):
+            site.run(f"CREATE TABLE {name} PARTITION OF t (PRIMARY KEY (id)) FOR VALUES {bound}")
+        root, where = "t", "table public.t partition public.one"
+    site.run("CREATE UNIQUE INDEX one_k ON one (k)")
+    site.run("ALTER TABLE one REPLICA IDENTITY USING INDEX one_k")
+    site.prepare()
+    site.run("INSERT INTO one VALUES (1, 1, 'a'), (2, 2, 'a')")
+    assert site.source.refused_changes("topo", ALL, ()) == ()
+    for statement in loss:
+        site.run(statement.format("one", root))
+    for change in ("UPDATE one SET v = 'b' WHERE id = 1", "DELETE FROM one WHERE id = 2"):
+        with pytest.raises((psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.InvalidColumnReference)):
+            site.run(change)
+    (finding,) = site.source.refused_changes("topo", ALL, ())
+    assert (finding.problem, finding.fix) in [(f.problem, f.fix) for f in site.source.preflight(ALL, streams=1)]
+    assert finding.path.endswith(where)
+    assert "your own UPDATE and DELETE on it fail while it is captured" in finding.problem
+    site.run(finding.fix)
+    for change in ("UPDATE one SET v = 'b' WHERE id = 1", "DELETE FROM one WHERE id = 2"):
+        site.run(change)
+    assert site.source.refused_changes("topo", ALL, ()) == ()
+    assert [f for f in site.source.preflight(ALL, streams=1) if f.is_error] == []
+
+
+def test_what_a_rule_needs_is_in_the_log_again_with_the_one_statement_that_is_printed(site: Site) -> None:
+    """An identity of the key alone would let users change rows, and stop the rule's client."""
+    site.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    site.run("ALTER TABLE t REPLICA IDENTITY FULL")
+    needs = (LogNeed(place="captures.c", rule=Rule(owner="public", name="t"), old=("v",)),)
+    site.prepare()
+    site.run("ALTER TABLE t REPLICA IDENTITY NOTHING")
+    fixes = {f.fix for f in site.source.preflight(ALL, streams=1, needs=needs) if f.is_error}
+    assert fixes == {'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'}
+    assert {f.fix for f in site.source.refused_changes("topo", ALL, needs)} == fixes
+    site.run(fixes.pop())
+    assert [f for f in site.source.preflight(ALL, streams=1, needs=needs) if f.is_error] == []
+
+
+def test_a_table_that_is_not_captured_is_none_whose_changes_are_refused(site: Site) -> None:
+    site.prepare()
+    site.run("CREATE TABLE bare (id int)")
+    site.run("UPDATE bare SET id = 1")
+    assert site.source.refused_changes("topo", ALL, ()) == ()
 
 
 @pytest.mark.parametrize("version", [18, 16, 15])

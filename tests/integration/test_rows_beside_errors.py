@@ -61,3 +61,31 @@ def test_row_in_the_way_of_an_index_over_an_expression_is_found(destination_data
         assert beside(b"7", b"c@x", b"1") == [], "the index has no row with id 1"
         assert beside(b"0", b"c@x", b"2") == [], "the index would not have this row"
         assert beside(b"7", None, None) == []
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        "PRIMARY KEY (id, valid WITHOUT OVERLAPS)",
+        "UNIQUE (id, valid WITHOUT OVERLAPS)",
+        "EXCLUDE USING gist (id WITH =, valid WITH &&)",
+        "EXCLUDE USING gist (id WITH =, (int4range(lower(valid), upper(valid))) WITH &&) WHERE (lower(valid) > 0)",
+    ],
+)
+def test_row_whose_values_differ_is_found_in_the_way_of_an_exclusion(
+    destination_database: str, constraint: str
+) -> None:
+    ranges = [Column(name=name, type_name="pg_catalog.int4range", type_number=3904) for name in ("id", "valid")]
+    with psycopg.connect(destination_database, autocommit=True) as user:
+        user.execute(f"CREATE TABLE t (id int4range, valid int4range, {constraint})")
+        user.execute("INSERT INTO t VALUES ('[1,2)', '[10,20)'), ('[1,2)', '[20,30)'), ('[2,3)', '[10,20)')")
+    with closing(PostgresRowReader(destination_database)) as reader:
+
+        def beside(*values: bytes) -> list[str | None]:
+            given = dict(zip(("id", "valid"), zip(ranges, values, strict=True), strict=True))
+            return sorted(str(row["valid"]) for row in reader.beside("public", "t", given))
+
+        assert beside(b"[1,2)", b"[12,14)") == ["[10,20)"]
+        assert beside(b"[1,2)", b"[15,25)") == ["[10,20)", "[20,30)"]
+        assert beside(b"[1,2)", b"[10,20)") == ["[10,20)"]
+        assert beside(b"[3,4)", b"[12,14)") == beside(b"[1,2)", b"[40,50)") == []

@@ -425,3 +425,30 @@ def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(mak
     source.run("ALTER TABLE t RENAME secret TO hidden")
     assert source.host.uncaptured(spec) == ()
     assert source.host.status().lost_columns == ("secret of public.t (c)",)
+
+
+def test_a_partition_whose_identity_is_lost_while_it_is_captured_is_shown_until_the_printed_statement_has_run(
+    make: Callable[..., Source],
+) -> None:
+    source = make()
+    source.run("CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY LIST (id)")
+    source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")
+    source.host.prepare(source.spec)
+    source.run("INSERT INTO p VALUES (1, 1)")
+    source.run("ALTER TABLE p_1 REPLICA IDENTITY NOTHING")
+    with pytest.raises(psycopg.Error, match="does not have a replica identity"):
+        source.run("UPDATE p SET v = 2")
+    status = source.wait("it is shown", lambda status: status.refused_changes)
+    (shown,) = status.refused_changes
+    assert (shown.table, shown.problem) == (
+        "table public.p partition public.p_1",
+        "its replica identity is NOTHING: your own UPDATE and DELETE on it fail while it is captured",
+    )
+    assert source.host.uncaptured(source.spec) == ()
+    assert source.host.status().refused_changes == status.refused_changes, "it stays"
+    source.run(shown.fix)
+    source.run("UPDATE p SET v = 2")
+    source.wait("it is shown no more", lambda status: not status.refused_changes)
+    source.wait_written()
+    rows = [batch for batch in source.mined() if batch.row_count]
+    assert sum(batch.row_count for batch in rows) == 2

@@ -415,3 +415,58 @@ def test_a_table_that_was_never_copied_is_copied_by_what_explain_prints(sites: S
     typed(start)
     same(system, "ways.t", "ways.u")
     nothing_is_said(system.file)
+
+
+ALL_WRITE = "replicate: [{{tables: [ways.*], between: [{}]}}]"
+
+
+def copies(system: Sites) -> dict[str, str]:
+    """How far each apply process has got with ways.t."""
+    return {
+        name: next((table["state"] for table in system.status(f"apply:{name}")["instantiation"]), "")
+        for name in ("apply_from_a_at_b", "apply_from_b_at_c", "apply_from_a_at_c")
+    }
+
+
+def test_a_source_that_left_before_another_site_had_its_rows_is_followed_by_what_is_printed_for_it(sites: Sites):
+    """It is lost. Its rows came to b, and not to c, where the copy failed: c had begun with b when b was empty."""
+    names = ("a", "b", "c")
+    made(sites.by(ALL_WRITE.format("b, c"), sites=names), names=names)  # c's server runs
+    system = sites.by(ALL_WRITE.format("b, c"), sites=names)
+    system.up()
+    system.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
+    system.execute("c", "ALTER TABLE ways.t ADD CONSTRAINT narrow CHECK (v <> 'before')")
+    system = sites.by(ALL_WRITE.format("a, b, c"), sites=names)
+    file, address = shlex.quote(str(system.file)), ("--address", system.deployment.address)
+    run("up", str(system.file), *address)  # ends when it has said that a copy failed
+    system.last[:] = [system.deployment]
+    wanted = {"apply_from_a_at_b": "DONE", "apply_from_b_at_c": "DONE", "apply_from_a_at_c": "FAILED"}
+    wait_until("b has the rows, and c has not", lambda: copies(system) == wanted)
+    system.execute("b", "INSERT INTO ways.t VALUES (201, 'at b')")
+    system.execute("c", "INSERT INTO ways.t VALUES (202, 'at c')")
+
+    system = sites.by(ALL_WRITE.format("b, c"), sites=("b", "c"))
+    _, out, err = run("check", str(system.file))
+    printed = " ".join((out + err).split())
+    assert "sites.c table ways.t: apply process apply_from_a_at_c leaves before" in printed, printed
+    printed = printed[printed.index("If a is lost") :]
+    verify, down, up = commands_in(printed)[:3]
+    assert (verify, up) == (f"headrace verify {file}", f"headrace up {file}")
+    assert (
+        f"and `{verify}` names the table, wait until what was written at c has arrived at b, `{down}`, empty the table at"
+        f" c, and `{up}`: it is copied from b" in printed
+    )
+    typed(f"headrace up {file}", *address)
+    system.last[:] = [system.deployment]
+    system.execute("c", "ALTER TABLE ways.t DROP CONSTRAINT narrow; INSERT INTO ways.t VALUES (203, 'at c alone')")
+    out, err = typed(verify, code=FINDING)
+    assert "ways.t" in out + err
+    typed(f"headrace wait {file} --caught-up")
+    typed(down)
+    system.execute("c", "TRUNCATE ways.t")
+    typed(up, *address)
+    system.execute("b", "INSERT INTO ways.t VALUES (301, 'after at b')")
+    system.execute("c", "INSERT INTO ways.t VALUES (302, 'after at c')")
+    same(system, "ways.t", sites=("b", "c"))
+    assert system.execute("c", "SELECT count(*) FROM ways.t") == [(105,)]
+    nothing_is_said(system.file)

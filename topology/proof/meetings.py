@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import Finding
-from headrace.lcr.table_name import TableName, quoted_name
+from headrace.lcr.table_name import TableName, whole_rows
 from headrace.rules.conflict_handlers import KINDS
 from topology.proof.reach import Proof
 from topology.routing.ways import ArrivingTable, ways_to, writes_alone
@@ -108,8 +108,7 @@ def unseen_conflicts(
             " of it outside its key: an UPDATE or DELETE of"
             " a row that another one changed at the same time is no conflict that could be seen, and the sites differ"
             " from then on",
-            fix=f"at {apply.source}: ALTER TABLE {quoted_name(table.source)} REPLICA IDENTITY FULL; or see that each"
-            " row is written at one site only",
+            fix=f"at {apply.source}: {whole_rows(table.source, 'or see that each row is written at one site only')}",
         )
 
 

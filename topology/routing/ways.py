@@ -139,6 +139,17 @@ def _shaped(table: TableShape, transformation: Transformation, before: TableName
     types = tuple(
         replace(each, column=name) for each in table.types if (name := transformation.after(each.column)) is not None
     )
+    exclusions = tuple(
+        replace(
+            each,
+            terms=tuple(
+                replace(term, column=(transformation.after(term.column) or "") if term.column else "")
+                for term in each.terms
+            ),
+        )
+        for each in table.exclusions
+        if not each.columns or renamed(each.columns)
+    )
     return replace(
         table,
         partitions=partitions,
@@ -147,6 +158,7 @@ def _shaped(table: TableShape, transformation: Transformation, before: TableName
         types=types,
         keys=tuple(found for key in table.keys if (found := renamed(key))),
         identity=renamed(table.identity),
+        exclusions=exclusions,
     )
 
 

@@ -524,6 +524,10 @@ class MemorySource:
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
 
+    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+        """See `SourceDatabase.refused_changes`: every change of a row is taken."""
+        return ()
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}

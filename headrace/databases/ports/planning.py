@@ -13,6 +13,8 @@ __all__ = [
     "ComputedColumn",
     "DomainColumn",
     "EnumLabels",
+    "Exclusion",
+    "ExclusionTerm",
     "Finding",
     "LogNeed",
     "LoggedTable",
@@ -334,6 +336,47 @@ class NamedType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusionTerm:
+    """What a constraint compares of two rows.
+
+    Args:
+        column: empty: it compares an expression.
+        expression: empty: it compares a column.
+        operator: qualified.
+        is_equality: it is `=`.
+    """
+
+    column: str
+    expression: str
+    operator: str
+    is_equality: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """A constraint in which rows collide whose values differ: EXCLUDE, or a temporal key (WITHOUT OVERLAPS).
+
+    Args:
+        name: of it.
+        kind: `x`, or of a temporal key `p` (primary) or `u` (unique).
+        definition: as ALTER TABLE ... ADD CONSTRAINT takes it.
+        terms: rows collide where all of them are true.
+        condition: of the rows that it compares; empty: all.
+    """
+
+    name: str
+    kind: str
+    definition: str
+    terms: tuple[ExclusionTerm, ...]
+    condition: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that it compares as they are."""
+        return tuple(term.column for term in self.terms if term.column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
     """What two databases may have differently though a table's columns fit.
 
@@ -347,6 +390,7 @@ class TableShape:
         computed: columns that it computes; only from `domain_shapes`.
         types: of its columns, those that are not built in; only from `domain_shapes`.
         keys: columns of each unique key.
+        exclusions: its exclusion constraints and temporal keys.
         identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or
             nothing.
         encoding: of text in its database, as that calls it; empty: not read.
@@ -362,4 +406,5 @@ class TableShape:
     types: tuple[NamedType, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
     identity: tuple[str, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
     encoding: str = ""

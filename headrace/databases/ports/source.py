@@ -272,6 +272,18 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+        """Captured tables, and partitions of them, of which the database refuses the user's own changes.
+
+        They have lost what identifies a changed row in the log.
+
+        Args:
+            topology: its name, as `prepare` had it.
+            rules: as for `preflight`; the rule sets now.
+            needs: as for `preflight`.
+        """
+        ...
+
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """Every table whose changes are in the log, by owner and name.
 

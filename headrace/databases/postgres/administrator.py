@@ -12,6 +12,7 @@ import psycopg
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.ports import Finding
 from headrace.databases.postgres.connection import connect, database_identity, quote, translated
+from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.role_makers import may_grant_itself_roles
 
 __all__ = ["Administrator", "Roles", "owned_schema_findings"]
@@ -103,8 +104,10 @@ class Administrator:
             running: from `running_role`.
         """
         path, (role, identity) = f"sites.{self._site}", running
+        pooled = tuple(pooler_findings(connection, self._admin_dsn, f"{path} admin_dsn"))
         if database_identity(connection) != identity:
             return None, (
+                *pooled,
                 Finding(
                     path=path,
                     problem="admin_dsn leads to another database than dsn",
@@ -117,6 +120,7 @@ class Administrator:
         makes_roles = makes_roles and may_grant_itself_roles(connection)
         if admin == role:
             return None, (
+                *pooled,
                 Finding(
                     path=path,
                     problem=f"admin_dsn and dsn have one role, {quote(role)}",
@@ -131,7 +135,7 @@ class Administrator:
             may_create=may_create,
         )
         if roles.is_apart:
-            return roles, ()
+            return roles, pooled
         kind, fix = (
             ("is a superuser", f"ALTER ROLE {quote(role)} NOSUPERUSER;")
             if is_superuser
@@ -140,6 +144,7 @@ class Administrator:
             else (f"can act as {quote(admin)}", f"REVOKE {quote(admin)} FROM {quote(role)};")
         )
         return roles, (
+            *pooled,
             Finding(
                 path=path,
                 is_error=False,

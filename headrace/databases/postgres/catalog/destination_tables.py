@@ -309,9 +309,12 @@ JOIN pg_catalog.pg_type t ON t.oid = f.proargtypes[0] JOIN pg_catalog.pg_namespa
 JOIN pg_catalog.pg_attribute a ON a.attrelid = %(oid)s AND a.attname = c.name AND a.atttypid = f.prorettype
 """
 
-# Unique and exclusion indexes: of the table itself, and those a partition has alone.
+# Unique and exclusion indexes: of the table itself, and those a partition has alone. A temporal key (WITHOUT OVERLAPS) is
+# both. Its index is GiST, where an operator class numbers `=` as it likes, and has it: the server refuses the key
+# otherwise.
 _INDEXES = """
 SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
+       i.indisunique AND i.indisexclusion AS is_temporal,
        i.indpred IS NOT NULL AS is_partial, i.indimmediate, i.indnullsnotdistinct, i.indisvalid AS is_valid, x.relname AS name,
        (i.indkey::int2[])[0:i.indnkeyatts - 1] AS columns,
        equality.operators, equality.operator_numbers,
@@ -326,9 +329,9 @@ CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(format('OPERATOR(%%I.%%s)', on_.nspname, o.oprname) ORDER BY k.place), '{}'), coalesce(array_agg(o.oid ORDER BY k.place), '{}')
     FROM unnest((i.indclass::oid[])[0:i.indnkeyatts - 1]) WITH ORDINALITY k(opclass, place)
     JOIN pg_catalog.pg_opclass oc ON oc.oid = k.opclass
-    JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+    JOIN pg_catalog.pg_amop ao ON ao.amopfamily = oc.opcfamily
      AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
-    JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr
+    JOIN pg_catalog.pg_operator o ON o.oid = ao.amopopr AND CASE WHEN i.indisexclusion THEN o.oprname = '=' ELSE ao.amopstrategy = 3 END
     JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
 ) equality(operators, operator_numbers)
 WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
@@ -881,8 +884,12 @@ def _unique_keys(
             # same. (A rebuilt one stands beside the one that it replaces.)
             hidden = hidden or tuple(numbers) not in complete
             continue
+        if index["excludes"]:
+            # Rows collide in it whose values differ. No two rows are equal in a temporal key, of which the server
+            # refuses empty ranges: it finds a row as another key does.
+            hidden = True
         if (
-            index["excludes"]
+            (index["excludes"] and not _is_equality(index))
             or index["is_partial"]
             or index["of_partition"]
             or index["indnullsnotdistinct"]
@@ -906,6 +913,11 @@ def _unique_keys(
         )
         unique.setdefault(columns, _Index(columns=columns, operators=tuple(index["operators"])))
     return list(unique.values()), hidden
+
+
+def _is_equality(index: dict[str, Any]) -> bool:
+    """Whether rows that an exclusion index has are never equal in its columns, and it finds them by `=`."""
+    return index["is_temporal"] and len(index["operators"]) == len(index["columns"])
 
 
 def _looked_up(

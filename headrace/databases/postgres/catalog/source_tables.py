@@ -13,6 +13,7 @@ import psycopg
 
 from headrace.databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTable, SourceTable
 from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
+from headrace.lcr.batch import OldImage
 from headrace.lcr.scn import ObjectNumber
 from headrace.rules.rule import RuleSet
 
@@ -22,6 +23,7 @@ __all__ = [
     "UnloggedTable",
     "captured_tables",
     "logged_generated",
+    "old_images",
     "publication_tables",
     "published_objects",
     "published_relations",
@@ -69,6 +71,7 @@ class Leaf:
         owner, name: its own.
         identity: `relreplident`: d, n, f or i.
         has_identity: UPDATE and DELETE can be published.
+        has_primary_key: it would be an identity, if no other one were set.
         is_unlogged: its changes are not in the log.
         generated_virtual: names of virtual generated columns.
         unlogged_identity: generated columns in the key of its identity whose values are not in the log.
@@ -79,6 +82,7 @@ class Leaf:
     name: str
     identity: str
     has_identity: bool
+    has_primary_key: bool
     is_unlogged: bool
     generated_virtual: tuple[str, ...]
     unlogged_identity: tuple[str, ...] = ()
@@ -210,20 +214,23 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
                    WHEN 'i' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid)
                    ELSE false
                END,
+               EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND NOT EXISTS (
+                   SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+                     AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s))),
                c.relpersistence = 'u',
                ARRAY(SELECT a.attname::text FROM pg_attribute a
                      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {virtual} ORDER BY a.attnum),
                ARRAY(SELECT a.attname::text FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
                      WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%s) ORDER BY a.attnum)
-        FROM unnest(%s::oid[]) AS root (number)
+                       AND a.attgenerated <> '' AND a.attgenerated::text <> ALL (%(logged)s) ORDER BY a.attnum)
+        FROM unnest(%(roots)s::oid[]) AS root (number)
         CROSS JOIN LATERAL {members_below("root.number")} AS member
         JOIN pg_class c ON c.oid = member.number AND c.relkind = 'r'
         JOIN pg_namespace n ON n.oid = c.relnamespace
         GROUP BY root.number, c.oid, n.nspname
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
         """,
-        (list(logged_generated(connection.info.server_version)), roots),
+        {"logged": list(logged_generated(connection.info.server_version)), "roots": roots},
     ).fetchall()
     leaves: dict[int, list[Leaf]] = {}
     for row in rows:
@@ -233,12 +240,38 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
             name=row[3],
             identity=row[4],
             has_identity=row[5],
-            is_unlogged=row[6],
-            generated_virtual=tuple(row[7]),
-            unlogged_identity=tuple(row[8]),
+            has_primary_key=row[6],
+            is_unlogged=row[7],
+            generated_virtual=tuple(row[8]),
+            unlogged_identity=tuple(row[9]),
         )
         leaves.setdefault(int(row[0]), []).append(leaf)
     return leaves
+
+
+def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dict[int, OldImage]:
+    """What the log has of old rows of each partitioned table, by its number: the least of what its partitions have.
+
+    A partition does not get its replica identity from the table, nor does one that is made later.
+
+    Args:
+        connection: to the source.
+        roots: numbers of tables.
+    """
+    rows = connection.execute(
+        f"""
+        SELECT c.oid::int8, array_agg(DISTINCT leaf.relreplident::text) FILTER (WHERE leaf.oid IS NOT NULL)
+        FROM pg_class c LEFT JOIN LATERAL {members_below("c.oid")} AS member ON true
+        LEFT JOIN pg_class leaf ON leaf.oid = member.number AND leaf.relkind = 'r'
+        WHERE c.oid = ANY (%s::oid[]) AND c.relkind = 'p' GROUP BY c.oid
+        """,
+        (list(roots),),
+    )
+    return {
+        int(number): OldImage.NONE if "n" in there else OldImage.FULL if there == ["f"] else OldImage.KEY
+        for number, identities in rows
+        for there in [identities or []]
+    }
 
 
 def logged_generated(version: int) -> tuple[str, ...]:

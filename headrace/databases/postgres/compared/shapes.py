@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from headrace.databases.ports import DomainColumn, Finding, ShapedPartition, TableShape
+from headrace.databases.ports import DomainColumn, Exclusion, ExclusionTerm, Finding, ShapedPartition, TableShape
 from headrace.databases.postgres.catalog.destination_tables import wider_types
 from headrace.databases.postgres.catalog.partitions import partition_rows
 from headrace.databases.postgres.compared.enum_labels import enum_labels, label_findings
@@ -87,6 +87,20 @@ WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS N
 ORDER BY i.indisprimary DESC, x.relname COLLATE "C"
 """
 
+# EXCLUDE, and temporal keys: all whose index knows operators other than `=`.
+_EXCLUSIONS = """
+SELECT k.conname::text AS name, k.contype::text AS kind, pg_catalog.pg_get_constraintdef(k.oid) AS definition,
+       coalesce(pg_catalog.pg_get_expr(i.indpred, i.indrelid), '') AS condition,
+       (SELECT jsonb_agg(jsonb_build_object('column', coalesce(a.attname::text, ''), 'operator', format('%%I.%%s', n.nspname, o.oprname),
+                                            'expression', CASE WHEN a.attnum IS NULL THEN pg_catalog.pg_get_indexdef(i.indexrelid, e.place::int4, true) ELSE '' END,
+                                            'is_equality', o.oprname = '=') ORDER BY e.place)
+        FROM unnest(k.conexclop) WITH ORDINALITY e (operator, place) JOIN pg_catalog.pg_operator o ON o.oid = e.operator
+        JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+        LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = i.indkey[e.place - 1] AND a.attnum > 0) AS terms
+FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_index i ON i.indexrelid = k.conindid
+WHERE k.conrelid = %s::oid AND k.conexclop IS NOT NULL ORDER BY 1
+"""
+
 _TAKES_ALL = frozenset({"UTF8", "SQL_ASCII"})  # each character of any encoding, or each byte
 
 
@@ -107,6 +121,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
             return None
         partitions = cursor.execute(_PARTITIONS, (found["oid"],)).fetchall()
         keys = cursor.execute(_KEYS, (found["oid"],)).fetchall()
+        exclusions = cursor.execute(_EXCLUSIONS, (found["oid"],)).fetchall()
     rows = partition_rows(connection, [partition["oid"] for partition in partitions])
     return TableShape(
         owner=table.owner,
@@ -127,6 +142,10 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
         enums=enum_labels(connection, table),
         keys=tuple(tuple(key["columns"]) for key in keys),
         identity=next((tuple(key["columns"]) for key in keys if key["is_identity"]), ()),
+        exclusions=tuple(
+            Exclusion(**{**each, "terms": tuple(ExclusionTerm(**term) for term in each["terms"])})
+            for each in exclusions
+        ),
     )
 
 
@@ -195,6 +214,7 @@ def shape_findings(
     yield from _missing_partitions(path, wanted, here, taken)
     yield from label_findings(path, wanted.enums, here.enums, earlier_labels or {})
     yield from _other_keys(path, wanted, here, columns)
+    yield from _other_exclusions(path, wanted, here, columns)
 
 
 def encoding_findings(path: str, wanted: Sequence[TableShape], here: Sequence[TableShape]) -> Iterator[Finding]:
@@ -425,7 +445,10 @@ def _made_anew(here: TableShape, column: DomainColumn) -> str:
 def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
     """Keys that the source does not have, and the source's identity where nothing here finds a row by it."""
     table = qualified(here.owner, here.name)
+    temporal = {each.columns for each in here.exclusions if each.kind != "x"}  # see `_other_exclusions`
     for key in here.keys:
+        if key in temporal:
+            continue
         if columns.issuperset(key) and not any(set(other) <= set(key) for other in wanted.keys):
             names = ", ".join(map(quote, key))
             yield Finding(
@@ -446,3 +469,32 @@ def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozen
             fix=f"CREATE UNIQUE INDEX ON {table} ({names}); -- or, where that key cannot be, an index that is not"
             " unique",
         )
+
+
+def _other_exclusions(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
+    """Constraints in which rows collide here, and not at the source."""
+    table = qualified(here.owner, here.name)
+    for each in here.exclusions:
+        if not columns.issuperset(each.columns) or any(_is_as_strict(other, each) for other in wanted.exclusions):
+            continue
+        equal = {term.column for term in each.terms if term.is_equality}
+        if any(set(key) <= equal for key in wanted.keys):
+            continue  # no two rows of the source are equal in it
+        names = [quote(name) for name in each.columns]
+        key = {"p": f", ADD PRIMARY KEY ({', '.join(names)})", "u": f", ADD UNIQUE ({', '.join(names)})"}
+        # The source may be of a version without temporal keys, have another primary key, or a constraint of the name.
+        terms = ", ".join(f"{name} WITH {'&&' if name is names[-1] else '='}" for name in names)
+        at_source = each.definition if each.kind == "x" else f"EXCLUDE USING gist ({terms})"
+        yield Finding(
+            path=path,
+            is_error=False,
+            problem=f"the constraint {each.name} ({each.definition}) is none at the source: rows that collide in it are"
+            " refused here",
+            fix=f"ALTER TABLE {table} DROP CONSTRAINT {quote(each.name)}{key.get(each.kind, '')}; "
+            + remark(f"or at the source, if no two rows collide in it: ALTER TABLE {table} ADD {at_source};"),
+        )
+
+
+def _is_as_strict(source: Exclusion, here: Exclusion) -> bool:
+    """Whether rows that collide in one constraint collide in the other one, too."""
+    return set(source.terms) <= set(here.terms) and source.condition in {"", here.condition}

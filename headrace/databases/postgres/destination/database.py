@@ -108,6 +108,7 @@ from headrace.databases.postgres.destination.records.table_records import (
 from headrace.databases.postgres.destination.row_times.row_triggers import check_triggers, make_triggers, times_findings
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.event_triggers import own_ddl
+from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import Scn
@@ -168,15 +169,18 @@ class PostgresDestination:
     def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
         """See `DestinationDatabase.preflight`."""
         with self._use("checking the destination") as connection:
-            return preflight(
-                connection,
-                topology,
-                site=self._site,
-                sessions=sessions,
-                applies=applies,
-                copies=copies,
-                allow_any_version=self._allow_any_version,
-                has_admin=self._has_admin,
+            return (
+                *preflight(
+                    connection,
+                    topology,
+                    site=self._site,
+                    sessions=sessions,
+                    applies=applies,
+                    copies=copies,
+                    allow_any_version=self._allow_any_version,
+                    has_admin=self._has_admin,
+                ),
+                *pooler_findings(connection, self._dsn, f"sites.{self._site}"),
             )
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:

@@ -38,10 +38,18 @@ _COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.
         SELECT below.oid FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd'), -1), a.attnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
-# A partial index has the condition that both rows must meet.
+# A partial index has the condition that both rows must meet. Rows meet in an exclusion constraint or a temporal key by the
+# operators that these name.
 _EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n),
+        ARRAY(SELECT CASE WHEN o.name IS NULL THEN '=' ELSE format('OPERATOR(%%I.%%s)', o.name, o.operator) END
+              FROM pg_catalog.generate_series(1, i.indnkeyatts) n
+              LEFT JOIN (SELECT x.place, on_.nspname AS name, o.oprname AS operator FROM pg_catalog.pg_constraint k
+                         CROSS JOIN unnest(k.conexclop) WITH ORDINALITY x (oid, place)
+                         JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace on_ ON on_.oid = o.oprnamespace
+                         WHERE k.conindid = i.indexrelid AND k.conrelid = i.indrelid) o ON o.place = n ORDER BY n),
         pg_catalog.pg_get_expr(i.indpred, i.indrelid)
-    FROM pg_catalog.pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL)
+    FROM pg_catalog.pg_index i WHERE i.indrelid = %s AND i.indisvalid
+      AND (i.indisunique AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) OR i.indisexclusion)
     ORDER BY i.indexrelid"""
 _SHORTENED = 60  # characters of a value in a message
 _ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
@@ -94,7 +102,7 @@ class PostgresRowReader:
     def _meeting_expressions(
         self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]
     ) -> Iterator[dict[str, str | None]]:
-        """The rows of a table that meet these values in a unique index over expressions, as lower(mail).
+        """The rows of a table that meet these values in a unique index over expressions, as lower(mail), or by operators.
 
         None, if the values lack a column of the table.
         """
@@ -103,8 +111,11 @@ class PostgresRowReader:
         if len(given) < len(shown):
             return  # which of them the expressions need is not known
         inner = ", ".join(f"${number} AS {quote(column)}" for number, column in enumerate(given, 1))
-        for expressions, predicate in self._session().execute(_EXPRESSIONS, (found.oid,)).fetchall():
-            condition = " AND ".join(f"({each}) = (SELECT {each} FROM (SELECT {inner}) v)" for each in expressions)
+        for expressions, operators, predicate in self._session().execute(_EXPRESSIONS, (found.oid,)).fetchall():
+            condition = " AND ".join(
+                f"({each}) {operator} (SELECT {each} FROM (SELECT {inner}) v)"
+                for each, operator in zip(expressions, operators, strict=True)
+            )
             condition += f" AND ({predicate}) AND (SELECT {predicate} FROM (SELECT {inner}) v)" if predicate else ""
             query = f"SELECT {', '.join(map(quote, shown))} FROM {found.relation} WHERE {condition} LIMIT {_ROWS_MAX}"
             result = self._execute(

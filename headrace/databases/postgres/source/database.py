@@ -36,6 +36,7 @@ from headrace.databases.postgres.catalog.partitions import members_below, partit
 from headrace.databases.postgres.catalog.source_tables import (
     captured_tables,
     logged_generated,
+    old_images,
     publication_tables,
     published_objects,
     published_relations,
@@ -48,7 +49,9 @@ from headrace.databases.postgres.compared.shapes import table_shapes
 from headrace.databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.event_triggers import own_ddl
+from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
+from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
 from headrace.databases.postgres.source.log_stream.slot import (
     MAKES_SLOT,
@@ -72,12 +75,11 @@ from headrace.databases.postgres.source.supplemental_logging import logged_table
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
-from headrace.lcr.table_name import literal
+from headrace.lcr.table_name import TableName, literal
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ComputedColumn, RowMark, TableShape
     from headrace.databases.postgres.source.log_stream.replication_stream import PostgresLogStream
-    from headrace.lcr.table_name import TableName
 
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
@@ -192,10 +194,13 @@ class PostgresSource:
                 for catalog in catalogs
                 if catalog is not None
             ]
-            older = older_values(self._session(), [int(version.object_number) for version in found])
+            numbers = [int(version.object_number) for version in found]
+            older = older_values(self._session(), numbers)
+            images = old_images(self._session(), numbers)
         return tuple(
             replace(
                 version,
+                old_image=images.get(int(version.object_number), version.old_image),
                 columns=tuple(
                     replace(each, older_value=older.get((int(version.object_number), each.name)))
                     for each in version.columns
@@ -230,6 +235,9 @@ class PostgresSource:
         topology: str = "",
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
+        with translated("asking what is logged"):
+            selected = select_tables(self._session(), rules) if needs else ()
+            logged = logged_tables(self._session(), selected, needs) if needs else ()
         with translated("checking the source"):
             found = preflight_source(
                 self._session(),
@@ -239,14 +247,14 @@ class PostgresSource:
                 allow_any_version=self._allow_any_version,
                 may_be_copied=may_be_copied,
                 has_admin=self._has_admin,
+                whole=_needed_whole(logged),
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
+            found += tuple(pooler_findings(self._session(), self._dsn, f"sites.{self._site}"))
             if topology and not self._has_admin:
                 found += tuple(owner_findings(self._session(), self._name(topology), f"sites.{self._site}"))
         if not needs:
             return found
         with translated("asking what is logged"):
-            selected = select_tables(self._session(), rules)
-            logged = logged_tables(self._session(), selected, needs)
             tables = source_tables(self._session(), selected)
         versions = self.table_versions(tables)
         with translated("checking conditions"):
@@ -290,6 +298,17 @@ class PostgresSource:
             connection = self._session()
             there = publication_tables(connection, self._name(topology))
             return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+
+    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+        """See `SourceDatabase.refused_changes`."""
+        with translated("reading the catalog"):
+            connection = self._session()
+            there = publication_tables(connection, self._name(topology))
+            tables = [table for table in select_tables(connection, rules) if table.number in there]
+            whole = _needed_whole(logged_tables(connection, tables, needs) if needs else ())
+            return tuple(
+                finding for table in tables for finding in identity_findings(table, f"sites.{self._site}", whole)
+            )
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: what the publication names."""
@@ -630,3 +649,8 @@ class PostgresSource:
             row = self._session().execute(query, parameters or None).fetchone()
             assert row is not None
             return row[0]
+
+
+def _needed_whole(logged: Sequence[LoggedTable]) -> frozenset[TableName]:
+    """Tables and partitions of which a rule needs more of a row than its key."""
+    return frozenset(TableName.of(each) for each in logged if each.lacking or each.uncertain)

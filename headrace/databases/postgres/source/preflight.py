@@ -7,7 +7,7 @@ statements would start to fail; a warning is something the operator should know.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -32,12 +32,13 @@ from headrace.databases.postgres.event_triggers import (
 )
 from headrace.databases.postgres.role_makers import role_maker_findings
 from headrace.databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
+from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.left_out import Relation, large_object_findings, left_out_findings, not_captured
 from headrace.databases.postgres.versions import version_findings
 from headrace.lcr.table_name import TableName, argument, remark
 from headrace.rules.rule import Rule, RuleSet
 
-__all__ = ["identity_breaks", "preflight_source"]
+__all__ = ["preflight_source"]
 
 _PLAIN_NAME = re.compile(r'[^\s."*?]+')  # what a topology file writes without quotes
 
@@ -75,21 +76,6 @@ class _Server:
     pending: tuple[str, ...]  # settings that a restart will change
 
 
-def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
-    """The user's statements that would start to fail once the table is published."""
-    lines = []
-    for leaf in table.leaves:
-        name = qualified(leaf.owner, leaf.name)
-        if not leaf.has_identity:
-            lines.append(f"UPDATE and DELETE on {name}: it has no replica identity")
-        elif leaf.identity == "f" and leaf.generated_virtual:
-            columns = ", ".join(leaf.generated_virtual)
-            lines.append(
-                f"UPDATE and DELETE on {name}: REPLICA IDENTITY FULL with virtual generated columns ({columns})"
-            )
-    return tuple(lines)
-
-
 def preflight_source(
     connection: psycopg.Connection[Any],
     rules: Sequence[object],
@@ -99,6 +85,7 @@ def preflight_source(
     allow_any_version: bool,
     may_be_copied: Callable[[TableName], bool],
     has_admin: bool = False,
+    whole: Collection[TableName] = (),
 ) -> tuple[Finding, ...]:
     """Check everything; see the module.
 
@@ -110,6 +97,7 @@ def preflight_source(
         allow_any_version: do not refuse versions that were never tried.
         may_be_copied: see `SourceDatabase.preflight`.
         has_admin: another role makes the publication, and has to own the tables for it (`source.admin`).
+        whole: see `identity_findings`.
     """
     server = _server(connection)
     path = f"sites.{site}" if site else f"database {server.database}"
@@ -126,7 +114,7 @@ def preflight_source(
         *large_object_findings(connection, tables, path),
     ]
     for table in tables:
-        findings += _table_findings(table, server, path, has_admin=has_admin)
+        findings += _table_findings(table, server, path, has_admin=has_admin, whole=whole)
         if table.is_partitioned:
             findings += rows_of_others(
                 f"{path} table {table.owner}.{table.name}", stored_tables(connection, table.number)
@@ -358,7 +346,9 @@ def _near(name: str, known: Sequence[str]) -> str:
     return found if _PLAIN_NAME.fullmatch(found) else f"""'"{found}"' (in YAML, with both quotes)"""
 
 
-def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admin: bool) -> Iterator[Finding]:
+def _table_findings(
+    table: CatalogTable, server: _Server, path: str, *, has_admin: bool, whole: Collection[TableName]
+) -> Iterator[Finding]:
     where = f"{path} table {table.owner}.{table.name}"
     name, role = qualified(table.owner, table.name), quote(server.role)
     if not (table.is_owned or has_admin):
@@ -400,35 +390,7 @@ def _table_findings(table: CatalogTable, server: _Server, path: str, *, has_admi
                 problem="is unlogged: its changes are in no log",
                 fix=f"ALTER TABLE {leaf_name} SET LOGGED; -- what changes until then comes with a copy alone",
             )
-        if not leaf.has_identity:
-            yield Finding(
-                path=leaf_where,
-                problem=f"{_why_no_identity(leaf.identity)}: your own UPDATE and DELETE on it would start to fail",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL; -- or give it a primary key",
-            )
-        elif leaf.identity == "f" and leaf.generated_virtual:
-            columns = ", ".join(leaf.generated_virtual)
-            yield Finding(
-                path=leaf_where,
-                problem=f"has REPLICA IDENTITY FULL and virtual generated columns ({columns}): your own UPDATE and"
-                " DELETE on it would start to fail",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY DEFAULT; -- with a primary key; or make the columns"
-                " STORED",
-            )
-        elif leaf.unlogged_identity:
-            yield Finding(
-                path=leaf_where,
-                problem=f"its replica identity has generated columns ({', '.join(leaf.unlogged_identity)}), whose"
-                " values are not in the log before version 18: changes would not tell which row they are of",
-                fix=f"ALTER TABLE {leaf_name} REPLICA IDENTITY FULL;",
-            )
-
-
-def _why_no_identity(identity: str) -> str:
-    return {
-        "n": "its replica identity is NOTHING",
-        "i": "the index of its replica identity is gone",
-    }.get(identity, "it has neither a primary key (not deferrable) nor another replica identity")
+    yield from identity_findings(table, path, whole)
 
 
 def _deferrable_findings(

@@ -14,7 +14,7 @@ from headrace.base.errors import INSTANTIATE_AGAIN, CapturedNoMore, DatabaseErro
 from headrace.databases.ports import Finding, PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, logged_generated, publication_tables
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.source.preflight import identity_breaks
+from headrace.databases.postgres.source.identities import identity_breaks
 from headrace.lcr.table_name import remark
 
 __all__ = [

@@ -69,6 +69,9 @@ PASSES = {
     "columns that a transformation names": component(
         "IDLE", "site:a", lost_columns=["email of hr.people (capture_hr)"]
     ),
+    "users' changes that the source refuses": component(
+        "IDLE", "site:a", refused_changes=[{"table": "table hr.t", "problem": "x", "fix": "ALTER TABLE"}]
+    ),
     "rule without a table": component("ENABLED", "capture:c", unmatched_rules=["hr.x"]),
     "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import UnfitTableError
-from headrace.databases.ports import CapturedTable, ShapedPartition, TableShape
+from headrace.databases.ports import CapturedTable, Exclusion, ExclusionTerm, ShapedPartition, TableShape
 from headrace.databases.postgres.compared.shapes import shape_findings
 from headrace.deployment.inspection import handler_findings
 from headrace.lcr.batch import Column, TableVersion
@@ -136,6 +136,22 @@ def test_a_table_arrives_under_the_name_and_with_the_columns_that_its_way_gives_
     assert len(found.transformations) == 2
     shape = TableShape(owner="hr", name="employees", keys=(("id",), ("name", "salary"), ("name",)), identity=("id",))
     assert way.carry(shape) == TableShape(owner="sales", name="staff", keys=(("id",), ("full_name",)), identity=("id",))
+
+    def excluding(*names: str) -> TableShape:
+        terms = tuple(
+            ExclusionTerm(
+                column=name, expression="" if name else "lower(name)", operator="pg_catalog.=", is_equality=True
+            )
+            for name in names
+        )
+        return replace(
+            shape, keys=(), identity=(), exclusions=(Exclusion(name="x", kind="x", definition="", terms=terms),)
+        )
+
+    assert way.carry(excluding("id", "name", "")) == replace(
+        excluding("id", "full_name", ""), owner="sales", name="staff"
+    )
+    assert way.carry(excluding("id", "salary")) == replace(excluding(), owner="sales", name="staff", exclusions=())
     assert any("sales.staff" in rules and "without salary" not in rules for rules in make_plan(spec).ways[0].rules)
 
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.databases.conflict_lists import conflict_list_findings
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.batch import OldImage
-from headrace.lcr.table_name import TableName
+from headrace.lcr.table_name import TableName, whole_rows
 from headrace.rules.conflict_handlers import (
     TIMED_KINDS,
     ConflictHandler,
@@ -369,7 +369,7 @@ def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
 
 def test_old_values_that_the_log_does_not_carry_are_asked_for():
     (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
-    assert line.endswith('at the source: ALTER TABLE "hr"."t" REPLICA IDENTITY FULL;')
+    assert f"at the source: {whole_rows(TableName('hr', 't'))}" in line
     assert (
         checked(of("overwrite", kind="insert_exists"), of("discard", kind="update_missing"), old_image=OldImage.KEY)
         == []
@@ -398,5 +398,5 @@ def test_a_fix_at_the_source_names_its_table_there_quoted():
     )
     version = replace(version_of(table), old_image=OldImage.KEY)
     rules = ConflictRules(handlers=(of("maximum", "v", by="v"),))
-    findings = conflict_list_findings("a1", rules, version, table, at_source=TableName("x", 'Odd "emp'))
-    assert [each.fix for each in findings] == ['at the source: ALTER TABLE "x"."Odd ""emp" REPLICA IDENTITY FULL;']
+    (finding,) = conflict_list_findings("a1", rules, version, table, at_source=TableName("x", 'Odd "emp'))
+    assert finding.fix.startswith('at the source: ALTER TABLE "x"."Odd ""emp" REPLICA IDENTITY FULL; -- if it is')
