@@ -20,7 +20,7 @@ from headrace.databases.postgres.destination.records import removal, schema
 from headrace.databases.postgres.destination.records.removal import remove_rows
 from headrace.databases.postgres.destination.records.schema import CLAIM_LOCK, PREPARE_LOCK, prepare_schema
 from headrace.databases.postgres.destination.server_session.session import _SETTINGS
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

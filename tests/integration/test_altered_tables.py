@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.faults import apply_name
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import apply_name
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

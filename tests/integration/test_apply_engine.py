@@ -11,11 +11,11 @@ import pytest
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.lcr.batch import Command, LcrBatch, OldImage, TableVersion, content_version
 from spark_apply.server.apply_server import ApplyServer
-from tests.support.apply_engine import APPLY, TOPOLOGY, Engine, arm
-from tests.support.apply_history import Change, Table, Transaction, batch_of
-from tests.support.apply_world import World
-from tests.support.postgres_place import PostgresPlace
-from tests.support.seeds import seeds
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY, Engine, arm
+from tests.support.databases.postgres_place import PostgresPlace
+from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
+from tests.support.histories.apply_world import World
+from tests.support.session.seeds import seeds
 
 pytestmark = pytest.mark.postgres
 
@@ -168,7 +168,7 @@ def _cascading(batch: LcrBatch) -> LcrBatch:
 
 def _misses_a_row(world: World) -> bool:
     """The first failing transaction fails at a change of a row that only the destination lacks."""
-    from tests.support.apply_history import Conflict, Reference
+    from tests.support.histories.apply_history import Conflict, Reference
 
     reference = Reference({name: list(rows) for name, rows in world.rows_before.items()})
     for transaction in world.history:

@@ -17,10 +17,10 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.redo.segments import list_segments
 from tests.fix_postgres import SETTINGS
-from tests.support.apply_engine import Engine
-from tests.support.downstream_sites import ROWS, DownstreamSites
-from tests.support.matrices import cases
-from tests.support.system import wait_until
+from tests.support.apply.apply_engine import Engine
+from tests.support.clusters.system import wait_until
+from tests.support.session.matrices import cases
+from tests.support.ways.downstream_sites import ROWS, DownstreamSites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

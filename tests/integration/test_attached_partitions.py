@@ -22,11 +22,11 @@ from spark_apply.copy import instantiation
 from spark_apply.copy.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.join_calls import LoopJoinCalls
-from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.driver_on_threads import Runner
-from tests.support.matrices import cases
-from tests.support.statements import digest, execute
-from tests.support.steady_load import steadily
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
+from tests.support.apply.driver_on_threads import Runner
+from tests.support.databases.statements import digest, execute
+from tests.support.histories.steady_load import steadily
+from tests.support.session.matrices import cases
 
 WAIT_S = 50.0
 

@@ -19,8 +19,8 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.postgres_redo import READ_TIMEOUT_S, WAIT_S, RedoSite, wait_until
-from tests.support.server_settings import reload_settings
+from tests.support.databases.server_settings import reload_settings
+from tests.support.redo.postgres_redo import READ_TIMEOUT_S, WAIT_S, RedoSite, wait_until
 
 pytestmark = [pytest.mark.postgres]
 

@@ -28,11 +28,11 @@ from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation, returned_tables
-from tests.support.background import in_background
-from tests.support.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
-from tests.support.destination_contract import error_transaction
-from tests.support.matrices import values
-from tests.support.statements import execute
+from tests.support.copies.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
+from tests.support.databases.destination_contract import error_transaction
+from tests.support.databases.statements import execute
+from tests.support.session.background import in_background
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -23,10 +23,10 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from headrace.redo.segments import list_segments
 from protos import codec
-from tests.support.apply_engine import Engine
-from tests.support.capture_process import KeptRedo
-from tests.support.postgres_redo import RULES, RedoSite
-from tests.support.staging import DirectLinks, one_way
+from tests.support.apply.apply_engine import Engine
+from tests.support.redo.capture_process import KeptRedo
+from tests.support.redo.postgres_redo import RULES, RedoSite
+from tests.support.wire.staging import DirectLinks, one_way
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

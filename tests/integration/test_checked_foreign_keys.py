@@ -13,9 +13,9 @@ from headrace.databases.postgres.catalog.destination_tables import CatalogTable
 from headrace.databases.postgres.destination.writing import foreign_keys
 from headrace.lcr.scn import Scn
 from headrace.rules.table_settings import TableSettings
-from tests.support.apply_engine import APPLY, TOPOLOGY
-from tests.support.matrices import values
-from tests.support.postgres_pair import Pair
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY
+from tests.support.session.matrices import values
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import NO_TABLE_SETTINGS
-from tests.support.matrices import values
+from tests.support.session.matrices import values
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.file.reading import read_topology
 

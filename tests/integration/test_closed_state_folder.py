@@ -10,7 +10,7 @@ import pytest
 
 from actors.state_folder import make_private
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.attackers import open_folder, readable_by_others
+from tests.support.wire.attackers import open_folder, readable_by_others
 
 pytestmark = [pytest.mark.postgres]
 

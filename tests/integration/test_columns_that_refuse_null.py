@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.postgres_pair import Pair
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from headrace.lcr.scn import Scn
-from tests.support.apply_driver import end_of_log, wait_for
-from tests.support.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.databases.statements import digest, execute
+from tests.support.ways.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
 from tests.fix_cluster import TABLES
-from tests.support.command_line import run
-from tests.support.system import System, wait_until
+from tests.support.clusters.command_line import run
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
-from tests.support.copied_pair import CopiedPair
-from tests.support.matrices import values
+from tests.support.copies.copied_pair import CopiedPair
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -29,13 +29,13 @@ from headrace.rules.conditions.spelling import spelled, spelled_tree
 from headrace.rules.rule import Rule, RuleSet
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.condition_values import columns, conditions, raw_values, type_of
-from tests.support.driver_on_threads import WAIT_S, Runner
-from tests.support.lcr_batches import column_values
-from tests.support.postgres_site import Site
-from tests.support.seeds import scaled
-from tests.support.statements import execute
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
+from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.databases.postgres_site import Site
+from tests.support.databases.statements import execute
+from tests.support.session.seeds import scaled
+from tests.support.values.condition_values import columns, conditions, raw_values, type_of
+from tests.support.values.lcr_batches import column_values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

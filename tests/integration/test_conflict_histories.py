@@ -14,9 +14,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.databases.postgres.destination.database import PostgresDestination
-from tests.support.conflict_histories import SITE, History, by_engine, described, one_by_one, random_history
-from tests.support.conflicts import COLUMNS, Shown, raw, shown
-from tests.support.seeds import scaled, seeds
+from tests.support.histories.conflict_histories import SITE, History, by_engine, described, one_by_one, random_history
+from tests.support.histories.conflicts import COLUMNS, Shown, raw, shown
+from tests.support.session.seeds import scaled, seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

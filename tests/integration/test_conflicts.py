@@ -22,11 +22,11 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits
-from tests.support.conflicts import Lcr, batch_of, handler
-from tests.support.matrices import cases
-from tests.support.postgres_network import PostgresNetwork, two_sites
-from tests.support.seeds import is_soak, seeds
-from tests.support.writes import int4, update, version_of
+from tests.support.histories.conflicts import Lcr, batch_of, handler
+from tests.support.session.matrices import cases
+from tests.support.session.seeds import is_soak, seeds
+from tests.support.values.writes import int4, update, version_of
+from tests.support.ways.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

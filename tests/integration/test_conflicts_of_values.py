@@ -22,9 +22,9 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
-from tests.support.conflicts import handler
-from tests.support.lcr_batches import column_values, transactions
-from tests.support.writes import int4, version_of
+from tests.support.histories.conflicts import handler
+from tests.support.values.lcr_batches import column_values, transactions
+from tests.support.values.writes import int4, version_of
 
 pytestmark = pytest.mark.postgres
 

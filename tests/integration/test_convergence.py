@@ -1,7 +1,7 @@
 """Sites on a real server that change the same rows at the same time: what docs/conflicts.md says of each combination of
 handlers.
 
-The histories are those of `tests/support/concurrent_writes.py`. There they run by the thousand in memory; here a few of
+The histories are those of `tests/support/histories/concurrent_writes.py`. There they run by the thousand in memory; here a few of
 each go through slots, redo logs, rules and apply engines.
 """
 
@@ -14,11 +14,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.concurrent_writes import Combination, random_steps
-from tests.support.convergence import CONVERGENT, DIVERGENT, OVER_A_HUB, documented, named
-from tests.support.postgres_network import PostgresNetwork
-from tests.support.real_sites import APART, RealSites, network_of, site_names
-from tests.support.seeds import is_soak, scaled, seeds
+from tests.support.histories.concurrent_writes import Combination, random_steps
+from tests.support.histories.convergence import CONVERGENT, DIVERGENT, OVER_A_HUB, documented, named
+from tests.support.session.seeds import is_soak, scaled, seeds
+from tests.support.ways.postgres_network import PostgresNetwork
+from tests.support.ways.real_sites import APART, RealSites, network_of, site_names
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.destination.database import PostgresDestination
-from tests.support.writes import insert
+from tests.support.values.writes import insert
 
 pytestmark = pytest.mark.postgres
 

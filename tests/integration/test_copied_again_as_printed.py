@@ -19,9 +19,9 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
-from tests.support.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once
-from tests.support.matrices import cases
-from tests.support.statements import execute
+from tests.support.copies.copying_pairs import ROOMS, TOPOLOGY, CopyingPair, at_once
+from tests.support.databases.statements import execute
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from tests.fix_apply_driver import TABLES
-from tests.support.apply_driver import STARTED_S, ApplyDrivers, Driver, end_of_log, wait_for
-from tests.support.background import in_background
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import STARTED_S, ApplyDrivers, Driver, end_of_log, wait_for
+from tests.support.databases.statements import digest, execute
+from tests.support.session.background import in_background
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -22,12 +22,12 @@ from headrace.status.captures import CaptureStatus
 from headrace.status.queues import QueueStatus, QueueSubscriber
 from protos import apply_pb2 as pb
 from spark_apply.driver.loop.flushes import FlushGate
-from tests.support.apply_driver import end_of_log, executed, wait_for
-from tests.support.lazy_server import lazy_server, unflushed_bytes
-from tests.support.matrices import cases
-from tests.support.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
-from tests.support.seeds import scaled
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import end_of_log, executed, wait_for
+from tests.support.databases.lazy_server import lazy_server, unflushed_bytes
+from tests.support.databases.statements import digest, execute
+from tests.support.session.matrices import cases
+from tests.support.session.seeds import scaled
+from tests.support.ways.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

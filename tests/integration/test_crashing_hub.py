@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.apply_engine import Engine
-from tests.support.lazy_server import lazy_server, unflushed_bytes
-from tests.support.postgres_network import NetworkSite, PostgresNetwork
+from tests.support.apply.apply_engine import Engine
+from tests.support.databases.lazy_server import lazy_server, unflushed_bytes
+from tests.support.ways.postgres_network import NetworkSite, PostgresNetwork
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

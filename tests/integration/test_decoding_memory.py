@@ -15,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.log_stream.decoding_memory import DEFAULT_BYTES_MAX, default_kb
 from headrace.lcr.scn import FIRST_SCN
-from tests.support.log_reading import Reading
-from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
+from tests.support.databases.log_reading import Reading
+from tests.support.databases.postgres_site import ALL, Site, slot_of, wait_inactive
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

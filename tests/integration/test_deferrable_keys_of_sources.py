@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from headrace.databases.ports import Finding
-from tests.support.postgres_pair import Pair
-from tests.support.postgres_redo import RULES
+from tests.support.redo.postgres_redo import RULES
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

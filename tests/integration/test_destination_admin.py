@@ -22,8 +22,8 @@ from headrace.databases.postgres.destination import admin as admin_module
 from headrace.databases.postgres.destination.admin import PostgresAdmin
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records import schema
-from tests.support.printed_fixes import granted
-from tests.support.writes import delete, insert, version_of
+from tests.support.apply.printed_fixes import granted
+from tests.support.values.writes import delete, insert, version_of
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

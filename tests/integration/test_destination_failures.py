@@ -32,11 +32,11 @@ from spark_apply.conversation.groups import (
 )
 from spark_apply.server.apply_server import ApplyServer
 from tests.fix_postgres import KEPT
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
-from tests.support.apply_history import Change, Table, Transaction, batch_of
-from tests.support.groups import whole_group
-from tests.support.matrices import values
-from tests.support.postgres_redo import wait_until
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply.groups import whole_group
+from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
+from tests.support.redo.postgres_redo import wait_until
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -16,9 +16,9 @@ from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
 from tests.fix_postgres import SETTINGS
-from tests.support.apply_engine import APPLY, TOPOLOGY, Engine
-from tests.support.apply_world import World
-from tests.support.postgres_place import PostgresPlace
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY, Engine
+from tests.support.databases.postgres_place import PostgresPlace
+from tests.support.histories.apply_world import World
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

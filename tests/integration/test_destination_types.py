@@ -16,7 +16,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.destination.writing.writes import COPY_ROWS_MIN
 from headrace.lcr.values import NULL
-from tests.support.type_literals import (
+from tests.support.values.type_literals import (
     NO_BINARY,
     NO_BINARY_VALUE,
     NO_INPUT,
@@ -26,7 +26,7 @@ from tests.support.type_literals import (
     make_tables,
     without_exceptions,
 )
-from tests.support.writes import Value, delete, insert, int4, update, version_of
+from tests.support.values.writes import Value, delete, insert, int4, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -17,10 +17,10 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.redo.segments import list_segments
 from tests.fix_postgres import SETTINGS
-from tests.support.apply_engine import Engine
-from tests.support.downstream_sites import ROWS, DownstreamSites, Writer
-from tests.support.standby_redo import log_bytes
-from tests.support.system import wait_until
+from tests.support.apply.apply_engine import Engine
+from tests.support.clusters.system import wait_until
+from tests.support.redo.standby_redo import log_bytes
+from tests.support.ways.downstream_sites import ROWS, DownstreamSites, Writer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -15,11 +15,11 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation, TransformationError
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.custom_functions import custom
-from tests.support.driver_on_threads import WAIT_S, Runner
-from tests.support.statements import digest, execute
-from tests.support.steady_load import steadily
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
+from tests.support.apply.custom_functions import custom
+from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.databases.statements import digest, execute
+from tests.support.histories.steady_load import steadily
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

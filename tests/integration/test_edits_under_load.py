@@ -17,10 +17,10 @@ import pytest
 
 from headrace.base.errors import ApplyError, ConfigError
 from headrace.redo.segments import list_segments
-from tests.support.processes_apart import pids, wait_processes
-from tests.support.sites import Sites
-from tests.support.steady_load import NOTES_AND_EVENTS, steady_load
-from tests.support.system import wait_until
+from tests.support.clusters.processes_apart import pids, wait_processes
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
+from tests.support.histories.steady_load import NOTES_AND_EVENTS, steady_load
 
 pytestmark = [pytest.mark.unit("sites", order=6), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

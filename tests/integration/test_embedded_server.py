@@ -24,8 +24,8 @@ from headrace.databases.embedded import servers as embedded
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.processes import kill, server_processes
 from tests.fix_postgres import servers_place
-from tests.support.matrices import values
-from tests.support.packages import ROOT
+from tests.support.session.matrices import values
+from tests.support.session.packages import ROOT
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

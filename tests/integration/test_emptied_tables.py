@@ -14,7 +14,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
-from tests.support.postgres_redo import RedoSite
+from tests.support.redo.postgres_redo import RedoSite
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -18,9 +18,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.copying import row_text
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from tests.fix_postgres import drop_database
-from tests.support.copied_pair import CopiedPair
-from tests.support.matrices import values
-from tests.support.postgres_redo import RedoSite
+from tests.support.copies.copied_pair import CopiedPair
+from tests.support.redo.postgres_redo import RedoSite
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

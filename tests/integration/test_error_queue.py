@@ -31,9 +31,9 @@ from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, RowGroup, Ta
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.groups.executions import ExecutionRequest
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
-from tests.support.lcr_batches import column_values, transactions
-from tests.support.matrices import values
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
+from tests.support.session.matrices import values
+from tests.support.values.lcr_batches import column_values, transactions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

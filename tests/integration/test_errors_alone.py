@@ -17,9 +17,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.catalog.destination_tables import describe_table, table_version
 from headrace.databases.postgres.values.value_text import value_text
 from spark_apply.sets.conflict_settings import ConflictSettings
-from tests.support import apply_engine
-from tests.support.matrices import values
-from tests.support.postgres_pair import Pair
+from tests.support.apply import apply_engine
+from tests.support.session.matrices import values
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
 

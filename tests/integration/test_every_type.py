@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.support.matrices import values
-from tests.support.sites import Sites
-from tests.support.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
+from tests.support.clusters.sites import Sites
+from tests.support.session.matrices import values
+from tests.support.values.type_literals import USER_TYPES, groups, literals_of, make_tables, without_exceptions
 
 pytestmark = [pytest.mark.unit("sites", order=3), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -18,8 +18,8 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.lcr.row_lcr import RowLcr
 from headrace.rules.virtual_dependencies import NO_VIRTUAL_DEPENDENCIES
 from headrace.testing import Rules, Table, row_lcr, values_of
-from tests.support.example_tables import EXAMPLES, TABLES, TIMES
-from tests.support.postgres_network import PostgresNetwork, two_sites
+from tests.support.topologies.example_tables import EXAMPLES, TABLES, TIMES
+from tests.support.ways.postgres_network import PostgresNetwork, two_sites
 from topology.file.reading import read_topology
 from topology.routing.ways import ways_to
 

@@ -26,9 +26,9 @@ from headrace.links.ports import RedoPosition
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.table_settings import KeyColumns, TableSettings
 from headrace.tracing.explain import RowQuestion, explain_row, parsed_key
-from tests.support.destination_contract import error_transaction
-from tests.support.overviews import overview_from
-from tests.support.postgres_redo import RedoSite
+from tests.support.actors.overviews import overview_from
+from tests.support.databases.destination_contract import error_transaction
+from tests.support.redo.postgres_redo import RedoSite
 from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 

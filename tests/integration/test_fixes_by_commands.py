@@ -10,10 +10,10 @@ import shlex
 import pytest
 
 from headrace.console.exit_codes import DONE, FINDING
-from tests.support import command_line
-from tests.support.command_line import commands_in, run
-from tests.support.sites import Sites
-from tests.support.system import wait_until
+from tests.support.clusters import command_line
+from tests.support.clusters.command_line import commands_in, run
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=5), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

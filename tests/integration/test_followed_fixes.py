@@ -13,9 +13,9 @@ import pytest
 from headrace.base.errors import INSTANTIATE_AGAIN, WHERE_OTHERS_WRITE, DestinationRestarted, HeadraceError
 from headrace.databases.ports import Finding
 from headrace.rules.table_settings import KeyColumns, TableSettings
-from tests.support.apply_driver import wait_for
-from tests.support.driver_on_threads import WAIT_S
-from tests.support.followed_fixes import FollowedFixes
+from tests.support.apply.apply_driver import wait_for
+from tests.support.apply.driver_on_threads import WAIT_S
+from tests.support.apply.followed_fixes import FollowedFixes
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -25,7 +25,7 @@ from headrace.databases.postgres.destination.fencing import (
     take_server_lock,
 )
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
-from tests.support.destination_contract import commit
+from tests.support.databases.destination_contract import commit
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.postgres_pair import Pair
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

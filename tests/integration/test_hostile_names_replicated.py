@@ -8,8 +8,8 @@ import pytest
 from psycopg import sql
 
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.copied_pair import CopiedPair
-from tests.support.hostile_names import HOSTILE
+from tests.support.copies.copied_pair import CopiedPair
+from tests.support.values.hostile_names import HOSTILE
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

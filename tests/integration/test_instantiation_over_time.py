@@ -27,10 +27,10 @@ from spark_apply.copy.comparison import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress, TableRecords
 from spark_apply.copy.standing import rename_findings
-from tests.support.captured_source import CapturedSource
-from tests.support.marked_tables import NothingIsApplied
-from tests.support.statements import execute
-from tests.support.table_copies import one_way
+from tests.support.copies.marked_tables import NothingIsApplied
+from tests.support.copies.table_copies import one_way
+from tests.support.databases.captured_source import CapturedSource
+from tests.support.databases.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -21,10 +21,10 @@ from headrace.base.errors import PropagationError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.status.plain import plain_status
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import EVERYTHING, call_again, one_way_spec
-from tests.support.links import loopback
-from tests.support.system import wait_until
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import EVERYTHING, call_again, one_way_spec
+from tests.support.clusters.system import wait_until
+from tests.support.wire.links import loopback
 from topology.spec import DatabaseSpec, TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.system import System
+from tests.support.clusters.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

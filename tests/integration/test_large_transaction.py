@@ -9,8 +9,8 @@ from actors.staging.propagation import CREDIT_BYTES
 from headrace.redo.writing.log_writer import RECORD_BYTES_DEFAULT
 from spark_apply.conversation.groups import PARTS_AHEAD
 from spark_apply.driver.groups import forming
-from tests.support.faults import apply_name, spark_processes
-from tests.support.system import System
+from tests.support.clusters.faults import apply_name, spark_processes
+from tests.support.clusters.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -24,10 +24,10 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
-from tests.support.conflicts import Lcr, batch_of, by_time
-from tests.support.postgres_network import NetworkSite, PostgresNetwork
-from tests.support.seeds import is_soak, seeds
-from tests.support.writes import version_of
+from tests.support.histories.conflicts import Lcr, batch_of, by_time
+from tests.support.session.seeds import is_soak, seeds
+from tests.support.values.writes import version_of
+from tests.support.ways.postgres_network import NetworkSite, PostgresNetwork
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -13,9 +13,9 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
-from tests.support.matrices import values
-from tests.support.postgres_network import PostgresNetwork
-from tests.support.seeds import is_soak, seeds
+from tests.support.session.matrices import values
+from tests.support.session.seeds import is_soak, seeds
+from tests.support.ways.postgres_network import PostgresNetwork
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

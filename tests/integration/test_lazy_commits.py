@@ -20,11 +20,11 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ScnRange
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
-from tests.support.apply_engine import APPLY, TOPOLOGY
-from tests.support.apply_world import World
-from tests.support.lazy_server import lazy_server
-from tests.support.matrices import values
-from tests.support.postgres_place import PostgresPlace
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY
+from tests.support.databases.lazy_server import lazy_server
+from tests.support.databases.postgres_place import PostgresPlace
+from tests.support.histories.apply_world import World
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -17,11 +17,11 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.row_times import lost_times
 from headrace.databases.postgres.destination.row_times.lost_times import lost_until, sample_times
 from tests import fix_postgres
-from tests.support.conflicts import Lcr
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
-from tests.support.latest_timestamp import HERE, THERE, WAS, Site, changed, now, site_on, tried
-from tests.support.matrices import values
-from tests.support.postgres_redo import wait_until
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
+from tests.support.databases.latest_timestamp import HERE, THERE, WAS, Site, changed, now, site_on, tried
+from tests.support.histories.conflicts import Lcr
+from tests.support.redo.postgres_redo import wait_until
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

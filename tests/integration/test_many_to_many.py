@@ -15,9 +15,9 @@ import psycopg
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.matrices import cases
-from tests.support.queued_network import QueuedNetwork
-from tests.support.topologies import read
+from tests.support.session.matrices import cases
+from tests.support.topologies.files import read
+from tests.support.ways.queued_network import QueuedNetwork
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.marked_tables import MarkedTables
-from tests.support.matrices import cases
+from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

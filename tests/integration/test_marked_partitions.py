@@ -13,8 +13,8 @@ import pytest
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.marked_tables import MarkedTables
-from tests.support.matrices import cases, values
+from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import cases, values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.marked_tables import MarkedTables
+from tests.support.copies.marked_tables import MarkedTables
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

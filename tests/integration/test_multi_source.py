@@ -16,9 +16,9 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.rule import RuleSet
-from tests.support.matrices import values
-from tests.support.postgres_network import PostgresNetwork
-from tests.support.topologies import example
+from tests.support.session.matrices import values
+from tests.support.topologies.files import example
+from tests.support.ways.postgres_network import PostgresNetwork
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

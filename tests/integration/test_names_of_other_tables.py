@@ -23,9 +23,9 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
 from spark_apply.driver.source_questions import TablesOfNow
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_driver import MinedQueue, wait_for
-from tests.support.driver_on_threads import Runner
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import MinedQueue, wait_for
+from tests.support.apply.driver_on_threads import Runner
+from tests.support.databases.statements import digest, execute
 
 WAIT_S = 50.0
 SECRET = [(1, "of the destination alone")]

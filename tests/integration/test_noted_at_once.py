@@ -28,10 +28,8 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps, resolve_rows
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
-from tests.support.bounds import STALL_S
-from tests.support.conflicts import Lcr, batch_of, by_time
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY
-from tests.support.latest_timestamp import (
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY
+from tests.support.databases.latest_timestamp import (
     AHEAD_US,
     HERE,
     MINUTE,
@@ -49,10 +47,12 @@ from tests.support.latest_timestamp import (
     update,
     value,
 )
-from tests.support.matrices import cases, values
-from tests.support.postgres_redo import wait_until
-from tests.support.seeds import seeds
-from tests.support.writes import version_of
+from tests.support.histories.conflicts import Lcr, batch_of, by_time
+from tests.support.redo.postgres_redo import wait_until
+from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import cases, values
+from tests.support.session.seeds import seeds
+from tests.support.values.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -12,9 +12,7 @@ from headrace.databases.postgres.destination.row_times import noted_sets as modu
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import HashedKey
-from tests.support.bounds import STALL_S
-from tests.support.conflicts import Lcr, batch_of
-from tests.support.latest_timestamp import (
+from tests.support.databases.latest_timestamp import (
     HERE,
     MINUTE,
     ROWS,
@@ -31,6 +29,8 @@ from tests.support.latest_timestamp import (
     update,
     value,
 )
+from tests.support.histories.conflicts import Lcr, batch_of
+from tests.support.session.bounds import STALL_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

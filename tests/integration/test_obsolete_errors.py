@@ -10,9 +10,9 @@ import pytest
 
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.driver_on_threads import WAIT_S, Runner
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
+from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.databases.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

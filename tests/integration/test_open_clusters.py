@@ -19,7 +19,7 @@ import ray
 from actors.cluster.openness import takes_work_from_anybody
 from actors.security.links import ray_findings
 from spark_apply.application.environment import LOOPBACK
-from tests.support.bounds import STALL_S
+from tests.support.session.bounds import STALL_S
 
 pytestmark = [pytest.mark.cluster]
 

@@ -21,9 +21,9 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.inspection import check_topology
 from headrace.status.plain import overview_of
-from tests.support.secrets import places_with
-from tests.support.statements import digest
-from tests.support.system import System
+from tests.support.clusters.system import System
+from tests.support.databases.statements import digest
+from tests.support.wire.secrets import places_with
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.unit("drivers", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.rules.table_settings import TableSettings
-from tests.support.postgres_pair import Pair
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
 

@@ -13,9 +13,9 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.tables.arriving import ArrivingTables, TableStart
-from tests.support.matrices import cases
-from tests.support.postgres_pair import Pair
-from tests.support.seeds import seeds
+from tests.support.session.matrices import cases
+from tests.support.session.seeds import seeds
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

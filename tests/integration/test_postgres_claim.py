@@ -21,9 +21,9 @@ from headrace.databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.first_claim import claimed
 from headrace.status.component import ComponentStatus
-from tests.support.links import loopback
-from tests.support.reporting import note_started
-from tests.support.system import system_folder, wait_until
+from tests.support.clusters.system import system_folder, wait_until
+from tests.support.session.reporting import note_started
+from tests.support.wire.links import loopback
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
 

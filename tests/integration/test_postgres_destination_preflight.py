@@ -25,9 +25,9 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records.schema import VERSION, prepare_schema, schema_version
 from headrace.lcr.batch import Column, TableVersion
 from headrace.rules.table_settings import KeyColumns, TableSettings, TriggerFiring
-from tests.support.server_versions import DESTINATIONS, on_every_version
-from tests.support.system import wait_until
-from tests.support.writes import insert, int4, update
+from tests.support.clusters.system import wait_until
+from tests.support.session.server_versions import DESTINATIONS, on_every_version
+from tests.support.values.writes import insert, int4, update
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

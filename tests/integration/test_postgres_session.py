@@ -25,10 +25,10 @@ from headrace.databases.postgres.destination.writing.writes import WritePlan, pl
 from headrace.databases.postgres.origins import tag_of_origin
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.values import ABSENT
-from tests.support.bounds import STALL_S
-from tests.support.matrices import values
-from tests.support.server_versions import DESTINATIONS, on_every_version
-from tests.support.writes import delete, insert, int4, int8, key_only, update, version_of
+from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import values
+from tests.support.session.server_versions import DESTINATIONS, on_every_version
+from tests.support.values.writes import delete, insert, int4, int8, key_only, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -28,13 +28,13 @@ from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.load.pgbench import HISTORY_IDENTITY, Pgbench, run_pgbench
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.background import in_background
-from tests.support.log_reading import TIMEOUT_S, Reading
-from tests.support.matrices import values
-from tests.support.postgres_site import ALL, Site, slot_of, wait_inactive
-from tests.support.server_settings import reload_settings
-from tests.support.system import wait_until
-from tests.support.tls_proxy import TlsProxy
+from tests.support.clusters.system import wait_until
+from tests.support.databases.log_reading import TIMEOUT_S, Reading
+from tests.support.databases.postgres_site import ALL, Site, slot_of, wait_inactive
+from tests.support.databases.server_settings import reload_settings
+from tests.support.databases.tls_proxy import TlsProxy
+from tests.support.session.background import in_background
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

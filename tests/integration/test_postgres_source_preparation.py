@@ -14,8 +14,8 @@ from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
-from tests.support.log_reading import Reading
-from tests.support.postgres_site import ALL, Site, slot_of
+from tests.support.databases.log_reading import Reading
+from tests.support.databases.postgres_site import ALL, Site, slot_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

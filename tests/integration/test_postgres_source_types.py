@@ -13,8 +13,8 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.values import NULL
 from scripts.generate_builtin_types import QUERY
-from tests.support.matrices import cases
-from tests.support.postgres_site import ALL, Site, wait_inactive
+from tests.support.databases.postgres_site import ALL, Site, wait_inactive
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

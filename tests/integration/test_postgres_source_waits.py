@@ -13,7 +13,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError
 from headrace.databases.postgres.source.database import PostgresSource
-from tests.support.postgres_site import ALL, Site
+from tests.support.databases.postgres_site import ALL, Site
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -17,8 +17,8 @@ from psycopg import conninfo, sql
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Finding
 from headrace.deployment.inspection import check_topology
-from tests.support.hostile_names import HOSTILE
-from tests.support.matrices import values
+from tests.support.session.matrices import values
+from tests.support.values.hostile_names import HOSTILE
 
 pytestmark = [pytest.mark.postgres]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults import delete_errors
-from tests.support.sites import Sites
-from tests.support.system import wait_until
+from tests.support.clusters.faults import delete_errors
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=4), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -19,9 +19,9 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.log_stream.slot import timelines_left
 from headrace.databases.timelines import check_history
 from headrace.lcr.scn import Scn
-from tests.support.postgres_redo import RULES, RedoSite, wait_until
-from tests.support.standby import make_standby, promote
-from tests.support.statements import execute
+from tests.support.databases.standby import make_standby, promote
+from tests.support.databases.statements import execute
+from tests.support.redo.postgres_redo import RULES, RedoSite, wait_until
 
 pytestmark = pytest.mark.postgres
 DATABASE = "app"

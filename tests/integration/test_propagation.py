@@ -23,13 +23,13 @@ from protos import codec, queue_pb2
 from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.wire import transport
 from protos.wire.compression import Compressor
-from tests.support.bounds import STALL_S
-from tests.support.lcr_batches import insert_batch
-from tests.support.links import loopback
-from tests.support.matrices import values
-from tests.support.seeds import scaled, seed_of
-from tests.support.staging import History, Subscriber, one_way
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
+from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import values
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.links import loopback
+from tests.support.wire.staging import History, Subscriber, one_way
 from topology.edits.changes import changes
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec

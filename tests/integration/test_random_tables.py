@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.support.postgres_pair import Pair
-from tests.support.seeds import scaled, seed_of
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
 
@@ -224,6 +224,6 @@ def test_tables_of_every_kind_are_written_as_they_are_at_the_source(pair: Pair):
 
 
 def pair_rules():
-    from tests.support.postgres_redo import RULES
+    from tests.support.redo.postgres_redo import RULES
 
     return RULES

@@ -20,9 +20,8 @@ from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.batch import OldImage
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
-from tests.support.conflicts import Lcr, batch_of
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
-from tests.support.latest_timestamp import (
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
+from tests.support.databases.latest_timestamp import (
     AHEAD_US,
     HERE,
     MINUTE,
@@ -38,9 +37,10 @@ from tests.support.latest_timestamp import (
     site_on,
     tried,
 )
-from tests.support.matrices import cases
-from tests.support.postgres_redo import wait_until
-from tests.support.writes import version_of
+from tests.support.histories.conflicts import Lcr, batch_of
+from tests.support.redo.postgres_redo import wait_until
+from tests.support.session.matrices import cases
+from tests.support.values.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -24,8 +24,8 @@ from headrace.redo.mining.given_batches import MARK_INTERVAL_S
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.tracing.track import labelling
-from tests.support.postgres_redo import RULES, RedoSite, wait_until
-from tests.support.writes import insert, int4
+from tests.support.redo.postgres_redo import RULES, RedoSite, wait_until
+from tests.support.values.writes import insert, int4
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -18,12 +18,12 @@ from headrace.lcr.scn import Scn
 from headrace.redo.segments import SegmentFile, list_segments
 from protos.links.redo_link import RedoWatchClient
 from protos.wire.transport import new_incarnation
-from tests.support.downstream_sites import topology
-from tests.support.links import loopback
-from tests.support.redo_logs import SOURCE
-from tests.support.served_redo import Source
-from tests.support.standby_redo import RECEIVER, log_bytes
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
+from tests.support.redo.redo_logs import SOURCE
+from tests.support.redo.served_redo import Source
+from tests.support.redo.standby_redo import RECEIVER, log_bytes
+from tests.support.ways.downstream_sites import topology
+from tests.support.wire.links import loopback
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

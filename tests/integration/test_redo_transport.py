@@ -13,10 +13,10 @@ from headrace.links.standby import StandbyPlace
 from headrace.redo.standby.standby_log import StandbyLog
 from protos.links import redo_transport
 from protos.links.redo_transport import RedoShippingClient
-from tests.support.bounds import STALL_S
-from tests.support.served_redo import Source
-from tests.support.standby_redo import log_bytes, standby_log
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
+from tests.support.redo.served_redo import Source
+from tests.support.redo.standby_redo import log_bytes, standby_log
+from tests.support.session.bounds import STALL_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

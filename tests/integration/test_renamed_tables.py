@@ -23,10 +23,10 @@ from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.driver_on_threads import WAIT_S, Runner
-from tests.support.postgres_network import two_sites
-from tests.support.statements import execute
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
+from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.databases.statements import execute
+from tests.support.ways.postgres_network import two_sites
 from topology.file.reading import read_topology
 from topology.routing.ways import arriving, rules_at_the_end, ways_to
 from topology.spec import TopologySpec

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.conflicts import Lcr
-from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, site_on
+from tests.support.databases.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, site_on
+from tests.support.histories.conflicts import Lcr
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

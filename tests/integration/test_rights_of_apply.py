@@ -18,7 +18,7 @@ from headrace.databases.postgres.connection import connect, translated
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import TableSettings
-from tests.support.writes import delete, insert, update, version_of
+from tests.support.values.writes import delete, insert, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

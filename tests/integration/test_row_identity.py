@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.matrices import values
-from tests.support.postgres_pair import Pair
-from tests.support.seeds import seeds
+from tests.support.session.matrices import values
+from tests.support.session.seeds import seeds
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

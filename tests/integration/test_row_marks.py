@@ -13,7 +13,7 @@ import pytest
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.marked_tables import MarkedTables
+from tests.support.copies.marked_tables import MarkedTables
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

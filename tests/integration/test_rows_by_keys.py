@@ -15,8 +15,8 @@ import pytest
 from headrace.base.errors import ApplyError, DatabaseUnavailable
 from headrace.databases.ports.copying import KeyedRow
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
-from tests.support.copied_pair import CopiedPair
-from tests.support.postgres_redo import wait_until
+from tests.support.copies.copied_pair import CopiedPair
+from tests.support.redo.postgres_redo import wait_until
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

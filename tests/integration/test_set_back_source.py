@@ -16,8 +16,8 @@ from headrace.base.errors import DatabaseSetBack, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.log_stream.slot import check_standbys
 from headrace.lcr.scn import Scn
-from tests.support.postgres_redo import RULES, RedoSite
-from tests.support.source_site import Source
+from tests.support.redo.postgres_redo import RULES, RedoSite
+from tests.support.ways.source_site import Source
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

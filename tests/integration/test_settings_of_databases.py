@@ -12,8 +12,8 @@ from headrace.databases.postgres.connection import connect
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.postgres_pair import Pair
-from tests.support.postgres_redo import wait_until
+from tests.support.redo.postgres_redo import wait_until
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

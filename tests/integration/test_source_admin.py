@@ -37,7 +37,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.publication import publication_found
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.printed_fixes import granted
+from tests.support.apply.printed_fixes import granted
 from topology.edits.stored import PREPARED_FILE
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec

@@ -18,9 +18,9 @@ from actors.cluster.local import LocalCluster
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.inspection import check_topology
-from tests.support.secrets import places_with
-from tests.support.statements import digest, execute
-from tests.support.system import System, wait_until
+from tests.support.clusters.system import System, wait_until
+from tests.support.databases.statements import digest, execute
+from tests.support.wire.secrets import places_with
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

@@ -35,9 +35,9 @@ from headrace.redo.mining.unmatched_rules import ASK_SOURCE_INTERVAL_S
 from headrace.redo.writing import gulp_pace
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
-from tests.support.background import in_background
-from tests.support.links import loopback
-from tests.support.source_site import SLOT, WAIT_S, Source
+from tests.support.session.background import in_background
+from tests.support.ways.source_site import SLOT, WAIT_S, Source
+from tests.support.wire.links import loopback
 from topology.spec import ApplySpec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -23,8 +23,8 @@ from headrace.links.ports import RedoPosition
 from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
 from headrace.status.sites import SiteStatus
-from tests.support.links import loopback
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
+from tests.support.wire.links import loopback
 from topology.edits.receivers import Receivers
 from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec

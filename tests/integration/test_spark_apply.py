@@ -19,10 +19,10 @@ from headrace.base.errors import FencedError, ProtocolError
 from headrace.faults.processes import executor_of, kill
 from protos import apply_pb2 as pb
 from tests.fix_apply_driver import TABLES
-from tests.support.apply_driver import ENDED_S, STARTED_S, ApplyDrivers, Driver, end_of_log, load, wait_for
-from tests.support.background import in_background
-from tests.support.spark_health import fetch_health
-from tests.support.statements import digest, execute
+from tests.support.apply.apply_driver import ENDED_S, STARTED_S, ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.clusters.spark_health import fetch_health
+from tests.support.databases.statements import digest, execute
+from tests.support.session.background import in_background
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from actors.controller import CONTROLLER
-from tests.support.sites import Sites
-from tests.support.steady_load import steady_load
-from tests.support.system import System, wait_until
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import System, wait_until
+from tests.support.histories.steady_load import steady_load
 
 pytestmark = [pytest.mark.unit("sites", order=7), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

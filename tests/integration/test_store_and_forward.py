@@ -28,10 +28,10 @@ from headrace.rules.rule import RuleSet
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.wire import transport
-from tests.support.links import begun, loopback
-from tests.support.redo_logs import decoder, drain
-from tests.support.staging import Subscriber
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
+from tests.support.redo.redo_logs import decoder, drain
+from tests.support.wire.links import begun, loopback
+from tests.support.wire.staging import Subscriber
 from topology.schedule import Schedule, Window
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 

@@ -17,9 +17,9 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.proxy import Proxy
-from tests.support.queued_network import QueuedNetwork
-from tests.support.system import wait_until
-from tests.support.topologies import read
+from tests.support.clusters.system import wait_until
+from tests.support.topologies.files import read
+from tests.support.ways.queued_network import QueuedNetwork
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -29,9 +29,9 @@ from headrace.rules.transformations.transformation import (
     Transformation,
 )
 from protos import codec
-from tests.support.apply_engine import TOPOLOGY, Engine
-from tests.support.postgres_redo import RedoSite
-from tests.support.seeds import is_soak, seeds
+from tests.support.apply.apply_engine import TOPOLOGY, Engine
+from tests.support.redo.postgres_redo import RedoSite
+from tests.support.session.seeds import is_soak, seeds
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

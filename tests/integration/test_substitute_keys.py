@@ -9,9 +9,9 @@ import random
 import pytest
 
 from headrace.rules.table_settings import KeyColumns, TableSettings
-from tests.support.apply_engine import TOPOLOGY
-from tests.support.postgres_pair import Pair
-from tests.support.seeds import seeds
+from tests.support.apply.apply_engine import TOPOLOGY
+from tests.support.session.seeds import seeds
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.row_reader import PostgresRowReader
 from headrace.databases.table_digest import TableDigest
 from headrace.lcr.batch import Column
-from tests.support.matrices import values
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

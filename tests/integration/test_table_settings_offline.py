@@ -13,7 +13,7 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.testing import Destination, Table, row_lcr
-from tests.support.postgres_network import PostgresNetwork, two_sites
+from tests.support.ways.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

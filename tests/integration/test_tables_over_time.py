@@ -10,8 +10,8 @@ from headrace.base.errors import ApplyError
 from headrace.commands.verification import verify_topology
 from headrace.console.status_view import is_healthy
 from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
-from tests.support.sites import Sites
-from tests.support.system import wait_until
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
 
 pytestmark = [pytest.mark.unit("sites", order=2), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -28,10 +28,10 @@ from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
 from spark_apply.driver import apply_driver
-from tests.support.apply_driver import MinedQueue, end_of_log, executed, wait_for
-from tests.support.driver_on_threads import WAIT_S, Runner
-from tests.support.handlers import code_of
-from tests.support.statements import execute
+from tests.support.apply.apply_driver import MinedQueue, end_of_log, executed, wait_for
+from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.handlers import code_of
+from tests.support.databases.statements import execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

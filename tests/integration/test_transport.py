@@ -23,9 +23,9 @@ from protos import codec, queue_pb2, queue_pb2_grpc
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.links.redo_link import RedoServer, RedoWatchClient
 from protos.wire import transport
-from tests.support.lcr_batches import assert_same_batch, insert_batch
-from tests.support.links import begun, loopback
-from tests.support.staging import Subscriber, one_way
+from tests.support.values.lcr_batches import assert_same_batch, insert_batch
+from tests.support.wire.links import begun, loopback
+from tests.support.wire.staging import Subscriber, one_way
 
 pytestmark = pytest.mark.long
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from headrace.rules.table_settings import TableSettings, TriggerFiring
-from tests.support.postgres_pair import Pair
-from tests.support.seeds import seeds
+from tests.support.session.seeds import seeds
+from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

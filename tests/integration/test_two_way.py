@@ -17,11 +17,11 @@ from headrace.base.errors import ApplyError, PropagationError
 from headrace.deployment.inspection import check_topology, plan_topology
 from headrace.rules.rule import ANY_TAG
 from protos.links.redo_link import RedoWatchClient
-from tests.support.background import in_background
-from tests.support.faults import delete_errors
-from tests.support.secrets import places_with
-from tests.support.sites import IDLE_BETWEEN, Sites
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import delete_errors
+from tests.support.clusters.sites import IDLE_BETWEEN, Sites
+from tests.support.clusters.system import System, wait_until
+from tests.support.session.background import in_background
+from tests.support.wire.secrets import places_with
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.unit("sites", order=1), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

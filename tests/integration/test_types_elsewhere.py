@@ -18,8 +18,8 @@ from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import RenameSchema, Transformation
 from spark_apply.tables.arriving import TableStart
-from tests.support.apply_engine import Engine
-from tests.support.copied_pair import CopiedPair
+from tests.support.apply.apply_engine import Engine
+from tests.support.copies.copied_pair import CopiedPair
 from topology.routing.ways import transformed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.marked_tables import MarkedTables
-from tests.support.matrices import values
+from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

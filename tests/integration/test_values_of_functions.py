@@ -30,10 +30,10 @@ from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.transformations.transformation import Transformation
 from headrace.rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
-from tests.support.bounds import STALL_S
-from tests.support.handlers import code_of
-from tests.support.matrices import cases
-from tests.support.type_literals import LITERALS, NO_BINARY, NO_INPUT, without_exceptions
+from tests.support.apply.handlers import code_of
+from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import cases
+from tests.support.values.type_literals import LITERALS, NO_BINARY, NO_INPUT, without_exceptions
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -50,8 +50,8 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.described import configuration_of, said_of, state_of
 from spark_apply.driver.reader import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
-from tests.support.destination_contract import error_transaction
-from tests.support.overviews import overview_from
+from tests.support.actors.overviews import overview_from
+from tests.support.databases.destination_contract import error_transaction
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

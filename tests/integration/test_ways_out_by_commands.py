@@ -17,9 +17,9 @@ import pytest
 from headrace.console.exit_codes import DONE, FAILURE, FINDING
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.redo.segments import list_segments
-from tests.support.command_line import commands_in, run, typed
-from tests.support.sites import NAME, Sites
-from tests.support.system import wait_until
+from tests.support.clusters.command_line import commands_in, run, typed
+from tests.support.clusters.sites import NAME, Sites
+from tests.support.clusters.system import wait_until
 
 pytestmark = [
     pytest.mark.unit("sites", order=6),

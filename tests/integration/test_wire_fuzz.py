@@ -34,13 +34,13 @@ from protos.wire import admission as admission_module
 from protos.wire import transport
 from protos.wire.admission import Admission
 from protos.wire.fragments import FRAGMENT_BYTES
-from tests.support.bounds import STALL_S
-from tests.support.certificates import Certificates
-from tests.support.lcr_batches import insert_batch
-from tests.support.matrices import values
-from tests.support.seeds import is_soak, scaled, seed_of
-from tests.support.system import wait_until
-from tests.support.wire_world import TOKEN, World, Writer
+from tests.support.clusters.system import wait_until
+from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import values
+from tests.support.session.seeds import is_soak, scaled, seed_of
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.certificates import Certificates
+from tests.support.wire.wire_world import TOKEN, World, Writer
 
 pytestmark = pytest.mark.long
 

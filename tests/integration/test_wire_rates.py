@@ -25,12 +25,12 @@ from protos.links.redo_link import RedoWatchClient
 from protos.wire import rates, transport
 from protos.wire.admission import Admission
 from protos.wire.rates import Limit
-from tests.support.bounds import STALL_S
-from tests.support.lcr_batches import insert_batch
-from tests.support.links import begun, loopback
-from tests.support.staging import one_way
-from tests.support.system import wait_until
-from tests.support.wire_world import FUZZ, OURS, TOKEN, Host, World
+from tests.support.clusters.system import wait_until
+from tests.support.session.bounds import STALL_S
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.links import begun, loopback
+from tests.support.wire.staging import one_way
+from tests.support.wire.wire_world import FUZZ, OURS, TOKEN, Host, World
 from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

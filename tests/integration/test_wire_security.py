@@ -35,12 +35,12 @@ from protos.wire import transport
 from protos.wire.admission import FAILURES_MAX, PUBLISH, Admission
 from protos.wire.identity import CertificateError, Identity, Peer
 from protos.wire.revoked import fingerprint_of, printed_fingerprint
-from tests.support.attackers import speak_to
-from tests.support.bounds import STALL_S
-from tests.support.certificates import Certificates, other_forms
-from tests.support.lcr_batches import insert_batch
-from tests.support.spark_health import fetch_health
-from tests.support.system import wait_until
+from tests.support.clusters.spark_health import fetch_health
+from tests.support.clusters.system import wait_until
+from tests.support.session.bounds import STALL_S
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.attackers import speak_to
+from tests.support.wire.certificates import Certificates, other_forms
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

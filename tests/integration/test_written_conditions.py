@@ -20,9 +20,9 @@ from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.logic import FALSE, NULL, TRUE
 from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.conditions.spelling import spelled_tree
-from tests.support.lcr_batches import column_values
-from tests.support.seeds import scaled, seed_of
-from tests.support.written_conditions import COLUMNS, VALUES, Writer
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.values.lcr_batches import column_values
+from tests.support.values.written_conditions import COLUMNS, VALUES, Writer
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

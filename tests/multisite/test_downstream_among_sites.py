@@ -12,9 +12,9 @@ import random
 
 import pytest
 
-from tests.support.random_users import random_users, wait_writing
-from tests.support.sites import Sites
-from tests.support.system import wait_until
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
+from tests.support.histories.random_users import random_users, wait_writing
 
 pytestmark = [
     pytest.mark.unit("sites", order=10),

@@ -20,8 +20,8 @@ from headrace.databases.ports import CapturedTable, DomainColumn, Finding, Table
 from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import (
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import (
     EVERYTHING,
     call_again,
     captured,

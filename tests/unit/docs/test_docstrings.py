@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from headrace.cli.app import app
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 # `word: ...` or `word, word: ...`, four spaces further in than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 _STATEMENT = re.compile(
     r"\b(?:ALTER (?:TABLE|TYPE|ROLE|FUNCTION|SEQUENCE|PUBLICATION|EVENT|SYSTEM|DATABASE|SCHEMA|DOMAIN)|CREATE |DROP"

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from headrace.cli.app import app
 from headrace.console.output import Output
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 from topology.printed_commands import FILE_VERBS, commands_with_file, with_file
 
 FILE = "hr.yaml"

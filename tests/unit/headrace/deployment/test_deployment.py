@@ -41,10 +41,10 @@ from headrace.deployment.deployment import Deployment, NotReady, NotUp
 from headrace.deployment.failures import TablesNotCopied
 from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.status.overview import Overview
-from tests.support.actor_system import FakeActors
-from tests.support.administered_source import AdministeredSource, administer, record
-from tests.support.overviews import overview_from
-from tests.support.topologies import ONE_WAY, SITES, read
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.overviews import overview_from
+from tests.support.databases.administered_source import AdministeredSource, administer, record
+from tests.support.topologies.files import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
 from topology.edits.stored import KEY_FILE
 from topology.links import CERTIFICATES

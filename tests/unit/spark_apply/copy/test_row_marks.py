@@ -12,7 +12,7 @@ from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
 from spark_apply.copy.table_marks import TableMarks
-from tests.support.table_copies import APPLY, TOPOLOGY, World
+from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 
 class Marked:

@@ -64,11 +64,11 @@ from spark_apply.driver.reader import ApplyReader
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
-from tests.support.apply_history import TABLES, Reference, Source, cut_batches
-from tests.support.destination_contract import error_transaction
-from tests.support.lcr_batches import column_values, transactions
-from tests.support.seeds import seeds
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
+from tests.support.databases.destination_contract import error_transaction
+from tests.support.histories.apply_history import TABLES, Reference, Source, cut_batches
+from tests.support.session.seeds import seeds
+from tests.support.values.lcr_batches import column_values, transactions
 
 
 class Stream:
