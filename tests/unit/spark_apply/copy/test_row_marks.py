@@ -1,5 +1,5 @@
 """What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real
-catalogs say (`tests/integration/test_row_marks.py`).
+catalogs say (`tests/integration/spark_apply/copy/test_row_marks.py`).
 """
 
 from __future__ import annotations

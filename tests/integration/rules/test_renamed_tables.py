@@ -31,7 +31,7 @@ from topology.file.reading import read_topology
 from topology.routing.ways import arriving, rules_at_the_end, ways_to
 from topology.spec import TopologySpec
 
-EXCHANGED = Path(__file__).parents[1] / "simulation" / "exchanged_names.yaml"
+EXCHANGED = Path(__file__).parents[2] / "simulation" / "exchanged_names.yaml"
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

@@ -37,7 +37,7 @@ from tests.support.session.matrices import values
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 KEPT = "SELECT count(*), count(DISTINCT xmin::text), min(v) FROM rooms"
 
 

@@ -225,7 +225,7 @@ def _wait_combined(system: Sites) -> None:
     assert {name: shown[name] for name in BETWEEN} == dict.fromkeys(BETWEEN, ("BYPASSED", CAPTURE))
 
 
-@pytest.mark.soak  # without Ray: tests/integration/test_combined_one_way.py
+@pytest.mark.soak  # without Ray: tests/integration/topology/test_combined_one_way.py
 def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_nothing_is_lost_or_doubled(sites: Sites):
     system = _begin(sites)
     with steady_load(system, _write_all, site="a"):

@@ -20,7 +20,7 @@ from tests.support.ways.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "handlers.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "handlers.yaml"
 SITES = ("dbs1", "dbs2")
 
 

@@ -14,7 +14,7 @@ from spark_apply.application.environment import java_home
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # Of each of the five JVMs: the application master's two, the driver, an executor with a task.
 LOADED = (
     "org.apache.spark.deploy.raydp.AppMasterJavaBridge",

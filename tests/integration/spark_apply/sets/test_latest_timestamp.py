@@ -32,7 +32,7 @@ from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "latest_timestamp.yaml"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "latest_timestamp.yaml"
 SITES = ("dbs1", "dbs2", "dbs3")
 KEYS = 5
 ROUNDS = 10

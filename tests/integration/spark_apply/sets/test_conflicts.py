@@ -30,7 +30,7 @@ from tests.support.ways.postgres_network import PostgresNetwork, two_sites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "conflicts.yaml"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "conflicts.yaml"
 SITES = ("dbs1", "dbs2")
 KEYS = 6
 

@@ -13,7 +13,7 @@ import pytest
 # `make setup` runs it, too: in `make soak` alone, as it compiles everything for half a minute and more.
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # What a first `make demo` runs; the rest is for conflicts and rules that divide batches.
 NEEDED = {
     "mining_kernels": {"classify", "compact", "gather", "group_rows"},

@@ -15,7 +15,7 @@ from tests.support.values.writes import insert
 
 pytestmark = pytest.mark.postgres
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "keys.md").read_text(encoding="utf-8").split("\n## Triggers\n")[0]
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "keys.md").read_text(encoding="utf-8").split("\n## Triggers\n")[0]
 TAKEN = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE)
 REFUSED = [pair for *pair, _ in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| ([^`|]+) \|$", DOCUMENT, re.MULTILINE)]
 
