@@ -19,7 +19,7 @@ from tests.support.clusters.system import wait_until
 from tests.support.databases.server_settings import reload_settings
 from tests.support.ways.downstream_sites import ROWS, Writer
 
-pytestmark = [pytest.mark.unit("sites", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=10), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 queues: {q: {site: b}}

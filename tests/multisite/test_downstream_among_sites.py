@@ -17,7 +17,7 @@ from tests.support.clusters.system import wait_until
 from tests.support.histories.random_users import random_users, wait_writing
 
 pytestmark = [
-    pytest.mark.unit("sites", order=10),
+    pytest.mark.unit("sites", order=11),
     pytest.mark.cluster,
     pytest.mark.postgres,
     pytest.mark.slow,

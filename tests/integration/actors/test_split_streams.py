@@ -14,7 +14,7 @@ from tests.support.clusters.sites import Sites
 from tests.support.clusters.system import System, wait_until
 from tests.support.histories.steady_load import steady_load
 
-pytestmark = [pytest.mark.unit("sites", order=7), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=8), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 THRESHOLDS = """\
 split_threshold: 10

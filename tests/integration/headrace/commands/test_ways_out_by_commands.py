@@ -22,7 +22,7 @@ from tests.support.clusters.sites import NAME, Sites
 from tests.support.clusters.system import wait_until
 
 pytestmark = [
-    pytest.mark.unit("sites", order=6),
+    pytest.mark.unit("sites", order=7),
     pytest.mark.cluster,
     pytest.mark.postgres,
     pytest.mark.slow,
