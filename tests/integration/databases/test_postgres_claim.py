@@ -20,6 +20,7 @@ from headrace.console.output import exit_code_of
 from headrace.databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.first_claim import claimed
+from headrace.deployment.removal import Removal
 from headrace.status.component import ComponentStatus
 from tests.support.clusters.system import system_folder, wait_until
 from tests.support.session.reporting import note_started
@@ -299,7 +300,7 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     ):
         with pytest.raises(RunsElsewhere):
             refused()
-    (problem,) = Deployment(two._spec)._remove_from_databases(None, print)
+    (problem,) = Removal(two._spec, print).from_databases(None)
     assert "runs already from" in problem
     wait_until("the first one reads on", lambda: state(one).state in {"IDLE", "WRITING"}, 60)
     assert state(one).opens_total == opens, "the refused one disturbed it"

@@ -128,7 +128,7 @@ EXCEPTIONS = {
     "headrace/databases/postgres/compared/types:_made_plain": _QUOTED_BEFORE,
     "headrace/databases/postgres/compared/types:missing_alter": _OF_SERVER,
     "headrace/databases/postgres/destination/records/views:_of": _CONSTANT,
-    "headrace/deployment/deployment:_remove_from_left": "the site, in the sentence; the slot is quoted",
+    "headrace/deployment/removal:_from_left": "the site, in the sentence; the slot is quoted",
     "headrace/commands/certificates:make": _SITE,
     "headrace/commands/certificates:show": _SITE,
     "headrace/commands/sequences:_line": "`SequencePosition.name` is quoted",
