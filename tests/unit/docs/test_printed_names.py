@@ -97,7 +97,7 @@ _CONSTANT = "a constant of the sources"
 _QUOTED_BEFORE = "whoever calls it has quoted it"
 _PROSE = "a sentence: no statement is in it"
 _OF_SERVER = "the server prints it quoted"
-_SITE = "a site's name: small letters, digits and _ (`topology.file.models.valid_name`)"
+_SITE = "a site's name: small letters, digits and _ (`topology.file.shape.values.valid_name`)"
 EXCEPTIONS = {
     "actors/source_database:_begin_as_source": "a folder below the site's, behind nothing that is run",
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
