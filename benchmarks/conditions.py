@@ -22,7 +22,7 @@ from headrace.rules.conditions.condition import parse
 from headrace.rules.conditions.rowwise import truth_values
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.lcr_batches import column_values
+from tests.support.values.lcr_batches import column_values
 
 ROWS, BATCH, EACH = 1_000_000, 4096, 8  # rows of a transaction: 8
 RUNS = 3  # the best one counts: other load only slows a run

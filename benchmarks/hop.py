@@ -20,8 +20,8 @@ from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
 from protos.wire import transport
 from protos.wire.admission import PUBLISH, SUBSCRIBE, Admission
 from protos.wire.identity import Identity, Peer
-from tests.support.lcr_batches import insert_batch
-from tests.support.staging import one_way
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.staging import one_way
 
 BATCH_BYTES = 1 << 20  # as capture cuts them
 CREDIT_BYTES = 16 << 20  # as an apply process gives

@@ -1,7 +1,7 @@
 """Every suite's setting: fixtures of `tests/fix_*.py`, and nothing left running when the session ends.
 
 Import mode is importlib, so test modules may have equal names in different folders. Shared code is imported as
-`tests.support.<module>`, fixtures come from `tests/fix_<resource>.py`, found by name: no list to keep.
+`tests.support.<room>.<module>`, fixtures come from `tests/fix_<resource>.py`, found by name: no list to keep.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # `tests` is not installed
     sys.path.insert(0, str(ROOT))
 
-from tests.support.collected import note_collected  # noqa: E402 - needs the line above
-from tests.support.processes import Process, end, left_over  # noqa: E402 - the same
-from tests.support.reporting import REPORT, Reporting  # noqa: E402 - the same
-from tests.support.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
-from tests.support.shared import FAILED, end_all, end_unit, group, sort_by_unit  # noqa: E402 - the same
+from tests.support.session.collected import note_collected  # noqa: E402 - needs the line above
+from tests.support.session.processes import Process, end, left_over  # noqa: E402 - the same
+from tests.support.session.reporting import REPORT, Reporting  # noqa: E402 - the same
+from tests.support.session.seeds import draw_session_seed, is_soak, session_seed  # noqa: E402 - the same
+from tests.support.session.shared import FAILED, end_all, end_unit, group, sort_by_unit  # noqa: E402 - the same
 
 pytest_plugins = ["pytester", *(f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py")))]
 

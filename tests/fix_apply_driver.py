@@ -15,11 +15,11 @@ import pytest
 from actors.cluster.local import LocalCluster
 from actors.hosting.runtime import disconnect, prepare_process
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.apply_driver import ApplyDrivers, MinedQueue, SparkProcess
-from tests.support.reporting import note_started
-from tests.support.shared import Shared
-from tests.support.statements import execute
-from tests.support.system import system_folder
+from tests.support.apply.apply_driver import ApplyDrivers, MinedQueue, SparkProcess
+from tests.support.clusters.system import system_folder
+from tests.support.databases.statements import execute
+from tests.support.session.reporting import note_started
+from tests.support.session.shared import Shared
 
 _TABLES = """
 CREATE TABLE accounts (id integer PRIMARY KEY, balance bigint NOT NULL, note text);

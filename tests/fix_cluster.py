@@ -19,8 +19,8 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.load import pgbench
 from headrace.load.pgbench import HISTORY_IDENTITY, run_pgbench
 from spark_apply.application.environment import LOOPBACK
-from tests.support.shared import Shared
-from tests.support.system import System, running, system_folder
+from tests.support.clusters.system import System, running, system_folder
+from tests.support.session.shared import Shared
 from topology.file.reading import read_topology
 
 # Before anything in this process imports ray.
@@ -84,7 +84,7 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 def _open_one_way(stack: ExitStack, _: pytest.Config) -> System:
     folder = stack.enter_context(system_folder("system"))
-    # Every process of the topology inherits it: see `tests.support.faults`.
+    # Every process of the topology inherits it: see `tests.support.clusters.faults`.
     (folder / "failpoints").mkdir()
     os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
     stack.callback(os.environ.pop, FOLDER_ENVIRONMENT)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.support.copied_pair import CopiedPair
-    from tests.support.postgres_pair import Pair
+    from tests.support.copies.copied_pair import CopiedPair
+    from tests.support.ways.postgres_pair import Pair
 
 
 @pytest.fixture
 def pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[Pair]:
-    from tests.support.postgres_pair import Pair  # imports the apply servers: not for tests that need none
+    from tests.support.ways.postgres_pair import Pair  # imports the apply servers: not for tests that need none
 
     made = Pair(source_database, destination_database, tmp_path / "redo")
     yield made
@@ -25,7 +25,7 @@ def pair(source_database: str, destination_database: str, tmp_path: Path) -> Ite
 @pytest.fixture
 def copied_pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[CopiedPair]:
     """The same, whose tables are copied first."""
-    from tests.support.copied_pair import CopiedPair  # as above
+    from tests.support.copies.copied_pair import CopiedPair  # as above
 
     made = CopiedPair(source_database, destination_database, tmp_path / "redo")
     yield made

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.postgres_site import Site
+from tests.support.databases.postgres_site import Site
 
 Fresh = Callable[[EmbeddedServer], str]
 

@@ -1,4 +1,4 @@
-"""The topology of the unit `sites`: see `tests.support.sites`."""
+"""The topology of the unit `sites`: see `tests.support.clusters.sites`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from actors.cluster.local import LocalCluster
 from tests.fix_apply_driver import RAY, address_of
-from tests.support.shared import Shared
-from tests.support.sites import Sites, opened
-from tests.support.system import system_folder
+from tests.support.clusters.sites import Sites, opened
+from tests.support.clusters.system import system_folder
+from tests.support.session.shared import Shared
 
 
 def _open(stack: ExitStack, config: pytest.Config) -> Sites:

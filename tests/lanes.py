@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tests.support.reporting import REPORT, Report, read_report
-from tests.support.seeds import NEW, SEED, draw_session_seed, is_soak, session_seed
+from tests.support.session.reporting import REPORT, Report, read_report
+from tests.support.session.seeds import NEW, SEED, draw_session_seed, is_soak, session_seed
 
 __all__ = ["LANES", "Done", "Part", "main", "show"]
 
@@ -54,7 +54,7 @@ class Part:
 
 # What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on
 # servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes
-# last, in two workers, each with topologies of its own (`tests.support.shared`): one alone leaves a third of two cores
+# last, in two workers, each with topologies of its own (`tests.support.session.shared`): one alone leaves a third of two cores
 # idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
 # Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where

@@ -1,4 +1,4 @@
-"""What a verb of the command line does that is more than a call of `headrace.deployment`. `headrace.cli.app` calls it.
+"""What a verb of the command line does that is more than a call of `headrace.deployment`. `headrace.cli` calls it.
 
 Error transactions: `error_queue` (list, show), `error_edits`, `error_execution`, `error_deletion`. Tables: `verification`, `table_copies`,
 `sequences`, `conflicts`. Components: `capture_scns`, `split_streams`, `described` (for `status --json`). Before and behind a topology:

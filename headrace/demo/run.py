@@ -31,7 +31,8 @@ from headrace.console.process_end import terminated_as_interrupt, uninterrupted
 from headrace.console.progress import live_lines
 from headrace.console.status_view import is_healthy, render, summary_line
 from headrace.demo.load import OneWayLoad, OrdersLoad, Probe
-from headrace.deployment.deployment import STATE_PARENT, Deployment
+from headrace.deployment.deployment import Deployment
+from headrace.deployment.removal import STATE_PARENT
 from headrace.deployment.waiting import wait_caught_up
 from headrace.faults.processes import Processes, kill
 from headrace.rules.rule import ANY_TAG

@@ -1,69 +1,56 @@
 """A topology that can be started, connected to and ended; the basis of every verb of the command line.
 
-Longer than 500 lines: every verb needs several of these steps, over one connection and one lock of the topology's
-files.
+Longer than 500 lines: to start a topology is to connect to it, look at it and ask for more, again and again. How its
+components end is in `endings`, what `down --purge` removes in `removal`.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
-
 from actors.cluster.local import LocalCluster
 from actors.control.calls import SETTLED
 from actors.control.observation import found_problems, gather
-from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S, fingerprint_of
+from actors.controller import CONTROLLER, fingerprint_of
 from actors.hosting.processes import process_of
-from actors.records.requests import REQUESTS_FILE
-from actors.records.running import Running
-from actors.site.left import left_in
 from actors.state_folder import check_owned
-from headrace.audit.log import AUDIT_FILES
-from headrace.base.durable_file import remove_file
 from headrace.base.errors import ApplyError, ConfigError, DatabaseUnavailable, HeadraceError, PropagationError
 from headrace.console.status_view import STARTING, everything_runs, notes, summary_line
 from headrace.databases.connectors import has_password, unused_secrets
+from headrace.deployment import endings
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.failures import LOOK_CALL_S, Failures, TablesNotCopied, together
+from headrace.deployment.refusals import check_certificates, check_handlers
 from headrace.deployment.remembered_cluster import RememberedCluster
-from headrace.lcr.table_name import literal
+from headrace.deployment.removal import Removal, stays_for_ever
 from headrace.status.applies import ApplyStatus
 from headrace.status.controllers import ControllerStatus
 from headrace.status.overview import Overview
 from headrace.status.plain import overview_of, status_of
-from headrace.status.sparks import SparkStatus
 from topology.edits.changes import bypassed_of, components_of
-from topology.edits.stored import KEY_FILE, PREPARED_FILE
 from topology.file.reading import read_topology
-from topology.links import CERTIFICATES, REVOKED, both_ways, makes_certificates
-from topology.problems import TopologyError, nearest
+from topology.problems import nearest
 from topology.routing.combined import bypassing
 from topology.split import fitting, prepared_splits, with_splits
 
 if TYPE_CHECKING:
     from actors.hosting.runtime import RayActors
     from topology.edits.changes import Component
-    from topology.spec import SiteSpec, TopologySpec
+    from topology.spec import TopologySpec
 
-__all__ = ["STATE_PARENT", "Deployment", "NotReady", "NotUp", "Progress"]
+__all__ = ["Deployment", "NotReady", "NotUp", "Progress"]
 
 POLL_S = 0.2  # between two looks of `up` and `wait`
 CONTROLLER_TIMEOUT_S = 5.0
-STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
-DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
 OTHERS_START_S = 60.0  # a Spark application begins within twenty seconds, on a busy machine within a minute
 TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
-GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
-KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed later
 LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
 NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
@@ -81,9 +68,6 @@ class NotReady(ApplyError):  # noqa: N818 - says what is the matter
     """The topology did not run within the time-out of `up`; it keeps starting."""
 
     code = "HDR-7003"
-
-
-_NO_DSN = "its site is gone from the file, and so is its connection string"  # however often it is tried
 
 
 @dataclass(slots=True)
@@ -341,8 +325,8 @@ class Deployment:
         """
         from headrace.deployment.first_claim import claimed
 
-        self._check_certificates()
-        self._check_handlers()
+        check_certificates(self.spec, self.address, lambda: len(self.connect().nodes()))
+        check_handlers(self.spec)
         if self.address:
             self._check_alone()
         administrators = Administrators(self.spec, keep_existing=keep_existing)
@@ -457,47 +441,6 @@ class Deployment:
             " here as well",
         )
 
-    def _check_certificates(self) -> None:
-        """Make the certificates of a file that names none, and refuse to start what could not speak to each other.
-
-        Raises:
-            TopologyError: with every problem of the certificate files.
-            ConfigError: they cannot be made, or the cluster has several nodes.
-        """
-        if not any(site.tls for site in self.spec.sites):
-            return
-        if makes_certificates(self.spec):
-            self._make_certificates()
-        from actors.security.examination import tls_findings
-
-        errors = [finding for finding in tls_findings(self.spec) if finding.is_error]
-        if errors:
-            raise TopologyError.of(str(self.spec.file), errors)
-
-    def _make_certificates(self) -> None:
-        """Have a certificate for every site in the state folder, which only processes of this machine can read."""
-        from actors.security.upkeep import keep_certificates
-
-        if self.address and (nodes := len(self.connect().nodes())) > 1:
-            raise ConfigError(
-                f"the Ray cluster at {self.address} has {nodes} nodes, and {self.spec.file} has no tls: `up` makes"
-                " certificates for one machine alone",
-                hint=both_ways(self.spec),
-            )
-        keep_certificates(self.spec)
-
-    def _check_handlers(self) -> None:
-        """Refuse to start with users' code that cannot be loaded.
-
-        Raises:
-            TopologyError: with everything that is wrong with it.
-        """
-        from headrace.deployment.inspection import handler_findings
-
-        errors = handler_findings(self.spec)
-        if errors:
-            raise TopologyError.of(str(self.spec.file), errors)
-
     def _take_over(self) -> None:
         """Let every site claim its database, even from another copy.
 
@@ -548,15 +491,15 @@ class Deployment:
             if status.fingerprint == wanted and settles and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
                 return
-            left = self._kill_and_wait(_is_controller)  # first: it creates what it misses
+            left = endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it creates what it misses
             if keep_call and not left:
                 # Apply processes that still wait for empty tables: they receive this setting only at their creation.
-                self._end_applies(actors)
-                left = self._kill_and_wait(_is_apply)
+                endings.end_applies(actors)
+                left = endings.kill_and_wait(self.connect(), endings.is_apply)
             if left:
                 raise PropagationError(
                     f"{', '.join(sorted(left))} of topology {self.spec.name} {'does' if len(left) == 1 else 'do'} not"
-                    f" end within {GONE_TIMEOUT_S:g} s",
+                    f" end within {endings.GONE_TIMEOUT_S:g} s",
                     hint="run `headrace up FILE` again",
                 )
         self._check_no_other_controller()
@@ -586,33 +529,12 @@ class Deployment:
             ConfigError: a process of this machine still runs it after a while.
         """
         try:
-            self._wait_free(CONTROLLER, LOST_TIMEOUT_S)
+            endings.wait_free(self.spec.state_dir, CONTROLLER, LOST_TIMEOUT_S)
         except PropagationError as error:
             raise ConfigError(
                 f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
                 hint=f"`headrace down FILE` with the --address of that cluster first; {error.hint}",
             ) from error
-
-    def _wait_free(self, component: str, timeout_s: float) -> None:
-        """Wait for the end of whatever still runs a component of this folder on this machine.
-
-        Args:
-            component: its full name.
-            timeout_s: of a process that is about to end: Ray calls one dead before the kernel has ended it.
-
-        Raises:
-            PropagationError: it still runs, and the process is named.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                Running(self.spec.state_dir, component).release()
-            except PropagationError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_S)
-            else:
-                return
 
     # ------------------------------------------------------------------ ending
 
@@ -631,25 +553,26 @@ class Deployment:
             One line of text for each step that failed; empty: everything was done.
         """
         tell = progress or (lambda _: None)
+        removal = Removal(self.spec, tell, keep_servers=keep_servers)
         problems: list[str] = []
         try:
             actors = self.connect()
         except ConfigError as error:
             tell("no running cluster")
             problems += self._forget_address(error)
-            problems += self._remove_from_databases(None, tell, keep_servers=keep_servers) if purge else []
+            problems += removal.from_databases(None) if purge else []
         else:
-            problems += self._end_components(actors, purge=purge, keep_servers=keep_servers, tell=tell)
+            problems += self._end_components(actors, removal, purge=purge)
             self.disconnect()
         is_known = self.cluster.facts() is not None
         self.cluster.stop()  # also removes what a copied folder says of the original's
         if is_known:
             tell("cluster ended")
         if not (purge and keep_servers):
-            problems += self._stop_servers(purge=purge, tell=tell)
+            problems += removal.stop_servers(purge=purge)
         # The folder says whose the objects in the databases are: without it nobody could remove them.
-        if purge and all(_NO_DSN in problem for problem in problems):
-            problems += self._remove_state(tell, keep_servers=keep_servers)
+        if purge and all(map(stays_for_ever, problems)):
+            problems += removal.remove_state(self.cluster.file)
         elif purge and self.spec.state_dir.exists():
             problems.append(f"{self.spec.state_dir} stays until everything else is removed")
         return problems
@@ -661,260 +584,27 @@ class Deployment:
         RememberedCluster(self.spec.state_dir).forget()
         return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
 
-    def _end_components(
-        self, actors: RayActors, *, purge: bool, keep_servers: bool, tell: Callable[[str], None]
-    ) -> list[str]:
-        self._kill_and_wait(_is_controller)  # first: it creates what it misses
+    def _end_components(self, actors: RayActors, removal: Removal, *, purge: bool) -> list[str]:
+        endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it creates what it misses
         names = actors.names()
-        drivers = self._spark_processes(actors, names)
-        if self._end_applies(actors):
-            tell("apply processes ended")
-        self._kill_and_wait(lambda name: not name.startswith("site:"))
-        problems = _wait_gone(drivers)
+        drivers = [] if self.address else endings.spark_processes(actors, names)  # on another one not ours to end
+        if endings.end_applies(actors):
+            removal.tell("apply processes ended")
+        endings.kill_and_wait(self.connect(), lambda name: not name.startswith("site:"))
+        problems = endings.wait_gone(drivers)
         if purge:
-            problems += self._remove_from_databases(actors, tell, keep_servers=keep_servers)
+            problems += removal.from_databases(actors)
         if self.address:
-            problems += self._clear_nodes(
-                actors, names, purge=purge and not problems, keep_servers=keep_servers, tell=tell
-            )
-        left = self._kill_and_wait(lambda _: True)
+            problems += removal.clear_nodes(actors, names, purge=purge and not problems)
+        left = endings.kill_and_wait(self.connect(), lambda _: True)
         actors.clear_away()
         if left and self.address:  # a private cluster ends with all that it runs
             return [
                 *problems,
-                f"still running after {GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again",
+                f"still running after {endings.GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again",
             ]
-        tell("components ended")
+        removal.tell("components ended")
         return problems
-
-    def _clear_nodes(
-        self,
-        actors: RayActors,
-        names: set[str],
-        *,
-        purge: bool,
-        tell: Callable[[str], None],
-        keep_servers: bool = False,
-    ) -> list[str]:
-        """End embedded servers, and remove files, on the machines of the sites with a `node`.
-
-        Only their actors reach them.
-        """
-        problems = []
-        for site in self.spec.sites:
-            if not site.node or not (purge or site.database.kind == "embedded"):
-                continue
-            actor, what = (
-                f"site:{site.name}",
-                f"what it keeps in {self.spec.state_dir} of its machine" if purge else "its embedded server",
-            )
-            try:
-                if actor not in names:
-                    raise PropagationError(f"{actor} does not run")
-                # a node that is not there is not waited for
-                actors.call(actor, "status", timeout_s=CONTROLLER_TIMEOUT_S)
-                actors.call(
-                    actor, *(("clear_up", keep_servers) if purge else ("stop_server",)), timeout_s=DATABASE_TIMEOUT_S
-                )
-            except HeadraceError as error:
-                problems.append(f"{site.name}: {error.message}: {what} stays; end or remove it there")
-            else:
-                tell(f"{site.name}: {'removed from' if purge else 'embedded server stopped on'} its machine")
-        return problems
-
-    def _kill_and_wait(self, is_meant: Callable[[str], bool]) -> set[str]:
-        """End the components that are meant, also those that begin (again) meanwhile.
-
-        Returns what is left when the time is over.
-        """
-        actors = self.connect()
-        killed: dict[str, float] = {}
-        deadline = time.monotonic() + GONE_TIMEOUT_S
-        while left := {name for name in actors.names() if is_meant(name)}:
-            now = time.monotonic()
-            for name in sorted(name for name in left if now >= killed.get(name, -math.inf) + KILL_AGAIN_S):
-                actors.kill(name)
-                killed[name] = now
-            if now > deadline:
-                break
-            time.sleep(0.05)
-        return left
-
-    def _end_applies(self, actors: RayActors) -> bool:
-        """End the apply processes orderly: servers finish their groups, and progress is recorded.
-
-        False: there are none.
-        """
-        applies = sorted(filter(_is_apply, actors.names()))
-        if applies:
-            actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
-        return bool(applies)
-
-    def _spark_processes(self, actors: RayActors, names: set[str]) -> list[psutil.Process]:
-        """The processes of Spark applications that run on this machine."""
-        if self.address:  # they are not this command's to end
-            return []
-        sparks = [name for name in names if name.startswith("spark:")]
-        found = []
-        for answer in actors.call_all(sparks, "status", timeout_s=CONTROLLER_TIMEOUT_S).values():
-            status = status_of(answer) if isinstance(answer, Mapping) else None
-            if isinstance(status, SparkStatus) and status.application_pid:
-                with suppress(psutil.Error):
-                    found.append(psutil.Process(status.application_pid))
-        return found
-
-    def _remove_from_databases(
-        self, actors: RayActors | None, tell: Callable[[str], None], *, keep_servers: bool = False
-    ) -> list[str]:
-        """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely."""
-        present = actors.names() if actors is not None else set()
-        problems = []
-        for site in self.spec.sites:
-            if site.database.kind != "postgres" and not (keep_servers and site.database.kind == "embedded"):
-                continue
-            try:
-                lines = self._remove_from(site, actors if f"site:{site.name}" in present else None)
-                for line in self._with_admin(site, lines):
-                    tell(f"{site.name}: {line}")
-            except HeadraceError as error:
-                problems.append(f"{site.name}: what the topology made there could not be removed: {error.message}")
-        return problems + self._remove_from_left(actors, present, tell)
-
-    def _remove_from_left(self, actors: RayActors | None, present: set[str], tell: Callable[[str], None]) -> list[str]:
-        """Remove Headrace's objects from users' databases that the file does not name any more."""
-        from actors.site.connection import original_of
-
-        problems = []
-        for each in left_in(self.spec.state_dir):
-            if not each.is_removed or each.kind == "embedded":
-                continue
-            if original := original_of(self.spec, each.name):
-                tell(f"{each.name}: {self._of_original(original)}")
-                continue
-            try:
-                if actors is None or each.component not in present:
-                    raise PropagationError(_NO_DSN)
-                for line in actors.call(each.component, "remove", timeout_s=DATABASE_TIMEOUT_S):
-                    tell(f"{each.name}: {line}")
-            except HeadraceError as error:
-                problems.append(
-                    f"{each.name}: what the topology made there could not be removed: {error.message}; it keeps WAL"
-                    f" until it is dropped there: SELECT pg_drop_replication_slot({literal(each.slot)})"
-                )
-        return problems
-
-    def _remove_from(self, site: SiteSpec, actors: RayActors | None) -> tuple[str, ...]:
-        from actors.site.connection import claim_on, embedded_server, original_of, remove_from
-
-        if actors is not None:
-            try:
-                lines: tuple[str, ...] = actors.call(f"site:{site.name}", "remove", timeout_s=DATABASE_TIMEOUT_S)
-            except PropagationError:
-                pass  # its actor is dead: clean the database from this process
-            else:
-                return lines
-        if original := original_of(self.spec, site.name):
-            return (self._of_original(original),)
-        if site.database.kind == "embedded":  # its actor is gone; on another machine only that would reach it
-            server = embedded_server(self.spec, site)
-            if not server.folder.exists():
-                return ()
-            server.start()
-            return remove_from(self.spec, site, server.dsn())
-        if actors is None:
-            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds
-            # for an earlier one's.
-            self._wait_free(f"site:{site.name}", GONE_TIMEOUT_S)
-        with closing(claim_on(self.spec, site)) as claim:
-            claim.hold()  # do not remove what another copy uses
-            return remove_from(self.spec, site, site.database.dsn)
-
-    def _with_admin(self, site: SiteSpec, lines: tuple[str, ...]) -> tuple[str, ...]:
-        """What was removed at a site, with what is left to its administrator."""
-        from actors.site.admin import remove_as_admin
-        from headrace.databases.ports.operator import LEFT_TO_ADMIN
-
-        # the file may have lost it since `up`: then the line says what stays
-        if LEFT_TO_ADMIN not in lines or not site.database.has_admin:
-            return lines
-        return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
-
-    def _of_original(self, original: str) -> str:
-        return (
-            f"nothing removed: {self.spec.state_dir} is a copy that has not run, and what is there belongs to"
-            f" {original}"
-        )
-
-    def _stop_servers(self, *, purge: bool, tell: Callable[[str], None]) -> list[str]:
-        from actors.site.connection import embedded_server, left_servers
-
-        problems = []
-        servers = {
-            site.name: embedded_server(self.spec, site) for site in self.spec.sites if site.database.kind == "embedded"
-        }
-        for name, server in (servers | left_servers(self.spec)).items():
-            try:
-                is_news = server.folder.exists() if purge else server.is_running
-                if purge:
-                    server.destroy()
-                else:
-                    server.stop()
-            except HeadraceError as error:
-                problems.append(f"{name}: the embedded server could not be stopped: {error.message}")
-            else:
-                if is_news:
-                    tell(f"{name}: embedded server {'removed' if purge else 'stopped'}")
-        return problems
-
-    def _remove_state(self, tell: Callable[[str], None], *, keep_servers: bool) -> list[str]:
-        """Remove Headrace's files from the state folder, and the folder if it is empty then.
-
-        The audit log stays: it has who removed the rest.
-        """
-        import shutil
-
-        from actors.site.connection import remove_but_server
-
-        folder = self.spec.state_dir
-        if not folder.exists():
-            return []
-        # those of this command alone
-        is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}
-        for name in ("sites", "components", "logs", CERTIFICATES):
-            path = folder / name
-            if name == "sites" and keep_servers:
-                for site in sorted(path.glob("*")):
-                    remove_but_server(site)
-                with suppress(OSError):
-                    path.rmdir()
-            elif path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        RememberedCluster(folder).forget()
-        remove_file(self.cluster.file)
-        for name in (
-            "cluster.lock",
-            "ray_token",
-            KEY_FILE,
-            PREPARED_FILE,
-            REQUESTS_FILE,
-            REVOKED,
-            "chaos.json",
-            "chaos.lock",
-        ):
-            remove_file(folder / name)
-        for interrupted in folder.glob(f"{KEY_FILE}.*"):
-            interrupted.unlink(missing_ok=True)
-        for empty in (folder, *(folder.parents[:1] if folder.parent.name == STATE_PARENT else ())):
-            if empty.exists() and not any(empty.iterdir()):
-                empty.rmdir()
-        if is_news:
-            tell(
-                "state folder removed"
-                + (", its audit log excepted" if any((folder / name).exists() for name in AUDIT_FILES) else "")
-            )
-        return [f"{folder} could not be removed"] if (folder / "sites").exists() and not keep_servers else []
 
 
 def _connect(address: str, topology: str, environment: Mapping[str, str]) -> RayActors:
@@ -950,19 +640,3 @@ def _others_start(overview: Overview, errors: Sequence[ApplyError]) -> bool:
         for component in overview.components
         if component.name not in names
     )
-
-
-def _is_controller(name: str) -> bool:
-    return name == CONTROLLER
-
-
-def _is_apply(name: str) -> bool:
-    return name.startswith("apply:")
-
-
-def _wait_gone(processes: list[psutil.Process]) -> list[str]:
-    _, alive = psutil.wait_procs(processes, timeout=GONE_TIMEOUT_S)
-    for process in alive:
-        process.kill()
-    _, alive = psutil.wait_procs(alive, timeout=GONE_TIMEOUT_S)
-    return [f"process {process.pid} (a Spark driver) could not be ended" for process in alive]

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.databases.ports import DestinationDatabase, DestinationSession
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, MemoryHarness, Opener, PostgresHarness
+from tests.support.databases.destination_contract import (
+    APPLY,
+    TAG,
+    TOPOLOGY,
+    Harness,
+    MemoryHarness,
+    Opener,
+    PostgresHarness,
+)
 
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])

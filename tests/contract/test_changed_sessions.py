@@ -8,11 +8,11 @@ import pytest
 
 from headrace.base.errors import DataError
 from headrace.databases.ports import HandlerSql
-from tests.support.bounds import STALL_S
-from tests.support.conflicts import COLUMNS, raw
-from tests.support.destination_contract import PostgresHarness
-from tests.support.server_settings import reload_settings
-from tests.support.writes import insert, int4
+from tests.support.databases.destination_contract import PostgresHarness
+from tests.support.databases.server_settings import reload_settings
+from tests.support.histories.conflicts import COLUMNS, raw
+from tests.support.session.bounds import STALL_S
+from tests.support.values.writes import insert, int4
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 OTHER = "somebody_elses"

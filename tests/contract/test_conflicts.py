@@ -15,7 +15,7 @@ import pytest
 from headrace.lcr.batch import OldImage
 from headrace.rules.conflict_handlers import HistoryBounds, UncomparedColumns
 from spark_apply.sets.collapse import plan_sets
-from tests.support.conflicts import Conflicts, Lcr, batch_of, handler
+from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, handler
 
 # The row as the source and the destination had it, and as the destination has it now.
 WAS = (1, "a", "b", 10, 100, "u")

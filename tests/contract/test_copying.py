@@ -11,7 +11,7 @@ import pytest
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DataError
 from headrace.databases.ports.copying import PORTABLE, TableReader
 from headrace.databases.table_digest import TableDigest
-from tests.support.destination_contract import Harness
+from tests.support.databases.destination_contract import Harness
 
 TYPES = {"id": "pg_catalog.text", "a": "pg_catalog.text"}
 ROWS = [(f"{number:04}".encode(), None if number % 7 == 0 else b"x" * (number % 50)) for number in range(400)]

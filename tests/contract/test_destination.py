@@ -14,13 +14,13 @@ from headrace.databases.postgres.destination.server_session import described_tab
 from headrace.lcr.batch import Partition
 from headrace.lcr.scn import Scn
 from headrace.lcr.values import ABSENT
-from tests.support.destination_contract import (
+from tests.support.databases.destination_contract import (
     PostgresHarness,
     commit,
     keyed,
     keyless,
 )
-from tests.support.writes import delete, insert, int4, key_only, update, version_of
+from tests.support.values.writes import delete, insert, int4, key_only, update, version_of
 
 # --------------------------------------------------------------------------- tables
 

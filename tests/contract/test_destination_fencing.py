@@ -9,8 +9,8 @@ import pytest
 
 from headrace.base.errors import DatabaseUnavailable, DestinationRestarted, FencedError
 from headrace.databases.ports import Instantiation
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, commit, keyed, ranges
-from tests.support.writes import insert, int4
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, commit, keyed, ranges
+from tests.support.values.writes import insert, int4
 
 
 def test_older_incarnation_cannot_open_and_the_newer_ones_session_goes_on(harness, open_session):

@@ -27,7 +27,7 @@ from headrace.databases.ports import (
 )
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from tests.support.destination_contract import (
+from tests.support.databases.destination_contract import (
     APPLY,
     TAG,
     TOPOLOGY,
@@ -36,7 +36,7 @@ from tests.support.destination_contract import (
     keyed,
     ranges,
 )
-from tests.support.writes import insert, int4
+from tests.support.values.writes import insert, int4
 
 # --------------------------------------------------------------------------- progress and fencing
 

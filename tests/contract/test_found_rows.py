@@ -16,8 +16,8 @@ from headrace.databases.ports import DestinationSession
 from headrace.lcr.batch import OldImage
 from headrace.lcr.table_name import TableName, whole_rows
 from headrace.rules.table_settings import KeyColumns, TableSettings
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, Harness, commit
-from tests.support.writes import delete, insert, int4, update, version_of
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, Harness, commit
+from tests.support.values.writes import delete, insert, int4, update, version_of
 
 BY_A = (KeyColumns(owner="public", name="s", columns=("a",)),)
 Seen = Callable[..., DestinationSession]

@@ -13,9 +13,9 @@ from headrace.base.errors import BugError, DatabaseUnavailable, DataError
 from headrace.databases.connectors import column_of_type
 from headrace.databases.ports import HandlerSql
 from headrace.databases.postgres.values.python_values import decoded
-from tests.support.bounds import STALL_S
-from tests.support.conflicts import COLUMNS, raw
-from tests.support.destination_contract import MemoryHarness, PostgresHarness
+from tests.support.databases.destination_contract import MemoryHarness, PostgresHarness
+from tests.support.histories.conflicts import COLUMNS, raw
+from tests.support.session.bounds import STALL_S
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 

@@ -13,9 +13,9 @@ from headrace.databases.postgres.destination.server_session.session import Postg
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import TableFits
-from tests.support.conflicts import Lcr, batch_of
-from tests.support.destination_contract import MemoryHarness, on_a_server_in_soak
-from tests.support.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
+from tests.support.databases.destination_contract import MemoryHarness, on_a_server_in_soak
+from tests.support.databases.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, tried
+from tests.support.histories.conflicts import Lcr, batch_of
 
 
 @pytest.fixture(params=[("b", "a"), ("b", "a", "c"), None], ids=["one source", "two sources", "two sources by row"])

@@ -13,8 +13,8 @@ from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import NULL, UNCHANGED
-from tests.support.log_reading import Reading, ReadTransaction
-from tests.support.source_contract import (
+from tests.support.databases.log_reading import Reading, ReadTransaction
+from tests.support.databases.source_contract import (
     LARGE,
     RULES,
     TOPOLOGY,

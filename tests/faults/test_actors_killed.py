@@ -8,10 +8,10 @@ import pytest
 
 from actors.controller import CONTROLLER
 from headrace.deployment.deployment import Deployment
-from tests.support.faults import pgbench_through
-from tests.support.matrices import values
-from tests.support.processes_apart import pids, wait_processes
-from tests.support.system import System
+from tests.support.clusters.faults import pgbench_through
+from tests.support.clusters.processes_apart import pids, wait_processes
+from tests.support.clusters.system import System
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.faults import armed, pgbench_through
-from tests.support.matrices import values
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import armed, pgbench_through
+from tests.support.clusters.system import System, wait_until
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.faults import apply_name, delete_errors, errors
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import apply_name, delete_errors, errors
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.faults import apply_name, armed, delete_errors, errors
-from tests.support.matrices import values
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import apply_name, armed, delete_errors, errors
+from tests.support.clusters.system import System, wait_until
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from headrace.faults.processes import kill
-from tests.support.apply_driver import ApplyDrivers, Driver, end_of_log, load, wait_for
-from tests.support.statements import digest
+from tests.support.apply.apply_driver import ApplyDrivers, Driver, end_of_log, load, wait_for
+from tests.support.databases.statements import digest
 
 pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.faults import (
+from tests.support.clusters.faults import (
     application_name,
     apply_name,
     pgbench_through,
     spark_processes,
     wait_for_next_application,
 )
-from tests.support.system import System, wait_until
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -14,9 +14,9 @@ from actors.apply import ApplyHost
 from headrace.base.errors import FencedError
 from protos.wire.identity import Peer
 from spark_apply.application.task_runs import ApplicationAccess
-from tests.support.apply_driver import Driver, DriverClient, serve_driver
-from tests.support.faults import application_name, apply_name, pgbench_through
-from tests.support.system import System, wait_until
+from tests.support.apply.apply_driver import Driver, DriverClient, serve_driver
+from tests.support.clusters.faults import application_name, apply_name, pgbench_through
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

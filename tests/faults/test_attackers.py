@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from headrace.base.failpoints import FOLDER_ENVIRONMENT
-from tests.support.attackers import (
+from tests.support.clusters.system import System
+from tests.support.wire.attackers import (
     Address,
     ask_for_variable,
     assert_spark_reads_nothing,
@@ -23,7 +24,6 @@ from tests.support.attackers import (
     silent_connections,
     speak_to,
 )
-from tests.support.system import System
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from tests.fix_cluster import TABLES
-from tests.support.faults import pgbench_through
-from tests.support.lazy_server import unflushed_bytes, wal_in_memory
-from tests.support.system import System, wait_until
-from tests.support.writers import writing
+from tests.support.clusters.faults import pgbench_through
+from tests.support.clusters.system import System, wait_until
+from tests.support.databases.lazy_server import unflushed_bytes, wal_in_memory
+from tests.support.histories.writers import writing
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

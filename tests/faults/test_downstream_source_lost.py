@@ -14,12 +14,12 @@ from actors.state_folder import site_folder
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.faults.processes import kill, server_processes
 from headrace.status.captures import CaptureStatus
-from tests.support.downstream_sites import ROWS, Writer
-from tests.support.server_settings import reload_settings
-from tests.support.sites import NAME, Sites
-from tests.support.system import wait_until
+from tests.support.clusters.sites import NAME, Sites
+from tests.support.clusters.system import wait_until
+from tests.support.databases.server_settings import reload_settings
+from tests.support.ways.downstream_sites import ROWS, Writer
 
-pytestmark = [pytest.mark.unit("sites", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=10), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TOPOLOGY = """
 queues: {q: {site: b}}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fix_cluster import TABLES
-from tests.support.faults import pgbench_through
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import pgbench_through
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -20,9 +20,9 @@ from actors.hosting.processes import process_of
 from headrace.base.errors import ApplyError
 from headrace.deployment.deployment import Deployment
 from tests.fix_cluster import TABLES
-from tests.support.faults import apply_name, pgbench_through
-from tests.support.processes_apart import listed_actors, pids, wait_processes
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import apply_name, pgbench_through
+from tests.support.clusters.processes_apart import listed_actors, pids, wait_processes
+from tests.support.clusters.system import System, wait_until
 from topology.edits.changes import Component, components_of
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]

@@ -22,12 +22,12 @@ from headrace.rules.user_code.handlers import HandlerRules
 from protos import codec
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.sets.conflict_settings import ConflictSettings
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY
-from tests.support.conflicts import COLUMNS, Lcr, handler
-from tests.support.handlers import Handled, inserts, rules_of, updates
-from tests.support.matrices import values
-from tests.support.system import wait_until
-from tests.support.writes import version_of
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY
+from tests.support.apply.handlers import Handled, inserts, rules_of, updates
+from tests.support.clusters.system import wait_until
+from tests.support.histories.conflicts import COLUMNS, Lcr, handler
+from tests.support.session.matrices import values
+from tests.support.values.writes import version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

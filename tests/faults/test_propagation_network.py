@@ -7,8 +7,8 @@ import time
 import pytest
 
 from protos.wire.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
-from tests.support.faults import pgbench_through, propagation_name, proxied_propagation
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import pgbench_through, propagation_name, proxied_propagation
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

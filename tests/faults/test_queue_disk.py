@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fix_cluster import TABLES
-from tests.support.faults import apply_name, armed
-from tests.support.system import System, wait_until
+from tests.support.clusters.faults import apply_name, armed
+from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

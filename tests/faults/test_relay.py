@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.sites import Sites
-from tests.support.system import wait_until
-from tests.support.writers import TABLES, writing
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
+from tests.support.histories.writers import TABLES, writing
 
 pytestmark = [pytest.mark.unit("sites", order=5), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

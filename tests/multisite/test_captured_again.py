@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.simulation.world import Simulation
-from tests.support.seeds import seed_of
-from tests.support.simulated_scripts import Step, captured_again, killed, played, restored
+from tests.support.session.seeds import seed_of
+from tests.support.topologies.simulated_scripts import Step, captured_again, killed, played, restored
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

@@ -27,12 +27,12 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.deployment.deployment import Deployment, Progress
 from headrace.status.component import ComponentStatus
 from headrace.status.overview import Overview
-from tests.support.attackers import assert_spark_reads_nothing, listening_of
-from tests.support.ray_nodes import RayNodes, has_own_disks, kill
-from tests.support.reporting import note_started
-from tests.support.shared import Shared
-from tests.support.system import System, wait_until
-from tests.support.writers import TABLES, Writers, writing
+from tests.support.clusters.ray_nodes import RayNodes, has_own_disks, kill
+from tests.support.clusters.system import System, wait_until
+from tests.support.histories.writers import TABLES, Writers, writing
+from tests.support.session.reporting import note_started
+from tests.support.session.shared import Shared
+from tests.support.wire.attackers import assert_spark_reads_nothing, listening_of
 
 pytestmark = [pytest.mark.unit("nodes"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 

@@ -17,11 +17,11 @@ import pytest
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
-from tests.support.concurrent_writes import Combination, random_steps
-from tests.support.convergence import CONVERGENT, OVER_A_HUB, named
-from tests.support.lazy_server import lazy_server
-from tests.support.real_sites import RealSites, network_of, site_names
-from tests.support.seeds import scaled, seed_of
+from tests.support.databases.lazy_server import lazy_server
+from tests.support.histories.concurrent_writes import Combination, random_steps
+from tests.support.histories.convergence import CONVERGENT, OVER_A_HUB, named
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.ways.real_sites import RealSites, network_of, site_names
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 

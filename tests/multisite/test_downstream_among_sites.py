@@ -12,12 +12,12 @@ import random
 
 import pytest
 
-from tests.support.random_users import random_users, wait_writing
-from tests.support.sites import Sites
-from tests.support.system import wait_until
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import wait_until
+from tests.support.histories.random_users import random_users, wait_writing
 
 pytestmark = [
-    pytest.mark.unit("sites", order=10),
+    pytest.mark.unit("sites", order=11),
     pytest.mark.cluster,
     pytest.mark.postgres,
     pytest.mark.slow,

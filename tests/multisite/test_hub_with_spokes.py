@@ -28,9 +28,9 @@ from headrace.chaos.schedule import Planned
 from headrace.console.exit_codes import DONE, INTERRUPTED
 from headrace.faults.links import links_of
 from headrace.faults.processes import is_stopped
-from tests.support.matrices import cases
-from tests.support.shared import Shared
-from tests.support.system import HEALED_S, System, running, system_folder, wait_until
+from tests.support.clusters.system import HEALED_S, System, running, system_folder, wait_until
+from tests.support.session.matrices import cases
+from tests.support.session.shared import Shared
 from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec

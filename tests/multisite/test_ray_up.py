@@ -1,7 +1,7 @@
 """`ray up` makes a cluster of cluster.local.yaml, a topology runs on it, and what fails there is brought back by Ray.
 
 The file is the one that users get, with its addresses, its user, its mounts and its commands, `ray stop` among them:
-machines are namespaces (`tests.support.machines`). One command is another one: the environment of Python is that of the
+machines are namespaces (`tests.support.clusters.machines`). One command is another one: the environment of Python is that of the
 tests, as nothing is downloaded.
 """
 
@@ -28,11 +28,11 @@ from headrace.console.status_view import notes
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.status.plain import overview_of
 from protos.wire.transport import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
-from tests.support.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
-from tests.support.reporting import note_started
-from tests.support.shared import Shared
-from tests.support.system import wait_until
-from tests.support.writers import TABLES, Writers, writing
+from tests.support.clusters.machines import HOME, PROJECT, Machine, Machines, why_there_are_none
+from tests.support.clusters.system import wait_until
+from tests.support.histories.writers import TABLES, Writers, writing
+from tests.support.session.reporting import note_started
+from tests.support.session.shared import Shared
 
 pytestmark = [pytest.mark.unit("ray_up"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 

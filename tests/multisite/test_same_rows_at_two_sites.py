@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from tests.support.random_users import random_users, wait_writing
-from tests.support.sites import IDLE_BETWEEN, Sites
+from tests.support.clusters.sites import IDLE_BETWEEN, Sites
+from tests.support.histories.random_users import random_users, wait_writing
 
 pytestmark = [
-    pytest.mark.unit("sites", order=8),
+    pytest.mark.unit("sites", order=9),
     pytest.mark.cluster,
     pytest.mark.postgres,
     pytest.mark.slow,

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.simulation.world import Simulation
-from tests.support.seeds import scaled, seed_of
-from tests.support.simulated_scripts import (
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.topologies.files import read
+from tests.support.topologies.simulated_scripts import (
     Step,
     cut_all,
     database_down,
@@ -25,7 +26,6 @@ from tests.support.simulated_scripts import (
     slow,
     twice,
 )
-from tests.support.topologies import read
 from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 

@@ -20,11 +20,11 @@ import pytest
 from actors.security.authority import make_certificates
 from actors.site.connection import embedded_server
 from headrace.deployment.deployment import Deployment
-from tests.support import ray_nodes
-from tests.support.ray_nodes import RayNodes, has_own_disks, kill
-from tests.support.reporting import note_started
-from tests.support.system import System, wait_until
-from tests.support.writers import TABLES, writing
+from tests.support.clusters import ray_nodes
+from tests.support.clusters.ray_nodes import RayNodes, has_own_disks, kill
+from tests.support.clusters.system import System, wait_until
+from tests.support.histories.writers import TABLES, writing
+from tests.support.session.reporting import note_started
 from topology.file.reading import read_topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]

@@ -13,7 +13,7 @@ import pytest
 from headrace.cli.app import main
 from headrace.console.exit_codes import DONE, FINDING, WRONG_USE
 from headrace.simulation.observing.violations import Invariant
-from tests.support.planted_defects import PLANTED
+from tests.support.topologies.planted_defects import PLANTED
 
 ROOT = Path(__file__).parents[2]
 RELAY = ROOT / "examples" / "relay.yaml"

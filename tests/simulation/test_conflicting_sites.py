@@ -12,9 +12,9 @@ import pytest
 from headrace.base.errors import ConfigError
 from headrace.simulation.contested import Contested
 from headrace.simulation.run import Settings, simulate
-from tests.support.seeds import seeds
-from tests.support.simulated import example, run
-from tests.support.topologies import read
+from tests.support.session.seeds import seeds
+from tests.support.topologies.files import read
+from tests.support.topologies.simulated import example, run
 from topology.proof.reach import Proof
 from topology.spec import TopologySpec
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.simulation.run import Settings, simulate
-from tests.support.planted_defects import PLANTED, Planted
-from tests.support.simulated import example
+from tests.support.topologies.planted_defects import PLANTED, Planted
+from tests.support.topologies.simulated import example
 
 UNFIT = ("an unexpected error: TypeError", "an unexpected error: AttributeError")
 

@@ -20,9 +20,9 @@ from headrace.base.errors import HeadraceError
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
-from tests.support.lcr_batches import insert_batch
-from tests.support.seeds import scaled, seed_of
-from tests.support.staging import DirectLinks, Subscriber
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.staging import DirectLinks, Subscriber
 from topology.schedule import Schedule, Window
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 

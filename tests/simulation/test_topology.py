@@ -25,8 +25,8 @@ from headrace.lcr.batch import Command
 from headrace.rules.subsetting import migrated
 from headrace.simulation.faults import EVERY_FAULT
 from headrace.simulation.run import Settings, simulate
-from tests.support.seeds import is_soak, seed_of, seeds
-from tests.support.simulated import example, run
+from tests.support.session.seeds import is_soak, seed_of, seeds
+from tests.support.topologies.simulated import example, run
 from topology.file.reading import read_topology
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from headrace.databases.ports import Finding
 from topology.alerts import PER_HOUR_DEFAULT, AlertsSpec, AlertTarget
 from topology.file.document import Document, Path_
-from topology.file.models import AlertsModel, read_shape
 from topology.file.secret_sources import REFERENCE, SecretError, read_secrets, references
+from topology.file.shape.findings import read_shape
+from topology.file.shape.models import AlertsModel
 
 __all__ = ["read_alerts"]
 

@@ -21,7 +21,7 @@ from headrace.rules.conflict_handlers import (
     RowTimes,
     UncomparedColumns,
 )
-from topology.file.models import ApplyModel, ConflictHandlerModel, TombstonesModel, TopologyModel, UncomparedModel
+from topology.file.shape.models import ApplyModel, ConflictHandlerModel, TombstonesModel, TopologyModel, UncomparedModel
 from topology.problems import nearest
 from topology.spec import TopologySpec
 

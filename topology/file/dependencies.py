@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from headrace.databases.ports import Finding
 from headrace.rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
-from topology.file.models import ApplyModel
+from topology.file.shape.models import ApplyModel
 
 __all__ = ["dependency_findings", "virtual_dependencies"]
 

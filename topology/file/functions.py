@@ -13,7 +13,7 @@ from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from topology.file.document import Path_
 from topology.file.handlers import Problem
-from topology.file.models import TopologyModel
+from topology.file.shape.models import TopologyModel
 from topology.spec import TopologySpec
 
 __all__ = ["read_code", "with_functions"]

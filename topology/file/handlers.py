@@ -21,7 +21,7 @@ from headrace.rules.user_code.handlers import (
 )
 from headrace.rules.user_code.source import NO_CODE, UserCode, UserFunction, read_folder
 from topology.file.document import Path_, read_document
-from topology.file.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
+from topology.file.shape.models import ApplyModel, DmlHandlerModel, ErrorHandlerModel, TopologyModel
 
 __all__ = ["Problem", "execution_handler", "read_handlers"]
 

@@ -22,8 +22,9 @@ from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, read_document
 from topology.file.functions import read_code, with_functions
 from topology.file.handlers import read_handlers
-from topology.file.models import (
-    NAME_LENGTH_MAX,
+from topology.file.secret_sources import references
+from topology.file.shape.findings import read_shape
+from topology.file.shape.models import (
     ApplyModel,
     CaptureModel,
     DatabaseModel,
@@ -36,10 +37,8 @@ from topology.file.models import (
     SiteModel,
     SpokeModel,
     TopologyModel,
-    read_shape,
-    valid_name,
 )
-from topology.file.secret_sources import references
+from topology.file.shape.values import NAME_LENGTH_MAX, valid_name
 from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
 from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.databases.ports import Finding
 from headrace.rules.table_settings import KeyColumns, TableSettings, TriggerFiring
-from topology.file.models import (
+from topology.file.shape.models import (
     ApplyModel,
     ConflictHandlerModel,
     KeyColumnsModel,

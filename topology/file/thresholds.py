@@ -11,7 +11,7 @@ from topology.spec import MERGE_WITHIN_DEFAULT_S, SPLIT_AFTER_DEFAULT_S
 from topology.split import hindrance
 
 if TYPE_CHECKING:
-    from topology.file.models import PropagationModel, TopologyModel
+    from topology.file.shape.models import PropagationModel, TopologyModel
     from topology.spec import PropagationSpec, TopologySpec
 
 __all__ = ["threshold_findings", "with_thresholds"]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import Finding
-from topology.file.models import TlsModel, read_shape
+from topology.file.shape.findings import read_shape
+from topology.file.shape.models import TlsModel
 from topology.links import both_ways, with_made_certificates
 from topology.spec import TlsSpec, TopologySpec
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import one_way_spec
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import one_way_spec
 from topology.spec import TopologySpec
 
 

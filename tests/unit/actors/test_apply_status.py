@@ -13,7 +13,7 @@ from actors.apply import STARTING_INTERVAL_S, STARTING_S, STATUS_INTERVAL_S, App
 from headrace.databases.destination_views import ERRORS_MAX
 from headrace.status.applies import ApplyStatus
 from protos import apply_pb2 as pb
-from tests.support.destination_contract import error_transaction
+from tests.support.databases.destination_contract import error_transaction
 
 
 class Clock:

@@ -14,8 +14,8 @@ from actors.staging.queue_sessions import REFUSED_HOLD_S
 from headrace.base.errors import ConfigError, LogGone
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.redo.writing.log_writer import LogWriter
-from tests.support.capture_process import CREDIT, Capture
-from tests.support.redo_logs import drain
+from tests.support.redo.capture_process import CREDIT, Capture
+from tests.support.redo.redo_logs import drain
 
 
 @pytest.fixture

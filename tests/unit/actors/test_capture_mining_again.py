@@ -11,8 +11,8 @@ import pytest
 from actors.staging.queue_sessions import REFUSED_HOLD_S
 from headrace.base.errors import LogGone
 from headrace.lcr.scn import FIRST_SCN, Scn
-from tests.support.capture_process import CREDIT, Capture, KeptRedo
-from tests.support.redo_logs import drain
+from tests.support.redo.capture_process import CREDIT, Capture, KeptRedo
+from tests.support.redo.redo_logs import drain
 
 REDO_BYTES_MAX = 20_000  # ten segments
 TRANSACTIONS = 60  # fill half of them

@@ -17,8 +17,8 @@ from headrace.links.ports import header_of
 from headrace.simulation.network import Unserved
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
-from tests.support.lcr_batches import insert_batch
-from tests.support.staging import one_way
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.staging import one_way
 from topology.spec import ApplySpec
 
 CREDIT = 1 << 20

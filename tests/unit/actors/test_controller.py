@@ -20,8 +20,8 @@ from headrace.databases.ports import CapturedTable, DomainColumn, Finding, Table
 from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import (
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import (
     EVERYTHING,
     call_again,
     captured,
@@ -294,7 +294,7 @@ def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_
     spec, actors, monkeypatch, error, begins
 ):
     """What goes on may capture a table that the apply process then would not know:
-    tests/integration/test_interrupted_preparation.py.
+    tests/integration/actors/test_interrupted_preparation.py.
     """
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)

@@ -23,10 +23,10 @@ from headrace.lcr.scn import ObjectNumber
 from headrace.redo.standby.shipping import STALLED_S
 from protos.links.grpc_links import GrpcLinks
 from protos.links.redo_link import RedoWatchClient
-from tests.support.controllers import one_way_spec, reconfigured, started
-from tests.support.redo_logs import SOURCE, drain
-from tests.support.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
-from tests.support.standby_site import Site
+from tests.support.actors.controllers import one_way_spec, reconfigured, started
+from tests.support.redo.redo_logs import SOURCE, drain
+from tests.support.redo.standby_redo import RECEIVER, cut_frames, log_bytes, standby_log
+from tests.support.redo.standby_site import Site
 from topology.edits.changes import changes, components_of
 from topology.edits.receivers import Receivers
 from topology.routing.ways import route

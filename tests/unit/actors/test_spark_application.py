@@ -17,7 +17,7 @@ from headrace.status.component import WireStatus
 from protos import apply_pb2 as pb
 from protos.links import spark_link
 from protos.wire.identity import CertificateError
-from tests.support.topologies import ONE_WAY
+from tests.support.topologies.files import ONE_WAY
 from topology.file.reading import read_topology
 
 

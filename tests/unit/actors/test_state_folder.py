@@ -19,7 +19,7 @@ from actors.state_folder import check_owned, make_private, not_owned
 from headrace.base.errors import ConfigError
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.inspection import check_topology, plan_topology
-from tests.support.attackers import NOBODY, open_folder, readable_by_others
+from tests.support.wire.attackers import NOBODY, open_folder, readable_by_others
 
 IS_ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not IS_ROOT, reason="only root makes folders of another user")

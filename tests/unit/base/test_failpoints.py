@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.failpoints import ARMED_FILE, ENVIRONMENT, FAILPOINTS, FOLDER_ENVIRONMENT, fired_count
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 # Fails at each name on its standard input and says what happened.
 PROGRAM = """

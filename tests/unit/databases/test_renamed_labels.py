@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from headrace.databases.renamed_labels import renamed_labels
-from tests.support.seeds import seed_of
+from tests.support.session.seeds import seed_of
 
 
 def named(names: str, *, first: int = 1) -> dict[str, str]:

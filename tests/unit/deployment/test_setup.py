@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bounds import STALL_S
+from tests.support.session.bounds import STALL_S
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = re.compile(r"`([^`\n]+)`")

@@ -17,7 +17,7 @@ import yaml
 from headrace.rules.user_code.handlers import ExecutionHandler
 from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Destination, Table, row_lcr, transform, values_of
-from tests.support.handlers import Handled, code_of, inserts, row, rules_of
+from tests.support.apply.handlers import Handled, code_of, inserts, row, rules_of
 from topology.checks.static import check
 from topology.file.reading import read_topology
 from topology.plan import make_plan

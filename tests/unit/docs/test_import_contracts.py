@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.packages import PACKAGES, ROOT, modules
+from tests.support.session.packages import PACKAGES, ROOT, modules
 
 # Importers as near as possible to those that may.
 FORBIDDEN = {

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 _STATEMENT = re.compile(
     r"\b(?:ALTER (?:TABLE|TYPE|ROLE|FUNCTION|SEQUENCE|PUBLICATION|EVENT|SYSTEM|DATABASE|SCHEMA|DOMAIN)|CREATE |DROP"
@@ -97,7 +97,7 @@ _CONSTANT = "a constant of the sources"
 _QUOTED_BEFORE = "whoever calls it has quoted it"
 _PROSE = "a sentence: no statement is in it"
 _OF_SERVER = "the server prints it quoted"
-_SITE = "a site's name: small letters, digits and _ (`topology.file.models.valid_name`)"
+_SITE = "a site's name: small letters, digits and _ (`topology.file.shape.values.valid_name`)"
 EXCEPTIONS = {
     "actors/source_database:_begin_as_source": "a folder below the site's, behind nothing that is run",
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
@@ -128,7 +128,7 @@ EXCEPTIONS = {
     "headrace/databases/postgres/compared/types:_made_plain": _QUOTED_BEFORE,
     "headrace/databases/postgres/compared/types:missing_alter": _OF_SERVER,
     "headrace/databases/postgres/destination/records/views:_of": _CONSTANT,
-    "headrace/deployment/deployment:_remove_from_left": "the site, in the sentence; the slot is quoted",
+    "headrace/deployment/removal:_from_left": "the site, in the sentence; the slot is quoted",
     "headrace/commands/certificates:make": _SITE,
     "headrace/commands/certificates:show": _SITE,
     "headrace/commands/sequences:_line": "`SequencePosition.name` is quoted",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 
 # What 500 lines had at most before the formatter broke them.
 STATEMENTS_MAX = 376

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.console.output import Output
-from tests.support.topologies import ONE_WAY
+from tests.support.topologies.files import ONE_WAY
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from protos import codec
-from tests.support.lcr_batches import (
+from tests.support.values.lcr_batches import (
     assert_same_batch,
     column_values,
     insert_batch,

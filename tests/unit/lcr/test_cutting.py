@@ -11,8 +11,8 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.cutting import resume_after, select_rows, select_values, slice_transactions, without_unused
 from headrace.lcr.row_lcr import RowLcr
 from protos import codec
-from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, lcr_batches
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.lcr_batches import assert_same_batch, column_values, insert_batch, lcr_batches
 
 
 def contents(batch: LcrBatch, first: int = 0) -> list[object]:

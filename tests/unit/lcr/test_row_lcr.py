@@ -12,7 +12,7 @@ from headrace.lcr.lcr_value import LcrError, LcrValue
 from headrace.lcr.row_lcr import RowLcr
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
-from tests.support.lcr_batches import column_values, insert_batch, lcr_batches, table_version, transactions
+from tests.support.values.lcr_batches import column_values, insert_batch, lcr_batches, table_version, transactions
 
 
 def batch() -> LcrBatch:

@@ -14,7 +14,7 @@ from headrace.commands.verification import table_name
 from headrace.lcr.table_name import TableName, argument, flow_table, flow_text, literal, quoted, quoted_name, remark
 from headrace.tracing.track import labelling
 from spark_apply.copy.standing import rename_statement
-from tests.support.hostile_names import HOSTILE, names
+from tests.support.values.hostile_names import HOSTILE, names
 from topology.patterns import parse_table
 
 # What psql and the server make of a text: an identifier, a string, a comment, a dollar quote, or one character.

@@ -16,7 +16,7 @@ from headrace.lcr.cutting import resume_after, select_rows, slice_transactions, 
 from headrace.lcr.tracking import LABEL_BYTES_MAX, LABELS_PER_BATCH_MAX, Label, TrackLog, label_of_message
 from headrace.links.ports import header_of
 from protos import codec, lcr_pb2
-from tests.support.lcr_batches import insert_batch
+from tests.support.values.lcr_batches import insert_batch
 
 
 def label(scn: int, text: str = "order 7", rows: int = 1) -> Label:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from headrace.lcr.type_name import possible_names, type_parts, type_text
-from tests.support.hostile_names import names
+from tests.support.values.hostile_names import names
 
 
 @pytest.mark.seeded

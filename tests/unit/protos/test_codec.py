@@ -14,7 +14,7 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import NO_OBJECT, ObjectNumber
 from headrace.links.ports import header_of
 from protos import codec, lcr_pb2
-from tests.support.lcr_batches import assert_same_batch, insert_batch, lcr_batches
+from tests.support.values.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
 
 @pytest.mark.seeded

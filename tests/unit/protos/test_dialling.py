@@ -8,7 +8,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError, PropagationError
 from protos.links.grpc_links import GrpcLinks
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
 
 WAIT_S = 30.0  # each of these takes milliseconds
 

@@ -11,8 +11,8 @@ import pytest
 from protos import queue_pb2
 from protos.links.queue_link import QueueService
 from protos.wire import transport
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import Queue
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import Queue
 
 
 def test_status_is_answered_while_something_holds_the_queue_and_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from protos.wire import revoked as revoked_module
 from protos.wire.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, fingerprints_of, printed_fingerprint, read_list
-from tests.support.certificates import Certificates, other_forms
+from tests.support.wire.certificates import Certificates, other_forms
 
 A, B, C = "aa" * 32, "b0" * 32, "0c" * 32
 

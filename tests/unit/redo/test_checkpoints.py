@@ -11,8 +11,8 @@ from headrace.base.clock import VirtualClock
 from headrace.base.errors import ConfigError, LogGone
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.redo.checkpoints import RETENTION_SAMPLES, CaptureScns, RequiredCheckpoints
-from tests.support.redo_logs import committed, mine, miner, received
-from tests.support.retained_redo import Source
+from tests.support.redo.redo_logs import committed, mine, miner, received
+from tests.support.redo.retained_redo import Source
 
 OLDEST = Scn(10)
 

@@ -29,9 +29,9 @@ from headrace.redo.segments import (
     scan_segment,
 )
 from headrace.redo.standby.kept_segments import KeptSegments
-from tests.support.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
-from tests.support.seeds import scaled
-from tests.support.workloads import Workload
+from tests.support.histories.workloads import Workload
+from tests.support.redo.redo_logs import SOURCE, committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.session.seeds import scaled
 
 few = settings(max_examples=scaled(18, 500), suppress_health_check=[HealthCheck.function_scoped_fixture])
 

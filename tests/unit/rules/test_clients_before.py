@@ -10,7 +10,7 @@ from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
-from tests.support.lcr_batches import table_version
+from tests.support.values.lcr_batches import table_version
 
 INTO_SALES = Transformation(operations=(RenameSchema(owner="sales"),))
 OWNERS = ("hr", "sales", "crm", "x")

@@ -14,8 +14,8 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.tags import Tag
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
-from tests.support.redo_logs import mine, miner, received, rows_of, write_redo
-from tests.support.workloads import Workload
+from tests.support.histories.workloads import Workload
+from tests.support.redo.redo_logs import mine, miner, received, rows_of, write_redo
 
 ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NOTHING = RuleSet(include=())

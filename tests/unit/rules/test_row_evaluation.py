@@ -21,8 +21,8 @@ from headrace.rules.conditions.rowwise import truth_values
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.needs import refusals
 from headrace.rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TruthValue
-from tests.support.lcr_batches import assert_same_batch, column_values, insert_batch, transactions
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.lcr_batches import assert_same_batch, column_values, insert_batch, transactions
 
 TYPES = PostgresValueTypes()
 EMPLOYEES = TableVersion(

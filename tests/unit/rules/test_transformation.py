@@ -42,8 +42,8 @@ from headrace.rules.transformations.transformation import (
     TransformationError,
     in_order,
 )
-from tests.support.lcr_batches import column_values, lcr_batches, transactions
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.lcr_batches import column_values, lcr_batches, transactions
 
 # of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
 NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")

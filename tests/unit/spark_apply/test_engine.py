@@ -13,11 +13,11 @@ from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.tracking import Label
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.tables.arriving import TableStart
-from tests.support.apply_engine import Engine, arm
-from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
-from tests.support.apply_world import MemoryPlace, World, in_order
-from tests.support.matrices import values
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import Engine, arm
+from tests.support.histories.apply_history import Change, Reference, Table, Transaction, batch_of
+from tests.support.histories.apply_world import MemoryPlace, World, in_order
+from tests.support.session.matrices import values
+from tests.support.session.seeds import scaled
 
 _SETTINGS = settings(max_examples=scaled(7, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)

@@ -17,10 +17,10 @@ from headrace.lcr.row_lcr import RowLcr
 from protos import codec
 from spark_apply.conversation.groups import OnError
 from spark_apply.driver.error_edits import EditedPart, EditRequest, ValueEdit, edited_part
-from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
-from tests.support.apply_history import Change, Reference, Table, Transaction, batch_of
-from tests.support.apply_world import MemoryPlace, World, in_order
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
+from tests.support.histories.apply_history import Change, Reference, Table, Transaction, batch_of
+from tests.support.histories.apply_world import MemoryPlace, World, in_order
+from tests.support.session.seeds import scaled
 
 _SETTINGS = settings(max_examples=scaled(5, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)

@@ -16,10 +16,10 @@ from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.rules.transformations.transformation import AddColumn, RenameColumn, RenameTable, Transformation
 from protos import codec
 from spark_apply.tables.arriving import TableStart
-from tests.support.apply_engine import arm
-from tests.support.apply_history import TABLES, Reference, Row, Table
-from tests.support.apply_world import MemoryPlace, World, in_order
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import arm
+from tests.support.histories.apply_history import TABLES, Reference, Row, Table
+from tests.support.histories.apply_world import MemoryPlace, World, in_order
+from tests.support.session.seeds import scaled
 
 # Names of tables and columns are exchanged: what is keyed by one of them and not transformed meets another one's.
 NAMES = {

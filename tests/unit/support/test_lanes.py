@@ -13,9 +13,9 @@ from _pytest.mark.expression import Expression
 
 from headrace.chaos.schedule import EVERY_FAULT
 from tests.lanes import LANES, ROOT, Done, show
-from tests.support.collected import Collected, collected
-from tests.support.reporting import REPORT, Report, Reporting, note_started, read_report
-from tests.support.seeds import SEED, seed_of
+from tests.support.session.collected import Collected, collected
+from tests.support.session.reporting import REPORT, Report, Reporting, note_started, read_report
+from tests.support.session.seeds import SEED, seed_of
 
 # Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
 _NEEDS = {

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.support.machines import why_there_are_none
+from tests.support.clusters.machines import why_there_are_none
 
 
 @pytest.mark.parametrize("program", ["/usr/sbin/sshd", "rsync"])

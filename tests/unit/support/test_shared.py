@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.shared import FAILED, Shared, end_unit, sort_by_unit
+from tests.support.session.shared import FAILED, Shared, end_unit, sort_by_unit
 
 
 class Things:

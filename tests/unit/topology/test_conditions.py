@@ -10,7 +10,7 @@ import pytest
 
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED
-from tests.support.topologies import problems, read, read_anyway
+from tests.support.topologies.files import problems, read, read_anyway
 from topology.checks.logging_needs import log_needs
 from topology.checks.static import check
 from topology.edits.changes import changes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deployment.inspection import check_topology, plan_topology
-from tests.support.topologies import ONE_WAY, findings, problems, read
+from tests.support.topologies.files import ONE_WAY, findings, problems, read
 from topology.edits.changes import changes
 from topology.file.reading import read_topology
 from topology.links import both_ways, made_certificate, makes_certificates

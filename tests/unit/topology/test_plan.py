@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from headrace.databases.ports import Finding, PlannedStatement, SourceTable
-from tests.support.topologies import SITES, read, read_anyway
+from tests.support.topologies.files import SITES, read, read_anyway
 from topology.file.reading import read_topology
 from topology.plan import LiveSite, make_plan
 from topology.split import SPLIT, Split, with_splits

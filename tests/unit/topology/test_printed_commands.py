@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from headrace.cli.app import app
 from headrace.console.output import Output
-from tests.support.packages import PACKAGES, ROOT
+from tests.support.session.packages import PACKAGES, ROOT
 from topology.printed_commands import FILE_VERBS, commands_with_file, with_file
 
 FILE = "hr.yaml"
@@ -36,7 +36,10 @@ SPOKEN_OF = {
         "headrace/databases/postgres/destination/planning.py",
         "track hr.yaml",
     ): "says what a row that is to be granted is for",
-    ("headrace/cli/app.py", "down hr.yaml --purge"): "one of two ends of a slot; it lists what it removes, and asks",
+    (
+        "headrace/cli/topology.py",
+        "down hr.yaml --purge",
+    ): "one of two ends of a slot; it lists what it removes, and asks",
     ("topology/edits/capture_scns.py", "capture hr.yaml 7 7 7"): "the second 7 is an option of two",
 }
 

@@ -10,8 +10,8 @@ from headrace.databases.ports import CapturedTable
 from headrace.lcr.table_name import TableName
 from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.evaluation import RuleEvaluation
-from tests.support.topologies import SITES, findings, problems, read, read_anyway
-from tests.support.transformed_ways import RENAME, VERSION, one_way, the_way
+from tests.support.topologies.files import SITES, findings, problems, read, read_anyway
+from tests.support.topologies.transformed_ways import RENAME, VERSION, one_way, the_way
 from topology.checks.logging_needs import log_needs
 from topology.edits.receivers import Receivers
 from topology.edits.subset_changes import shape_changes, strangers_on_the_way, subset_changes

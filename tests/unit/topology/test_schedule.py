@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.support.seeds import scaled, seed_of
-from tests.support.topologies import SITES, problems, read
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.topologies.files import SITES, problems, read
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.plan import make_plan
 from topology.routing.combined import combination

@@ -1,24 +1,8 @@
 """What PostgreSQL's catalog says of a table that changes are applied to.
 
 Besides the port's `DestinationTable` a session needs to know how a value of each column travels as an array
-element, and which operator finds a row by its key: `CatalogTable` has both.
-
-Canonical equality (`DestinationColumn.equality`), the one place where it is decided: two values of the type are
-equal to PostgreSQL exactly when their canonical forms have equal bytes.
-
-    integer   int2, int4, int8, oid: the number
-    numeric   numeric: without trailing zeros (1.0 = 1.00)
-    float     float4, float8: one zero, one NaN
-    bpchar    character(n): without trailing blanks
-    text      the value's bytes as they are, the same in text and in binary form: text, varchar and name under a
-              deterministic collation, and enums
-    uuid      its 16 bytes
-    bytes     the bytes of its binary form: "char", bytea, bool, date, time, timetz, timestamp, timestamptz, money, inet,
-              cidr, macaddr, macaddr8, bit, varbit, pg_lsn, xid, xid8, tid
-    none      everything else: interval (1 month = 30 days), jsonb, arrays, ranges, composites, citext, text
-              under a nondeterministic collation, every extension's type
-
-A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+element, and which operator finds a row by its key: `CatalogTable` has both. What is known of types is in `type_facts`,
+what the catalog says of foreign keys in `foreign_keys`.
 
 Longer than 500 lines: half of it are the queries, which are read together with what is made of their answers.
 """
@@ -26,7 +10,7 @@ Longer than 500 lines: half of it are the queries, which are read together with 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +18,9 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.applied_tables import with_settings
-from headrace.databases.ports import DestinationColumn, DestinationTable, Diversion, ForeignKey
+from headrace.databases.ports import DestinationColumn, DestinationTable, Diversion
+from headrace.databases.postgres.catalog.foreign_keys import CheckedKey, checked_keys, foreign_keys
+from headrace.databases.postgres.catalog.type_facts import equality_of, is_hashable, is_number, is_ordered, wider_types
 from headrace.databases.postgres.connection import quote, translated
 from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
 from headrace.lcr.batch import Column, OldImage, TableVersion
@@ -47,125 +33,15 @@ __all__ = [
     "TOMBSTONES",
     "CatalogColumn",
     "CatalogTable",
+    "CheckedKey",  # of `CatalogTable`, for whoever has one
     "Conversion",
     "PrimaryKey",
     "ValueForm",
     "conversion_function",
     "describe_table",
-    "equality_of",
     "is_reserved",
     "table_version",
-    "wider_types",
 ]
-
-_EQUALITY = {
-    "integer": ("int2", "int4", "int8", "oid"),
-    "numeric": ("numeric",),
-    "float": ("float4", "float8"),
-    "bpchar": ("bpchar",),
-    "text": ("text", "varchar", "name"),
-    "uuid": ("uuid",),
-    "bytes": (
-        "char",
-        "bytea",
-        "bool",
-        "date",
-        "time",
-        "timetz",
-        "timestamp",
-        "timestamptz",
-        "money",
-        "inet",
-        "cidr",
-        "macaddr",
-        "macaddr8",
-        "bit",
-        "varbit",
-        "pg_lsn",
-        "xid",
-        "xid8",
-        "tid",
-    ),
-}
-_EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
-# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays,
-# ranges).
-_ORDERED = frozenset(
-    f"pg_catalog.{name}"
-    for name in (
-        "int2",
-        "int4",
-        "int8",
-        "oid",
-        "numeric",
-        "float4",
-        "float8",
-        "money",
-        "text",
-        "varchar",
-        "bpchar",
-        "name",
-        "char",
-        "bytea",
-        "bool",
-        "date",
-        "time",
-        "timetz",
-        "timestamp",
-        "timestamptz",
-        "interval",
-        "uuid",
-        "inet",
-        "cidr",
-        "macaddr",
-        "macaddr8",
-        "bit",
-        "varbit",
-        "pg_lsn",
-        "xid8",
-    )
-)
-# Floating point adds up to something else in another order.
-_NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "numeric"))
-# Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
-# Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
-_WIDER = {
-    "pg_catalog.int4": ("int2",),
-    "pg_catalog.int8": ("int2", "int4"),
-    "pg_catalog.text": ("varchar",),
-    "pg_catalog.varchar": ("text",),
-}
-_COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
-
-# Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
-_HASHABLE = frozenset(
-    f"pg_catalog.{name}"
-    for name in (
-        "int2",
-        "int4",
-        "int8",
-        "oid",
-        "text",
-        "varchar",
-        "bpchar",
-        "name",
-        "char",
-        "bool",
-        "date",
-        "time",
-        "timetz",
-        "timestamp",
-        "timestamptz",
-        "uuid",
-        "float4",
-        "float8",
-        "numeric",
-        "inet",
-        "cidr",
-        "macaddr",
-        "interval",
-    )
-)
 
 FIRST_USER_TYPE = 16384
 """Types below have the same number in every database."""
@@ -341,60 +217,6 @@ WHERE (i.indisunique OR i.indisexclusion) AND i.indislive AND i.indisready
 ORDER BY i.indisprimary DESC, i.indnkeyatts, x.relname
 """
 
-# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for
-# partitions. The table itself may be a partition: then it has such a copy, and what refers to a table above it may
-# refer to its rows.
-_FAMILY = """
-WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
-above(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_ancestors(%(oid)s) r UNION SELECT relid FROM family)
-"""
-_REFERS = """(
-    k.conrelid IN (SELECT relid FROM family)
-    AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint o WHERE o.oid = k.conparentid AND o.conrelid IN (SELECT relid FROM family))
-)"""
-_IS_REFERRED = "(k.conparentid = 0 AND k.confrelid IN (SELECT relid FROM above))"
-_FOREIGN_KEYS = f"""
-{_FAMILY}, keys AS (
-    SELECT k.conrelid, k.confrelid, {_REFERS} AS refers, {_IS_REFERRED} AS is_referred,
-           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number) AS columns,
-           (SELECT array_agg(a.attname::text ORDER BY c.place) FROM unnest(k.confkey) WITH ORDINALITY c(number, place)
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = c.number) AS referred_columns
-    FROM pg_catalog.pg_constraint k
-    WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
-)
-SELECT DISTINCT k.refers, k.is_referred, n.nspname AS owner, c.relname AS name, k.columns, k.referred_columns
-FROM keys k JOIN pg_catalog.pg_class c ON c.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-ORDER BY 3, 4, 5, 6, 1, 2
-"""
-
-# As above, with what a check of one needs. Columns that not every version has are read through JSON.
-_CHECKED_KEYS = f"""
-{_FAMILY}
-SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
-       format('%%s%%I.%%I', CASE c.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, cn.nspname, c.relname) AS relation,
-       format('%%s%%I.%%I', CASE p.relkind WHEN 'p' THEN '' ELSE 'ONLY ' END, pn.nspname, p.relname) AS referred_relation,
-       ARRAY(SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY x(number, place)
-             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = x.number ORDER BY x.place) AS columns,
-       ARRAY(SELECT a.attname::text FROM unnest(k.confkey) WITH ORDINALITY x(number, place)
-             JOIN pg_catalog.pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = x.number ORDER BY x.place) AS referred_columns,
-       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conpfeqop) WITH ORDINALITY x(oid, place)
-             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS operators,
-       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conppeqop) WITH ORDINALITY x(oid, place)
-             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS referred_operators,
-       ARRAY(SELECT format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) FROM unnest(k.conffeqop) WITH ORDINALITY x(oid, place)
-             JOIN pg_catalog.pg_operator o ON o.oid = x.oid JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace ORDER BY x.place) AS own_operators,
-       {_REFERS} AS refers, {_IS_REFERRED} AS is_referred
-FROM pg_catalog.pg_constraint k
-JOIN pg_catalog.pg_class c ON c.oid = CASE WHEN {_REFERS} THEN %(oid)s ELSE coalesce(pg_catalog.pg_partition_root(k.conrelid), k.conrelid) END
-JOIN pg_catalog.pg_class p ON p.oid = coalesce(pg_catalog.pg_partition_root(k.confrelid), k.confrelid)
-JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
-WHERE k.contype = 'f' AND ({_REFERS} OR {_IS_REFERRED})
-  AND pg_catalog.to_jsonb(k) ->> 'conenforced' IS DISTINCT FROM 'false' AND pg_catalog.to_jsonb(k) ->> 'conperiod' IS DISTINCT FROM 'true'
-ORDER BY 1, 2, 3
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueForm:
@@ -471,39 +293,6 @@ class CatalogColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedKey:
-    """A foreign key from or to a table, for whoever checks it.
-
-    Args:
-        constraint: its name.
-        owner, name: of the referring table; of a partition, its partitioned table's.
-        columns: its columns there.
-        referred_owner, referred_name, referred_columns: what it refers to, likewise.
-        relation, referred_relation: how statements name both: without tables that inherit from them, of which the
-            constraint says nothing.
-        operators: per column, referred = referring.
-        referred_operators, own_operators: equality on either side.
-        refers: the described table is the referring one.
-        is_referred: the described table is the one that is referred to.
-    """
-
-    constraint: str
-    owner: str
-    name: str
-    columns: tuple[str, ...]
-    referred_owner: str
-    referred_name: str
-    referred_columns: tuple[str, ...]
-    relation: str
-    referred_relation: str
-    operators: tuple[str, ...]
-    referred_operators: tuple[str, ...]
-    own_operators: tuple[str, ...]
-    refers: bool
-    is_referred: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrimaryKey:
     """A table's primary key, for what is printed of it.
 
@@ -566,25 +355,6 @@ class _Index:
     operators: tuple[str, ...]
 
 
-def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
-    """The canonical form in which values of a type are hashed; see `DestinationColumn.equality`.
-
-    Args:
-        base_type: `owner.name`; of a domain the type below it.
-        is_enum: it is an enumerated type.
-        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without
-            collation.
-
-    Returns:
-        "none" when equal values may have different bytes and no canonical form of them is known here.
-    """
-    if is_enum:
-        return "text"
-    if base_type in _COLLATED and not is_deterministic:
-        return "none"
-    return _EQUALITY_OF.get(base_type, "none")
-
-
 def is_reserved(owner: str) -> bool:
     """Whether a schema is the server's or Headrace's own.
 
@@ -624,13 +394,13 @@ def describe_table(
         names = [column["name"] for column in columns]
         functions = [conversion_function(owner, name, column) for column in names]
         given = cursor.execute(_FUNCTIONS, {"oid": found["oid"], "columns": names, "functions": functions}).fetchall()
-        keys = cursor.execute(_FOREIGN_KEYS, {"oid": found["oid"]}).fetchall()
-        checked = cursor.execute(_CHECKED_KEYS, {"oid": found["oid"]}).fetchall() if settings.check_foreign_keys else []
+        references, referred = foreign_keys(cursor, found["oid"])
+        checked = checked_keys(cursor, found["oid"]) if settings.check_foreign_keys else ()
     catalog = _catalog_table(found, columns, indexes, given, settings)
     return replace(
         catalog,
-        foreign_keys=tuple(map(_checked_key, checked)),
-        table=replace(catalog.table, references=tuple(_references(keys)), referred=tuple(_referred(keys))),
+        foreign_keys=checked,
+        table=replace(catalog.table, references=references, referred=referred),
     )
 
 
@@ -761,27 +531,6 @@ def _primary_key(found: dict[str, Any] | None) -> PrimaryKey | None:
     return PrimaryKey(name=found["name"], columns=tuple(found["columns"]), referring=referring)
 
 
-def _checked_key(row: dict[str, Any]) -> CheckedKey:
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    return CheckedKey(**values)
-
-
-def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:
-    for key in keys:
-        if key["refers"]:
-            yield ForeignKey(
-                columns=tuple(key["columns"]),
-                owner=key["owner"],
-                name=key["name"],
-                referred_columns=tuple(key["referred_columns"]),
-            )
-
-
-def _referred(keys: list[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
-    """The columns of each key that is referred to, once, in one order."""
-    return dict.fromkeys(tuple(sorted(key["referred_columns"])) for key in keys if key["is_referred"])
-
-
 def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> DestinationColumn:
     base = f"{column['base_owner']}.{column['base_name']}"
     return DestinationColumn(
@@ -794,9 +543,9 @@ def _port_column(column: dict[str, Any], functions: list[dict[str, Any]]) -> Des
         has_default=column["has_default"],
         is_generated=column["generated"] != "",
         is_identity_always=column["is_identity_always"],
-        is_ordered=base in _ORDERED or column["base_kind"] == "e",
+        is_ordered=is_ordered(base, is_enum=column["base_kind"] == "e"),
         has_one_order=column["has_one_order"],
-        is_number=base in _NUMBERS,
+        is_number=is_number(base),
         base_type=base if base != f"{column['type_owner']}.{column['type_name']}" else "",
         equality=equality_of(
             base,
@@ -839,26 +588,12 @@ def _catalog_column(
             input=column["input"] or "",
         ),
         # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
-        is_hashable=column["is_deterministic"] and (base in _HASHABLE or column["base_kind"] == "e"),
+        is_hashable=column["is_deterministic"] and is_hashable(base, is_enum=column["base_kind"] == "e"),
         conversions=(*converted, *(_widening(name) for name in wider)),
         collation=column["collation"] or "",
         generated=column["generated"],
         is_not_null_domain=column["is_not_null_domain"],
     )
-
-
-def wider_types(base: str, modifier: int, *, is_domain: bool = False) -> tuple[str, ...]:
-    """The other built-in types, without their schema, whose every value a type takes as it is.
-
-    Args:
-        base: `owner.name`; of a domain what is below it.
-        modifier: of the type; -1: none.
-        is_domain: it is a domain, whose own modifier is not told.
-    """
-    if modifier != -1 or (is_domain and base == "pg_catalog.varchar"):
-        # A cast to a domain over varchar(n) cuts what is too long, without an error.
-        return ()
-    return _WIDER.get(base, ())
 
 
 def _widening(name: str) -> Conversion:

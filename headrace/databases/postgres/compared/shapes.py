@@ -13,8 +13,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from headrace.databases.ports import DomainColumn, Exclusion, ExclusionTerm, Finding, ShapedPartition, TableShape
-from headrace.databases.postgres.catalog.destination_tables import wider_types
 from headrace.databases.postgres.catalog.partitions import partition_rows
+from headrace.databases.postgres.catalog.type_facts import wider_types
 from headrace.databases.postgres.compared.enum_labels import enum_labels, label_findings
 from headrace.databases.postgres.compared.types import modifier_fits, type_with_modifier
 from headrace.databases.postgres.connection import qualified, quote

@@ -30,9 +30,9 @@ from headrace.base.errors import DatabaseUnavailable
 from headrace.console.status_view import notes
 from headrace.databases.ports import Finding
 from headrace.status.overview import Overview
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import started, with_another_destination
-from tests.support.overviews import overview_from
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import started, with_another_destination
+from tests.support.actors.overviews import overview_from
 from topology.alerts import AlertsSpec, AlertTarget
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import examine, read_topology

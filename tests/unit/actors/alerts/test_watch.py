@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actors.alerts.watch import COMPONENT_AFTER_S, ERRORS_APART_S, STARTING_AFTER_S, STEADY_S, Alert, AlertWatch
-from tests.support.overviews import overview_from
+from tests.support.actors.overviews import overview_from
 from topology.alerts import AlertsSpec, AlertTarget
 
 TO = (AlertTarget(name="command true", command=("true",)),)

@@ -6,7 +6,7 @@ import pytest
 
 from actors.cluster.nodes import HEAD, absence_of, placement
 from headrace.console.status_view import notes
-from tests.support.controllers import started
+from tests.support.actors.controllers import started
 
 
 def test_what_belongs_to_a_site_with_a_node_runs_there_and_all_else_on_the_head():

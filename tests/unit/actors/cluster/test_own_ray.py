@@ -14,7 +14,7 @@ import pytest
 
 from actors.cluster.own_ray import found_address
 from headrace.base.errors import ConfigError
-from tests.support.attackers import NOBODY, open_folder
+from tests.support.wire.attackers import NOBODY, open_folder
 
 # Says that it runs, as whoever it is told to be, and stays for as long as its input is open.
 _NODE = """

@@ -15,7 +15,7 @@ from ray._private.runtime_env.context import RuntimeEnvContext
 from ray.core.generated.common_pb2 import Language
 
 from actors.cluster import ray_stand_in
-from tests.support.system import wait_until
+from tests.support.clusters.system import wait_until
 
 _STAND_IN = [sys.executable, "-I", "-S", ray_stand_in.__file__]
 _TIMEOUT_S = 60.0  # processes start and end in less than a second

@@ -11,8 +11,14 @@ import pytest
 from actors.controller import Controller
 from headrace.base.errors import DatabaseUnavailable, PropagationError
 from headrace.databases.ports import CapturedTable, Finding
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import call_again, captured, started, with_another_destination, with_another_source
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import (
+    call_again,
+    captured,
+    started,
+    with_another_destination,
+    with_another_source,
+)
 from topology.spec import TopologySpec
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from actors.apply import ApplyHost
 from protos import apply_pb2 as pb
-from tests.support.controllers import started
+from tests.support.actors.controllers import started
 from topology.routing.ways import route
 from topology.spec import ApplySpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec
 

@@ -12,8 +12,8 @@ from actors.security.authority import SITE_DAYS
 from actors.security.renewal import RENEWAL_INTERVAL_S
 from actors.security.upkeep import keep_certificates
 from headrace.base.clock import VirtualClock
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import one_way_spec, started
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import one_way_spec, started
 from topology.links import CERTIFICATES, with_made_certificates
 
 DAY_S = 86_400

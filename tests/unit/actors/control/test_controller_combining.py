@@ -10,8 +10,8 @@ import actors.controller as controller_module
 from actors.controller import Controller
 from headrace.base.errors import PropagationError
 from headrace.databases.ports import Finding
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import (
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import (
     EVERYTHING,
     call_again,
     labels,

@@ -11,7 +11,7 @@ import pytest
 from actors.control.earlier_shapes import EARLIER_MAX, EarlierShape, earlier_of, left_shapes, on_the_way
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
-from tests.support.controllers import started
+from tests.support.actors.controllers import started
 from topology.edits.stored import prepared_document
 
 MASK = Transformation(operations=(DeleteColumns(deleted=("phone",)),))

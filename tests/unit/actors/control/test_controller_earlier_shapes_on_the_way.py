@@ -14,8 +14,8 @@ from headrace.lcr.scn import scn_text
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import started
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import started
 from topology.edits.stored import prepared_document
 from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec

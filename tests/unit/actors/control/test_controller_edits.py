@@ -10,8 +10,8 @@ from actors.controller import Controller, fingerprint_of
 from headrace.base.errors import PropagationError
 from headrace.databases.ports import Finding
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import (
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import (
     EVERYTHING,
     captured,
     labels,

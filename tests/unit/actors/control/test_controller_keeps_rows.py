@@ -10,7 +10,7 @@ from actors.controller import Controller
 from headrace.base.errors import DatabaseError
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.controllers import (
+from tests.support.actors.controllers import (
     call_again,
     captured,
     started,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.controllers import call_again, captured, started
+from tests.support.actors.controllers import call_again, captured, started
 
 
 def test_a_table_that_was_renamed_away_is_left_before_apply_begins_again_by_another_call(spec, actors):

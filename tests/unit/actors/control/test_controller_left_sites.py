@@ -15,9 +15,9 @@ from headrace.base.clock import VirtualClock
 from headrace.console.status_view import notes
 from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import started, with_another_destination
-from tests.support.topologies import WRITERS, read_anyway
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import started, with_another_destination
+from tests.support.topologies.files import WRITERS, read_anyway
 from topology.spec import CaptureSpec, DatabaseSpec, TopologySpec
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.controllers import started
+from tests.support.actors.controllers import started
 from topology.edits.stored import prepared_document
 from topology.spec import DatabaseSpec
 

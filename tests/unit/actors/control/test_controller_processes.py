@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.controllers import EVERYTHING, started, stop
+from tests.support.actors.controllers import EVERYTHING, started, stop
 
 
 def test_components_go_into_processes_of_their_own_and_back_once_an_edit_is_prepared_and_sites_go_on(spec, actors):

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import labels, started
-from tests.support.topologies import read
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import labels, started
+from tests.support.topologies.files import read
 from topology.edits.changes import changes, components_of
 
 _DSNS = {

@@ -10,8 +10,8 @@ import pytest
 
 from actors.controller import Controller, fingerprint_of
 from headrace.base.errors import ConfigError, PropagationError
-from tests.support.actor_system import FakeActors
-from tests.support.controllers import one_way_spec, reconfigured, started, stop, with_another_destination
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.controllers import one_way_spec, reconfigured, started, stop, with_another_destination
 from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING

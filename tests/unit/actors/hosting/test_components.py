@@ -14,8 +14,8 @@ import pytest
 from actors.hosting.components import Components
 from actors.records.wanted import Wanted
 from headrace.base.errors import PropagationError
-from tests.support.components import RELEASE, FakeRecords, Part, goes_on, wait_for
-from tests.support.topologies import ONE_WAY, read
+from tests.support.actors.components import RELEASE, FakeRecords, Part, goes_on, wait_for
+from tests.support.topologies.files import ONE_WAY, read
 
 
 @pytest.fixture

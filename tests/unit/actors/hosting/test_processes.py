@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actors.hosting.processes import APPLIES_TOGETHER, process_of
-from tests.support.controllers import one_way_spec
+from tests.support.actors.controllers import one_way_spec
 from topology.edits.changes import components_of
 from topology.spec import TopologySpec
 

@@ -12,7 +12,7 @@ import pytest
 from actors.hosting.components import Components
 from actors.records.running import Running
 from headrace.base.errors import PropagationError
-from tests.support.components import FakeRecords, goes_on
+from tests.support.actors.components import FakeRecords, goes_on
 
 HOLD = """
 import sys, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from actors.records.taken_over import TakenOver
-from tests.support.topologies import ONE_WAY, read
+from tests.support.topologies.files import ONE_WAY, read
 
 
 def test_a_restarted_component_has_what_it_took_over_and_one_that_is_created_anew_has_not(tmp_path):

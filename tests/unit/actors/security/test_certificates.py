@@ -24,8 +24,8 @@ from actors.security.wire import identity_of
 from headrace.base.errors import ConfigError
 from headrace.deployment.inspection import check_topology
 from protos.wire.identity import principal_of
-from tests.support.attackers import NOBODY
-from tests.support.command_line import run
+from tests.support.clusters.command_line import run
+from tests.support.wire.attackers import NOBODY
 from topology.file.reading import read_topology
 from topology.problems import TopologyError
 from topology.spec import TopologySpec

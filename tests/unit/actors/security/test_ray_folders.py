@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actors.security.links import ray_folder_findings
-from tests.support.attackers import open_folder
+from tests.support.wire.attackers import open_folder
 from topology.spec import DatabaseSpec, SiteSpec
 
 SITE = SiteSpec(name="dbs1", database=DatabaseSpec(kind="embedded"), node=(("site_dbs1", 1.0),))

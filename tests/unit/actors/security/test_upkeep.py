@@ -19,7 +19,7 @@ from actors.security.examination import tls_findings
 from actors.security.upkeep import keep_certificates
 from headrace.base.errors import ConfigError
 from protos.wire.revoked import fingerprint_of, printed_fingerprint
-from tests.support.topologies import ONE_WAY, read
+from tests.support.topologies.files import ONE_WAY, read
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.links import CERTIFICATES, MADE_AUTHORITY, REVOKED
 from topology.spec import TopologySpec

@@ -10,7 +10,7 @@ import pytest
 from actors.site.connection import claim_on, original_of
 from headrace.databases.postgres.claim import PostgresClaim
 from headrace.deployment.deployment import Deployment
-from tests.support.topologies import ONE_WAY, read
+from tests.support.topologies.files import ONE_WAY, read
 from topology.file.reading import read_topology
 from topology.spec import SiteSpec, TopologySpec
 

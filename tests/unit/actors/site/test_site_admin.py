@@ -8,8 +8,8 @@ import pytest
 
 from actors.site.admin import finish_as_admin, publish_as_admin
 from headrace.base.errors import DatabaseError
-from tests.support.administered_source import AdministeredSource, administer, record
-from tests.support.topologies import read
+from tests.support.databases.administered_source import AdministeredSource, administer, record
+from tests.support.topologies.files import read
 from topology.spec import TopologySpec
 
 TWO_SOURCES = """

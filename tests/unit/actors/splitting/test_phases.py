@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigError, PropagationError
 from headrace.lcr.scn import Scn
 from headrace.status.captures import CaptureStatus
 from headrace.status.queues import QueueSource, QueueStatus, QueueSubscriber
-from tests.support.controllers import one_way_spec, with_another_destination
+from tests.support.actors.controllers import one_way_spec, with_another_destination
 from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split
 

@@ -17,8 +17,8 @@ from headrace.base.errors import LogGone
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
-from tests.support.lcr_batches import insert_batch
-from tests.support.staging import DirectDequeue, DirectEnqueue, one_way
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.staging import DirectDequeue, DirectEnqueue, one_way
 from topology.spec import ApplySpec, PropagationSpec, QueueSpec, TopologySpec
 
 

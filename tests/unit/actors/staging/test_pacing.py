@@ -17,9 +17,9 @@ from headrace.links.ports import PublisherProgress, header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
 from protos.wire.fragments import FRAGMENT_BYTES
-from tests.support.lcr_batches import insert_batch
-from tests.support.seeds import seed_of
-from tests.support.staging import DirectDequeue, DirectEnqueue, DirectLinks, History, Subscriber, one_way
+from tests.support.session.seeds import seed_of
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.staging import DirectDequeue, DirectEnqueue, DirectLinks, History, Subscriber, one_way
 from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 

@@ -24,9 +24,9 @@ from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
 from protos import codec
 from protos.links.grpc_links import GrpcLinks
-from tests.support.lcr_batches import insert_batch, table_version
-from tests.support.staging import one_way
-from tests.support.two_queues import TwoQueues
+from tests.support.values.lcr_batches import insert_batch, table_version
+from tests.support.wire.staging import one_way
+from tests.support.wire.two_queues import TwoQueues
 from topology.spec import PropagationSpec
 
 

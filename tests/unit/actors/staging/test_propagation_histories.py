@@ -24,8 +24,8 @@ from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
-from tests.support.seeds import scaled
-from tests.support.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
+from tests.support.session.seeds import scaled
+from tests.support.wire.staging import DirectDequeue, DirectEnqueue, History, Subscriber, one_way
 
 MEMORY, SPILL = 30_000, 60_000
 

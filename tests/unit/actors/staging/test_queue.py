@@ -16,9 +16,9 @@ from actors.staging.queue_space import ENTRY_BYTES, SPILL_RETRY_S, QueueSpace
 from headrace.base.errors import ProtocolError, QueueError
 from headrace.lcr.batch import LcrBatch
 from protos import codec
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import CREDIT, Queue
-from tests.support.staging import Subscriber
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import CREDIT, Queue
+from tests.support.wire.staging import Subscriber
 
 
 def test_subscriber_gets_batches_in_order_and_byte_for_byte(tmp_path: Path) -> None:

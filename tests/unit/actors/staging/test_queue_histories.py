@@ -22,8 +22,8 @@ from headrace.base.clock import VirtualClock
 from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import header_of
 from protos import codec
-from tests.support.seeds import scaled
-from tests.support.staging import History, Subscriber, one_way
+from tests.support.session.seeds import scaled
+from tests.support.wire.staging import History, Subscriber, one_way
 from topology.spec import TopologySpec
 
 NAMES = ("apply_a", "to_b")

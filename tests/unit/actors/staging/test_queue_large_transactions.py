@@ -15,10 +15,10 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from headrace.links.ports import Delivery, header_of
 from protos import codec
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import Queue
-from tests.support.seeds import seeds
-from tests.support.staging import History, Subscriber
+from tests.support.session.seeds import seeds
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import Queue
+from tests.support.wire.staging import History, Subscriber
 
 PARTS = 60
 VALUE = bytes(3000)

@@ -13,8 +13,8 @@ from actors.staging.refusals import Refusals
 from actors.staging.subscribers import forget_former_subscribers
 from headrace.base.errors import LogGone, QueueError
 from headrace.lcr.scn import Scn
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import Queue
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import Queue
 
 
 def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession, SubscriberSession]:

@@ -18,9 +18,9 @@ from headrace.base.errors import ProtocolError, QueueError
 from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from protos import codec
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import Queue
-from tests.support.staging import one_way
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import Queue
+from tests.support.wire.staging import one_way
 
 
 def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from actors.staging.queue_host import QueueHost
 from actors.staging.queue_sessions import SubscriberSession
 from actors.staging.subscribers import forget_former_subscribers
 from headrace.lcr.scn import Scn
-from tests.support.lcr_batches import insert_batch
-from tests.support.queues import Queue
-from tests.support.staging import one_way
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.queues import Queue
+from tests.support.wire.staging import one_way
 from topology.edits.changes import changes
 from topology.spec import PropagationSpec, SiteSpec, TopologySpec
 

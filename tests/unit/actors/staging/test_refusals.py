@@ -10,7 +10,7 @@ from actors.combined import forget_refusal
 from actors.staging.refusals import Refusals
 from headrace.base.errors import QueueError
 from headrace.lcr.scn import Scn
-from tests.support.staging import one_way
+from tests.support.wire.staging import one_way
 
 
 def refusals(folder: Path) -> Refusals:

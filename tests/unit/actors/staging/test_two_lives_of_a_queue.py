@@ -25,8 +25,8 @@ from headrace.lcr.batch import LcrBatch
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
-from tests.support.seeds import seeds
-from tests.support.staging import STEP, DirectDequeue, DirectEnqueue, History, Subscriber
+from tests.support.session.seeds import seeds
+from tests.support.wire.staging import STEP, DirectDequeue, DirectEnqueue, History, Subscriber
 from topology.spec import ApplySpec, CaptureSpec, DatabaseSpec, PropagationSpec, QueueSpec, SiteSpec, TopologySpec
 
 MEMORY, SPILL = 30_000, 60_000

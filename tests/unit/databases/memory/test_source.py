@@ -12,8 +12,8 @@ from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import DecodedChunk
 from headrace.lcr.scn import FIRST_SCN, Scn
-from tests.support.redo_logs import committed
-from tests.support.workloads import Workload
+from tests.support.histories.workloads import Workload
+from tests.support.redo.redo_logs import committed
 
 
 def busy(seed: int = 1, transactions: int = 40) -> MemorySource:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import typer
 
-import headrace.cli.app
 from headrace.audit.log import FILE, AuditLog
 from headrace.audit.verbs import NOTED, READ_ONLY, written_arguments
 from headrace.base.errors import ApplyError, ConfigError
 from headrace.cli.app import app, main
+from headrace.cli.verbs import Verb
 from headrace.console.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRONG_USE
 from headrace.deployment.deployment import Deployment
 
@@ -79,7 +79,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 def test_each_verb_is_noted_or_reads_only():
     assert set(NOTED).isdisjoint(READ_ONLY)
     assert sorted(VERBS) == sorted({*NOTED, *READ_ONLY}), "a new verb: say in headrace.audit.verbs what it is"
-    assert {name for name, verb in VERBS.items() if not isinstance(verb, headrace.cli.app._Verb)} == set()
+    assert {name for name, verb in VERBS.items() if not isinstance(verb, Verb)} == set()
 
 
 def test_options_that_decide_whether_a_verb_is_noted_exist():

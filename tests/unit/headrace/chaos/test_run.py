@@ -18,8 +18,8 @@ from headrace.chaos.schedule import EVERY_FAULT, fault_kinds, schedule_of, secon
 from headrace.console.output import Output
 from headrace.deployment.deployment import Deployment
 from headrace.status.overview import Overview
-from tests.support.overviews import overview_from
-from tests.support.topologies import example, read
+from tests.support.actors.overviews import overview_from
+from tests.support.topologies.files import example, read
 
 ACTIONS_SHOWN = 100
 

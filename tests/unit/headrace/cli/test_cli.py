@@ -26,8 +26,8 @@ from headrace.databases.ports import Finding
 from headrace.deployment.deployment import Deployment, NotUp
 from headrace.status.overview import Flow, FoundProblem, Overview
 from headrace.status.plain import plain_overview
-from tests.support.overviews import component_status
-from tests.support.topologies import ONE_WAY
+from tests.support.actors.overviews import component_status
+from tests.support.topologies.files import ONE_WAY
 
 Run = Callable[..., int]
 ENDED_S = 60.0  # a loaded machine needs seconds to start Python

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.cli import entry
-from tests.support.packages import ROOT
+from tests.support.session.packages import ROOT
 
 
 class Interrupts:

@@ -12,8 +12,8 @@ from headrace.commands.capture_scns import scn_given, scns_of, set_scns, text_of
 from headrace.deployment.deployment import Deployment
 from headrace.lcr.scn import Scn
 from headrace.status.overview import Overview
-from tests.support.overviews import overview_from
-from tests.support.topologies import read
+from tests.support.actors.overviews import overview_from
+from tests.support.topologies.files import read
 
 TOPOLOGY = """
 topology: t

@@ -16,8 +16,8 @@ from headrace.databases.destination_views import ERRORS_MAX
 from headrace.deployment.deployment import Deployment, NotUp
 from headrace.status.overview import Overview
 from headrace.status.plain import plain_status, status_of
-from tests.support.overviews import overview_from
-from tests.support.topologies import ONE_WAY
+from tests.support.actors.overviews import overview_from
+from tests.support.topologies.files import ONE_WAY
 
 
 class Applying:

@@ -11,7 +11,7 @@ from headrace.base.errors import ApplyError, ConfigError
 from headrace.commands import table_copies
 from headrace.commands.table_copies import copied_line, copy_again, different_tables, wait_copied
 from headrace.status.overview import Overview
-from tests.support.overviews import overview_from
+from tests.support.actors.overviews import overview_from
 
 SPEC: Any = SimpleNamespace(applies=(SimpleNamespace(name="to_b", site="b"), SimpleNamespace(name="to_c", site="c")))
 

@@ -10,7 +10,7 @@ from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LATER_BACKUP
 from headrace.console.remedies import for_topology
 from headrace.console.status_view import notes
 from headrace.deployment.failures import _found
-from tests.support.overviews import overview_from
+from tests.support.actors.overviews import overview_from
 
 
 def test_one_way_empties_the_destinations():

@@ -22,7 +22,7 @@ from headrace.console.status_view import (
 from headrace.status.applies import ApplyStatus, TableCopy
 from headrace.status.component import ComponentStatus
 from headrace.status.overview import Flow, FoundProblem, Overview, SplitStream
-from tests.support.overviews import component_status
+from tests.support.actors.overviews import component_status
 
 ALTER = 'ALTER TABLE "hr"."jobs" ADD COLUMN "prio" int4;'
 ERROR = {"error": "DriverEnded", "message": "the Spark application did not start: no room", "hint": "make room"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.demo.load import ORDERS, OneWayLoad, OrdersLoad
-from tests.support.probes import probe
+from tests.support.actors.probes import probe
 
 
 def test_latencies_are_commit_to_visible():

@@ -24,8 +24,8 @@ from headrace.demo.run import (
 )
 from headrace.lcr.table_name import TableName
 from headrace.status.overview import Flow, Overview
-from tests.support.overviews import component_status
-from tests.support.probes import probe
+from tests.support.actors.overviews import component_status
+from tests.support.actors.probes import probe
 from topology.edits.stored import PREPARED_FILE
 from topology.links import makes_certificates
 from topology.routing.ways import ways_to

@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 import headrace.deployment.deployment
+import headrace.deployment.endings
 import headrace.deployment.failures
 from actors.cluster import own_ray
 from actors.cluster.known_process import known_process
@@ -40,11 +41,12 @@ from headrace.deployment.administrators import Administrators
 from headrace.deployment.deployment import Deployment, NotReady, NotUp
 from headrace.deployment.failures import TablesNotCopied
 from headrace.deployment.remembered_cluster import RememberedCluster
+from headrace.deployment.removal import Removal
 from headrace.status.overview import Overview
-from tests.support.actor_system import FakeActors
-from tests.support.administered_source import AdministeredSource, administer, record
-from tests.support.overviews import overview_from
-from tests.support.topologies import ONE_WAY, SITES, read
+from tests.support.actors.actor_system import FakeActors
+from tests.support.actors.overviews import overview_from
+from tests.support.databases.administered_source import AdministeredSource, administer, record
+from tests.support.topologies.files import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
 from topology.edits.stored import KEY_FILE
 from topology.links import CERTIFICATES
@@ -296,7 +298,7 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
 ):
     """It was forgotten while it could not be reached, and goes on."""
     monkeypatch.setattr(headrace.deployment.deployment, "LOST_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(headrace.deployment.deployment, "GONE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.0)
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
@@ -306,7 +308,7 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
     ):
         Deployment(spec)._ensure_controller({}, keep_call="")
     assert actors.created == []
-    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    (problem,) = Removal(spec, print).from_databases(None)
     assert (
         f"a: what the topology made there could not be removed: site:a still runs in process {os.getpid()}" in problem
     )
@@ -314,7 +316,7 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
         each.release()
     Deployment(spec)._ensure_controller({}, keep_call="")
     assert actors.created == ["controller"]
-    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    (problem,) = Removal(spec, print).from_databases(None)
     assert "connect" in problem
 
 
@@ -323,11 +325,11 @@ def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_p
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     ending = Running(spec.state_dir, "site:a")
     monkeypatch.setattr(
-        headrace.deployment.deployment,
+        headrace.deployment.endings,
         "time",
         SimpleNamespace(sleep=lambda _: ending.release(), monotonic=time.monotonic),
     )
-    (problem,) = Deployment(spec)._remove_from_databases(None, print)
+    (problem,) = Removal(spec, print).from_databases(None)
     assert "connect" in problem, "the database was asked"
 
 
@@ -692,7 +694,7 @@ def test_down_ends_what_the_controller_created_last(monkeypatch, spec, nobody):
 def test_down_says_what_it_could_not_end(monkeypatch, spec, nobody):
     actors = EndsActors(stays="spark:dst")
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
-    monkeypatch.setattr(headrace.deployment.deployment, "GONE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.1)
     told: list[str] = []
     (problem,) = Deployment(spec, nobody).down(progress=told.append)
     assert problem.startswith("still running after 0.1 s: spark:dst")
@@ -727,7 +729,7 @@ def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_
     actors = RecreatingActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(Deployment, "_check_no_other_controller", lambda _: None)
-    monkeypatch.setattr(headrace.deployment.deployment, "KILL_AGAIN_S", 0.1)
+    monkeypatch.setattr(headrace.deployment.endings, "KILL_AGAIN_S", 0.1)
     Deployment(spec, nobody)._ensure_controller({}, keep_call="call")
     assert actors.ends == ["controller", "apply:x", "apply:x"]
     assert set(actors.running) == {"controller", "site:src"}
@@ -738,7 +740,7 @@ def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec
     actors = EndsActors(stays="controller")
     actors.call = lambda name, *_: {"name": name, "fingerprint": "another"}
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
-    monkeypatch.setattr(headrace.deployment.deployment, "GONE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.1)
     with pytest.raises(PropagationError, match=r"controller of topology t does not end within 0\.1 s"):
         Deployment(spec, nobody).up()
 
@@ -893,7 +895,7 @@ def on_nodes(spec: Any) -> Any:
 def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[str]]:
     """The problems, and what was told."""
     told: list[str] = []
-    return Deployment(spec, "10.0.0.1:6379")._clear_nodes(actors, actors.names(), purge=purge, tell=told.append), told  # type: ignore[arg-type]
+    return Removal(spec, told.append).clear_nodes(actors, actors.names(), purge=purge), told  # type: ignore[arg-type]
 
 
 def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_those_it_did_not_reach(spec):

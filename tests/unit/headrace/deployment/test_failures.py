@@ -10,7 +10,7 @@ from headrace.console.output import exit_code_of
 from headrace.console.status_view import everything_runs
 from headrace.deployment.failures import LOOK_AT_ALL_S, LOOKED_S, Failures, TablesNotCopied, together
 from headrace.status.overview import Overview
-from tests.support.overviews import overview_from
+from tests.support.actors.overviews import overview_from
 
 
 def overview(*components: dict[str, Any], state: str = "RUNNING") -> Overview:

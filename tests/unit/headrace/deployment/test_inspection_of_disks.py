@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.deployment import inspection
-from tests.support.controllers import one_way_spec
+from tests.support.actors.controllers import one_way_spec
 
 
 def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(

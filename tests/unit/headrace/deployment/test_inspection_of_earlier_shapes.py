@@ -13,7 +13,7 @@ from actors.control.earlier_shapes import EarlierShape, shapes_as_json
 from headrace.deployment import inspection, open_databases
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import AddColumn, Transformation
-from tests.support.controllers import one_way_spec
+from tests.support.actors.controllers import one_way_spec
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 from topology.spec import DatabaseSpec, TopologySpec
 

@@ -12,8 +12,8 @@ from headrace.console.output import exit_code_of
 from headrace.deployment.failures import TablesNotCopied
 from headrace.deployment.waiting import NotCaughtUp, wait_caught_up
 from headrace.status.overview import Overview
-from tests.support.overviews import overview_from
-from tests.support.topologies import read
+from tests.support.actors.overviews import overview_from
+from tests.support.topologies.files import read
 
 
 class Actors:

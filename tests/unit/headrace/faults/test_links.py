@@ -7,7 +7,7 @@ import pytest
 from headrace.faults.errors import NotFired
 from headrace.faults.links import Links, links_of
 from headrace.faults.proxy import Proxy
-from tests.support.topologies import example
+from tests.support.topologies.files import example
 from topology.edits.changes import components_of
 
 

@@ -19,9 +19,9 @@ from headrace.rules.rule import RuleSet
 from headrace.testing import Rules, Table, row_lcr, values_of
 from headrace.testing.lcrs import batch_of, view
 from protos import codec
-from tests.support.example_tables import EXAMPLES, TABLES, TIMES
-from tests.support.seeds import seeds
-from tests.support.two_queues import TwoQueues
+from tests.support.session.seeds import seeds
+from tests.support.topologies.example_tables import EXAMPLES, TABLES, TIMES
+from tests.support.wire.two_queues import TwoQueues
 from topology.file.reading import read_topology
 from topology.routing.ways import Way, rules_at_the_end, ways_to
 

@@ -17,10 +17,10 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation
 from headrace.status.component import ComponentStatus
 from headrace.tracing.causes import Evidence, Verdict, explain
-from tests.support.custom_functions import custom
-from tests.support.lcr_batches import column_values, insert_batch
-from tests.support.overviews import component_status
-from tests.support.topologies import read
+from tests.support.actors.overviews import component_status
+from tests.support.apply.custom_functions import custom
+from tests.support.topologies.files import read
+from tests.support.values.lcr_batches import column_values, insert_batch
 from topology.routing.ways import ways_to
 from topology.spec import TopologySpec
 

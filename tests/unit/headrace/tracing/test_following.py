@@ -13,7 +13,7 @@ from headrace.base.errors import HeadraceError, PropagationError
 from headrace.lcr.tracking import Label, TrackLog
 from headrace.status.applies import ApplyStatus
 from headrace.tracing.following import Arrival, Tracking, follow
-from tests.support.topologies import read
+from tests.support.topologies.files import read
 from topology.spec import TopologySpec
 
 LABEL = "order 7"

@@ -16,7 +16,7 @@ from headrace.status.overview import Overview
 from headrace.tracing import track as tracking
 from headrace.tracing.following import Arrival, Followed, Step, Tracking
 from headrace.tracing.track import checked_label, look, track
-from tests.support.staging import one_way
+from tests.support.wire.staging import one_way
 
 AT_US = 1_700_000_000_000_000
 

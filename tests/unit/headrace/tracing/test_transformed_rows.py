@@ -12,8 +12,8 @@ from headrace.lcr.table_name import TableName
 from headrace.status.overview import Overview
 from headrace.tracing.causes import explain
 from headrace.tracing.explain import Findings, RowQuestion, _Asked
-from tests.support.topologies import read
-from tests.support.transformed_ways import one_way, the_way
+from tests.support.topologies.files import read
+from tests.support.topologies.transformed_ways import one_way, the_way
 
 EMPLOYEES = TableName("hr", "employees")
 SHAPE = (

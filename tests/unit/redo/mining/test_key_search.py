@@ -14,7 +14,7 @@ from headrace.lcr.tags import Tag
 from headrace.redo.mining.key_search import CHANGES_MAX, FoundChange, KeyPart, KeySearch
 from headrace.redo.mining.miner import BYTES_MAX_DEFAULT, ROWS_MAX_DEFAULT
 from headrace.redo.writing.log_writer import LogWriter
-from tests.support.redo_logs import SOURCE, decoder, write_redo
+from tests.support.redo.redo_logs import SOURCE, decoder, write_redo
 
 
 @pytest.fixture(autouse=True)

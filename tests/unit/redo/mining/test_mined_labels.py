@@ -12,7 +12,7 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
 from headrace.redo.mining.mined_labels import MinedLabel
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.redo_logs import mine, miner, write_redo
+from tests.support.redo.redo_logs import mine, miner, write_redo
 
 ONLY_T = RuleSet(include=(Rule(owner="hr", name="t"),))
 

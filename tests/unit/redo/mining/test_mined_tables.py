@@ -12,7 +12,7 @@ from headrace.lcr.tags import Tag
 from headrace.redo.mining.mined_tables import MinedTables
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.seeds import seeds
+from tests.support.session.seeds import seeds
 
 
 def version(number: int, columns: int, name: str) -> TableVersion:

@@ -27,7 +27,8 @@ from headrace.redo.mining.miner import Miner
 from headrace.redo.mining.names import NameOfNow
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from tests.support.redo_logs import (
+from tests.support.histories.workloads import Workload
+from tests.support.redo.redo_logs import (
     SOURCE,
     TAG,
     Names,
@@ -41,8 +42,7 @@ from tests.support.redo_logs import (
     rows_of,
     write_redo,
 )
-from tests.support.seeds import scaled, seeds
-from tests.support.workloads import Workload
+from tests.support.session.seeds import scaled, seeds
 from topology.edits.receivers import NotedTable, NotedWay, Receivers
 
 ALL = RuleSet(include=(Rule(tags=ANY_TAG),))

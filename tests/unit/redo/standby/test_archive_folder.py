@@ -17,10 +17,10 @@ from headrace.links.standby import Shipped
 from headrace.redo.segments import list_segments
 from headrace.redo.standby import archive_folder
 from headrace.redo.standby.archive_folder import ArchiveFolder
-from tests.support.redo_logs import SOURCE, committed, drain, mine, miner, received
-from tests.support.seeds import seeds
-from tests.support.standby_redo import RECEIVER, Stream, log_bytes, standby_log
-from tests.support.standby_site import Site
+from tests.support.redo.redo_logs import SOURCE, committed, drain, mine, miner, received
+from tests.support.redo.standby_redo import RECEIVER, Stream, log_bytes, standby_log
+from tests.support.redo.standby_site import Site
+from tests.support.session.seeds import seeds
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from headrace.redo.segments import list_segments
 from headrace.redo.standby.standby_log import StandbyLog
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
-from tests.support.redo_logs import committed, miner, received
-from tests.support.seeds import seeds
-from tests.support.standby_redo import standby_log
-from tests.support.standby_site import Site
+from tests.support.redo.redo_logs import committed, miner, received
+from tests.support.redo.standby_redo import standby_log
+from tests.support.redo.standby_site import Site
+from tests.support.session.seeds import seeds
 
 RULES = {
     "c_hr": RuleSet(include=(Rule(owner="hr"),)),

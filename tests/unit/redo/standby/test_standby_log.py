@@ -17,10 +17,10 @@ from headrace.links.standby import StandbyPlace
 from headrace.redo.checkpoints import RequiredCheckpoints
 from headrace.redo.segments import list_segments
 from headrace.redo.standby.shipping import RedoShipping
-from tests.support.redo_logs import committed, mine, miner, received
-from tests.support.seeds import seeds
-from tests.support.standby_redo import RECEIVER, Stream, cut_frames, log_bytes, receive, standby_log
-from tests.support.standby_site import Site
+from tests.support.redo.redo_logs import committed, mine, miner, received
+from tests.support.redo.standby_redo import RECEIVER, Stream, cut_frames, log_bytes, receive, standby_log
+from tests.support.redo.standby_site import Site
+from tests.support.session.seeds import seeds
 
 
 def places(standby, frames):

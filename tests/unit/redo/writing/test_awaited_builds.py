@@ -16,7 +16,7 @@ from headrace.redo.segments import RedoReader
 from headrace.redo.writing.awaited_builds import BUILD_LATE_S
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.redo_logs import Names, committed, drain, log_writer, mine, miner, received, write_redo
+from tests.support.redo.redo_logs import Names, committed, drain, log_writer, mine, miner, received, write_redo
 
 ROOT_ONLY = RuleSet(include=(Rule(owner="s", name="hot"),))
 

@@ -25,8 +25,8 @@ from headrace.redo.writing import gulp_pace, stream_intake
 from headrace.redo.writing import log_writer as log_writer_module
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
-from tests.support.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
-from tests.support.workloads import Workload
+from tests.support.histories.workloads import Workload
+from tests.support.redo.redo_logs import committed, drain, log_writer, mine, miner, received, write_redo
 
 
 def busy(seed: int = 1, transactions: int = 40, gulp: int = 200) -> MemorySource:

@@ -8,7 +8,7 @@ from headrace.base.clock import VirtualClock
 from headrace.base.errors import DatabaseSetBack, LogGone
 from headrace.databases.memory.source import MemorySource
 from headrace.redo.writing.source_refusal import SourceRefusal
-from tests.support.redo_logs import drain, log_writer, write_redo
+from tests.support.redo.redo_logs import drain, log_writer, write_redo
 
 
 def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path):

@@ -29,9 +29,9 @@ from headrace.rules.conditions.nodes import ConditionError, Node, columns_of
 from headrace.rules.conditions.rowwise import truth_values
 from headrace.rules.conditions.values import like_pattern
 from headrace.rules.user_code.time_limit import time_limit
-from tests.support.condition_values import columns, conditions, numeric_bytes, raw_values
-from tests.support.lcr_batches import column_values, transactions
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.condition_values import columns, conditions, numeric_bytes, raw_values
+from tests.support.values.lcr_batches import column_values, transactions
 
 TYPES = PostgresValueTypes()
 TABLE = TableVersion(object_number=1, version=1, owner="public", name="t", columns=columns(), old_image=OldImage.FULL)

@@ -28,8 +28,8 @@ from headrace.rules.conditions.nodes import (
 )
 from headrace.rules.conditions.parsing import CONDITION_CHARACTERS_MAX, parsed
 from headrace.rules.conditions.spelling import spelled_tree
-from tests.support.condition_values import conditions
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.condition_values import conditions
 
 A, B = ValueOf(Image.ROW, "a"), ValueOf(Image.ROW, "b")
 ONE = Constant(value=1)

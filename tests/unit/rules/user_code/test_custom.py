@@ -17,9 +17,9 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.rules.transformations.custom import LCRS_MAX, CustomTransformation
 from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, Transformation, TransformationError
-from tests.support.custom_functions import custom
-from tests.support.lcr_batches import assert_same_batch, lcr_batches
-from tests.support.seeds import scaled
+from tests.support.apply.custom_functions import custom
+from tests.support.session.seeds import scaled
+from tests.support.values.lcr_batches import assert_same_batch, lcr_batches
 
 USERS = TableVersion(
     object_number=7,

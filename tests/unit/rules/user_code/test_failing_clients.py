@@ -36,12 +36,12 @@ from headrace.rules.transformations.transformation import (
 )
 from headrace.rules.user_code.last_call import LastCall
 from protos import codec
-from tests.support.apply_history import TABLES
-from tests.support.apply_world import MemoryPlace, World
-from tests.support.custom_functions import custom
-from tests.support.lcr_batches import insert_batch
-from tests.support.redo_logs import mine, miner, write_redo
-from tests.support.two_queues import TwoQueues
+from tests.support.apply.custom_functions import custom
+from tests.support.histories.apply_history import TABLES
+from tests.support.histories.apply_world import MemoryPlace, World
+from tests.support.redo.redo_logs import mine, miner, write_redo
+from tests.support.values.lcr_batches import insert_batch
+from tests.support.wire.two_queues import TwoQueues
 
 CORRECT = "def mask(lcr):\n    return lcr\n"
 BROKEN = {

@@ -19,8 +19,8 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.rules.transformations.transformation import Transformation, TransformationError
 from headrace.rules.user_code.last_call import CRASHES_MAX, LastCall
-from tests.support.custom_functions import custom
-from tests.support.lcr_batches import insert_batch
+from tests.support.apply.custom_functions import custom
+from tests.support.values.lcr_batches import insert_batch
 
 EXIT, REFUSED = 7, 8
 """What a process ends with: by its function; with an error that says that the function is not called."""

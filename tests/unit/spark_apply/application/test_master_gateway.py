@@ -16,7 +16,7 @@ from spark_apply.application import raydp_parts
 from spark_apply.application.environment import java_home
 from spark_apply.application.master_gateway import open_gateway
 from spark_apply.application.spark_home import spark_jars
-from tests.support.attackers import ask_for_variable
+from tests.support.wire.attackers import ask_for_variable
 
 JAVA = str(java_home() / "bin" / "java")
 JARS = os.pathsep.join(map(str, spark_jars()))

@@ -17,7 +17,7 @@ from pyspark import accumulators
 
 from spark_apply.application import peers
 from spark_apply.application.peers import guard_accumulator_server, is_own_peer
-from tests.support.attackers import silent_connections
+from tests.support.wire.attackers import silent_connections
 
 ROOT = Path(__file__).resolve().parents[4]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's connection: only root can make one")

@@ -23,8 +23,8 @@ from spark_apply.application.spark import SparkUnavailable
 from spark_apply.application.task_runs import ApplicationAccess, TaskRunner
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.gate import Gate
-from tests.support.apply_driver import wait_for
-from tests.support.spark_health import fetch_health
+from tests.support.apply.apply_driver import wait_for
+from tests.support.clusters.spark_health import fetch_health
 
 SOON_S = 30.0  # what takes milliseconds here
 TOKEN = "the application's token"

@@ -22,7 +22,7 @@ from spark_apply.copy.differing_rows import (
     differing_rows,
     judged_rows,
 )
-from tests.support.seeds import scaled, seed_of
+from tests.support.session.seeds import scaled, seed_of
 
 COLUMNS = ("id", "v")
 LOOKS = 6

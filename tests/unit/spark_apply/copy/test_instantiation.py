@@ -23,8 +23,8 @@ from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.obstacles import refused
 from spark_apply.copy.records import TableProgress
-from tests.support.copying_threads import FreezingTask
-from tests.support.table_copies import APPLY, TOPOLOGY, World
+from tests.support.copies.copying_threads import FreezingTask
+from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 
 class Joins:

@@ -15,7 +15,7 @@ from headrace.lcr.table_name import TableName
 from protos import codec
 from spark_apply.copy.older_errors import OlderErrors
 from spark_apply.copy.row_marks import MarkedTable
-from tests.support.lcr_batches import insert_batch, table_version
+from tests.support.values.lcr_batches import insert_batch, table_version
 
 TABLE, NEW, BACK, OTHER = 16384, 16390, 16391, 16392
 MARKED = MarkedTable(

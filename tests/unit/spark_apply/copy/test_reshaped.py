@@ -17,8 +17,8 @@ from headrace.rules.transformations.transformation import (
 )
 from headrace.rules.user_code.source import UserFunction
 from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
-from tests.support.handlers import code_of
-from tests.support.table_copies import World
+from tests.support.apply.handlers import code_of
+from tests.support.copies.table_copies import World
 
 MASK = """
 def mask(lcr):

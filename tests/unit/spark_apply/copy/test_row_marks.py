@@ -1,5 +1,5 @@
 """What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real
-catalogs say (`tests/integration/test_row_marks.py`).
+catalogs say (`tests/integration/spark_apply/copy/test_row_marks.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
 from spark_apply.copy.table_marks import TableMarks
-from tests.support.table_copies import APPLY, TOPOLOGY, World
+from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 
 class Marked:

@@ -12,7 +12,7 @@ from headrace.databases.ports.copying import NATIVE, TableReader
 from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
 from spark_apply.copy.tasks import CopyPlaces, PieceCopier
-from tests.support.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness
+from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness
 
 TYPES = {"id": "pg_catalog.text"}
 ROWS = [(f"{number:02}".encode(),) for number in range(20)]

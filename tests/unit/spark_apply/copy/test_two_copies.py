@@ -26,8 +26,8 @@ from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.records import TableProgress
 from spark_apply.copy.standing import Standing
 from spark_apply.copy.tasks import CopyPlaces
-from tests.support.copying_threads import ThreadWorkers
-from tests.support.table_copies import one_way
+from tests.support.copies.copying_threads import ThreadWorkers
+from tests.support.copies.table_copies import one_way
 
 TOPOLOGY = "shop"
 ROOMS = TableName("shop", "rooms")

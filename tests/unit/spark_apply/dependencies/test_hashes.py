@@ -23,8 +23,8 @@ from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
 from spark_apply.keys.equality import Equality
 from spark_apply.keys.hash_kernels import hash_values
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_history import Change, Table, Transaction, batch_of
-from tests.support.seeds import scaled
+from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
+from tests.support.session.seeds import scaled
 
 
 def hashes_of(values: list[bytes], equality: Equality) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from spark_apply.dependencies.hashes import EVERYTHING, KeyHashes, is_table_use, stored_hashes
 from spark_apply.dependencies.holds import ErrorHolds, _Unblocked, checked_hashes
 from spark_apply.keys.equality import FORM_BITS
-from tests.support.seeds import seeds
+from tests.support.session.seeds import seeds
 
 TABLES = [(number << 24) | 1 for number in range(5, 8)]
 LENGTH = 5_000

@@ -1,6 +1,6 @@
 """Forming groups, letting them go, watermarks, and what happens to the groups of a server that dies.
 
-Longer than 500 lines: all of it is one state machine under a fake fleet of servers (`tests.support.coordinator_talk`).
+Longer than 500 lines: all of it is one state machine under a fake fleet of servers (`tests.support.apply.coordinator_talk`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
 from spark_apply.tables.arriving import ArrivingTables
-from tests.support.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
+from tests.support.apply.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
 
 
 def test_a_single_transaction_is_handed_out_at_once() -> None:

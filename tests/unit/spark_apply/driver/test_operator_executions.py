@@ -16,7 +16,7 @@ from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest
 from spark_apply.driver.loop.destination_problem import DestinationProblem
 from spark_apply.driver.loop.error_requests import ErrorRequests
 from spark_apply.driver.operator_executions import OperatorExecutions
-from tests.support.coordinator_talk import Talk, assignments, made, run
+from tests.support.apply.coordinator_talk import Talk, assignments, made, run
 
 FAILED = Failure(position=0, conflict_type="x", sqlstate="", message="again")
 ENDED = "not tried: the command was ended"

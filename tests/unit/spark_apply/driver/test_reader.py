@@ -16,8 +16,8 @@ from headrace.rules.rule import Rule, RuleSet
 from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_reading import Reading, commits
-from tests.support.lcr_batches import column_values, insert_batch, transactions
+from tests.support.apply.apply_reading import Reading, commits
+from tests.support.values.lcr_batches import column_values, insert_batch, transactions
 
 
 def part(order: int, *, previous: int = 0, first: int = 0, last: bool = False, commit: int = 0) -> LcrBatch:

@@ -11,8 +11,8 @@ from headrace.lcr.batch import TableVersion
 from headrace.lcr.table_name import TableName
 from spark_apply.driver import source_questions
 from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
-from tests.support.apply_driver import wait_for
-from tests.support.lcr_batches import table_version
+from tests.support.apply.apply_driver import wait_for
+from tests.support.values.lcr_batches import table_version
 
 T, OTHER = table_version("t"), table_version("other")
 ANSWERED_S = 60.0  # a thread answers within milliseconds

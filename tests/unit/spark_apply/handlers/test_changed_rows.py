@@ -18,10 +18,10 @@ from headrace.rules.conflict_handlers import ConflictHandler
 from headrace.rules.user_code.handlers import DmlHandler, HandlerRules
 from headrace.rules.user_code.source import UserFunction
 from spark_apply.server import set_groups
-from tests.support.conflicts import Lcr, Shown
-from tests.support.conflicts import handler as conflict_handler
-from tests.support.handlers import Handled, code_of, row
-from tests.support.seeds import scaled
+from tests.support.apply.handlers import Handled, code_of, row
+from tests.support.histories.conflicts import Lcr, Shown
+from tests.support.histories.conflicts import handler as conflict_handler
+from tests.support.session.seeds import scaled
 
 # What becomes of a row is written in its own text `b`: of the new values, else of the old ones.
 CODE = code_of("""

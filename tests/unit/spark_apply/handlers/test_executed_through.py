@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_apply.handlers.crashes import CRASHES_MAX
-from tests.support.handlers import LOG, Handled, inserts, row, rules_of, through, updates
+from tests.support.apply.handlers import LOG, Handled, inserts, row, rules_of, through, updates
 
 
 def failed(**changed: object) -> tuple[Handled, int]:

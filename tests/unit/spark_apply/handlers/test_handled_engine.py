@@ -18,11 +18,11 @@ from headrace.lcr.batch import Command
 from headrace.rules.user_code.binds import read_statement
 from headrace.rules.user_code.handlers import DmlHandler, HandlerRules
 from headrace.rules.user_code.source import UserFunction
-from tests.support.apply_engine import arm
-from tests.support.apply_history import TABLES, Table
-from tests.support.apply_world import MemoryPlace, World
-from tests.support.handlers import code_of
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import arm
+from tests.support.apply.handlers import code_of
+from tests.support.histories.apply_history import TABLES, Table
+from tests.support.histories.apply_world import MemoryPlace, World
+from tests.support.session.seeds import scaled
 
 _SETTINGS = settings(
     max_examples=scaled(7, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

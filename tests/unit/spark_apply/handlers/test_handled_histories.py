@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.server.set_groups import SetsWork
 from spark_apply.sets import table_rows
-from tests.support.conflicts import Lcr, Shown
-from tests.support.handlers import Handled, row, rules_of
-from tests.support.seeds import scaled
+from tests.support.apply.handlers import Handled, row, rules_of
+from tests.support.histories.conflicts import Lcr, Shown
+from tests.support.session.seeds import scaled
 
 Transaction = list[tuple[str, Lcr]]
 EXECUTE = "    lcr.execute(conflict_resolution=False)\n"

@@ -17,8 +17,8 @@ from headrace.databases.memory.destination import MemorySession
 from headrace.rules.user_code.binds import read_statement
 from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.conversation.groups import GroupResult, GroupRetry, RetryReason
-from tests.support.conflicts import handler
-from tests.support.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
+from tests.support.apply.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
+from tests.support.histories.conflicts import handler
 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (

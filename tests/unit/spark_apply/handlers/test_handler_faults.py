@@ -28,7 +28,7 @@ from spark_apply.handlers import process_bounds
 from spark_apply.handlers.crashes import CRASHES_MAX
 from spark_apply.handlers.loaded import Handlers
 from spark_apply.sets import resolution
-from tests.support.handlers import Handled, inserts, only, row, rules_of, updates
+from tests.support.apply.handlers import Handled, inserts, only, row, rules_of, updates
 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from spark_apply.handlers import process_bounds
-from tests.support.handlers import Handled, inserts, only, row, rules_of, through
+from tests.support.apply.handlers import Handled, inserts, only, row, rules_of, through
 
 THREADS = (
     "import threading\ndef run(lcr, session):\n    import own_gate  # that of this test: the module is loaded"

@@ -23,8 +23,8 @@ from spark_apply.apply_config import ApplyConfig
 from spark_apply.dependencies.hashes import DependencyTracker, hash_batch, held_transactions, stored_hashes
 from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_engine import Engine
-from tests.support.apply_history import Change, Table, Transaction, batch_of
+from tests.support.apply.apply_engine import Engine
+from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
 
 PARENT = Table(11, "orders", ("id", "number", "note"), OldImage.FULL, unique=True)
 CHILD = Table(12, "lines", ("id", "order_number", "note"), OldImage.FULL)

@@ -30,9 +30,9 @@ from spark_apply.conversation.groups import (
     ServerMessage,
 )
 from spark_apply.server.apply_server import ApplyServer
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
-from tests.support.apply_history import Change, Table, Transaction, batch_of
-from tests.support.groups import error_group, streamed_group, whole_group
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, replace_failpoints
+from tests.support.apply.groups import error_group, streamed_group, whole_group
+from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
 
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 OTHER = Table(12, "other", ("id", "v", "big"), OldImage.KEY)

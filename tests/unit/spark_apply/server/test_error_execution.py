@@ -15,10 +15,10 @@ from headrace.databases.ports import ErrorTransaction
 from headrace.lcr.batch import Command, OldImage
 from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.server import error_execution
-from tests.support.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
-from tests.support.apply_history import TABLES, Change, Reference, Table, Transaction, batch_of
-from tests.support.apply_world import MemoryPlace, World, in_order
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
+from tests.support.histories.apply_history import TABLES, Change, Reference, Table, Transaction, batch_of
+from tests.support.histories.apply_world import MemoryPlace, World, in_order
+from tests.support.session.seeds import scaled
 
 _SETTINGS = settings(max_examples=scaled(12, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)

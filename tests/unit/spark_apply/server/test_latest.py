@@ -18,11 +18,11 @@ from protos import codec
 from spark_apply.conversation.groups import GroupGo, GroupResult
 from spark_apply.server.apply_server import FORGET_AGAIN_S, FORGET_EVERY_S, ApplyServer
 from spark_apply.sets.conflict_settings import ConflictSettings
-from tests.support.apply_engine import TOPOLOGY
-from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
-from tests.support.groups import whole_group
-from tests.support.seeds import is_soak, seeds
-from tests.support.writes import version_of
+from tests.support.apply.apply_engine import TOPOLOGY
+from tests.support.apply.groups import whole_group
+from tests.support.histories.conflicts import COLUMNS, Lcr, Shown, batch_of, by_time, raw, shown
+from tests.support.session.seeds import is_soak, seeds
+from tests.support.values.writes import version_of
 
 SITES = ("b", "a", "c")  # the first one wins ties
 KEYS = 4

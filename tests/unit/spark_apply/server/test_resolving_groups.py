@@ -32,11 +32,11 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
-from tests.support.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
-from tests.support.groups import error_group, streamed_group, whole_group
-from tests.support.seeds import scaled, seeds
-from tests.support.writes import version_of
+from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
+from tests.support.apply.groups import error_group, streamed_group, whole_group
+from tests.support.histories.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
+from tests.support.session.seeds import scaled, seeds
+from tests.support.values.writes import version_of
 
 ALL = ("a", "b", "t", "n", "u")
 MAXIMUM = handler("maximum", *ALL, by="t")

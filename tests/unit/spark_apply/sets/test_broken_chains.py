@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.rules.conflict_handlers import UncomparedColumns
-from tests.support.conflicts import Lcr
-from tests.support.handlers import Handled, row, rules_of
+from tests.support.apply.handlers import Handled, row, rules_of
+from tests.support.histories.conflicts import Lcr
 
 FIRST, SECOND, THIRD = row(3, "one"), row(3, "two"), row(3, "three")
 MISSING = {

@@ -20,7 +20,7 @@ from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import DIFFERS, Resolution
 from spark_apply.sets.steps import ExpectedWrite, TruncateTables
 from spark_apply.tables.fits import TableFits
-from tests.support.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
+from tests.support.histories.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
 
 PLAIN = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 FULL = Table(12, "full", ("id", "v", "w"), OldImage.FULL)

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
-from tests.support.conflict_histories import (
+from tests.support.histories.conflict_histories import (
     CHANGED_US,
     SITE,
     History,
@@ -21,8 +21,8 @@ from tests.support.conflict_histories import (
     random_history,
     random_timed_history,
 )
-from tests.support.conflicts import COLUMNS, raw, shown
-from tests.support.seeds import seeds
+from tests.support.histories.conflicts import COLUMNS, raw, shown
+from tests.support.session.seeds import seeds
 
 HISTORIES, MORE = 25, 600  # of each kind: in `make test` a few seconds
 

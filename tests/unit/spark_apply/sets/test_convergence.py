@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support.concurrent_writes import Combination, Sites, every_history, find_divergence, random_steps
-from tests.support.conflicts import Lcr
-from tests.support.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HUB, documented, named
-from tests.support.matrices import cases
-from tests.support.seeds import seeds
+from tests.support.histories.concurrent_writes import Combination, Sites, every_history, find_divergence, random_steps
+from tests.support.histories.conflicts import Lcr
+from tests.support.histories.convergence import CONVERGENT, DIVERGENT, DOCUMENT, OVER_A_HUB, documented, named
+from tests.support.session.matrices import cases
+from tests.support.session.seeds import seeds
 
 WRITES = 14  # in a history: several for each row and site
 # of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`

@@ -13,10 +13,10 @@ from headrace.databases.memory.store import MemoryStore
 from headrace.lcr.batch import Column, Command, OldImage
 from spark_apply.keys.equality import Equality
 from spark_apply.tables.fits import TableVersions
-from tests.support.apply_engine import Engine, arm
-from tests.support.apply_history import Change, Table, Transaction, cut_batches
-from tests.support.apply_world import PART_ROWS, MemoryPlace, World
-from tests.support.seeds import scaled, seeds
+from tests.support.apply.apply_engine import Engine, arm
+from tests.support.histories.apply_history import Change, Table, Transaction, cut_batches
+from tests.support.histories.apply_world import PART_ROWS, MemoryPlace, World
+from tests.support.session.seeds import scaled, seeds
 
 KEYED = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 KEYLESS = Table(15, "history", ("a", "b"), OldImage.FULL, keyless=True)

@@ -25,8 +25,8 @@ from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
-from tests.support.apply_reading import Reading, commits
-from tests.support.lcr_batches import insert_batch, table_version
+from tests.support.apply.apply_reading import Reading, commits
+from tests.support.values.lcr_batches import insert_batch, table_version
 
 A, B = 16384, 16385
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.topologies import SITES, findings, problems, read
+from tests.support.topologies.files import SITES, findings, problems, read
 from topology.checks.static import check
 from topology.problems import as_line
 

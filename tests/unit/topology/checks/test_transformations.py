@@ -17,8 +17,8 @@ from headrace.deployment.inspection import handler_findings
 from headrace.lcr.batch import Column, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import AddColumn, RenameTable, Transformation
-from tests.support.topologies import SITES, problems, read, read_anyway
-from tests.support.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
+from tests.support.topologies.files import SITES, problems, read, read_anyway
+from tests.support.topologies.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
 from topology.checks.functions import functions_of
 from topology.checks.logging_needs import listed_needs, log_needs
 from topology.checks.transformations import arrival_findings, lost_columns, refuse_one_name, ways_before

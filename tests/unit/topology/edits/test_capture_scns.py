@@ -11,8 +11,8 @@ from headrace.deployment import kept_redo
 from headrace.deployment.kept_redo import redo_findings
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.redo.standby.kept_segments import read_oldest_scn
-from tests.support.retained_redo import Source
-from tests.support.topologies import read
+from tests.support.redo.retained_redo import Source
+from tests.support.topologies.files import read
 from topology.edits.capture_scns import scn_findings
 from topology.spec import TopologySpec
 

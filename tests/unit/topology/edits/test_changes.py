@@ -15,7 +15,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.rules.rule import Rule, RuleSet
-from tests.support.topologies import SITES, read
+from tests.support.topologies.files import SITES, read
 from topology.edits.changes import adopted_first, changes
 from topology.edits.stored import KEY_FILE, spec_from_json, spec_to_json, with_secrets_of
 from topology.edits.subset_changes import leaves_tables, shape_changes, strangers_on_the_way, subset_changes

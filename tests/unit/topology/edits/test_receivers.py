@@ -10,7 +10,7 @@ from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet, TagCondition
-from tests.support.topologies import SITES, read_anyway
+from tests.support.topologies.files import SITES, read_anyway
 from topology.edits.receivers import NotedWay, Receivers
 
 # Its apply process names tables that never come, which `check` refuses.

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
-from tests.support.topologies import WRITERS, read_anyway
+from tests.support.topologies.files import WRITERS, read_anyway
 from topology.edits.uncopied import uncopied
 from topology.spec import ApplySpec, TopologySpec
 

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
-from headrace.deployment.deployment import Deployment
+from headrace.deployment.removal import Removal
 from topology.edits.stored import entrusted, spec_to_json
 from topology.file.admin import admin_dsn
 from topology.file.reading import examine, read_topology
@@ -90,4 +90,4 @@ def test_purge_of_a_file_that_lost_its_admin_dsn_says_what_stays(tmp_path: Path)
     file.write_text(file.read_text().replace(f', admin_dsn: "{DSN}"', ""))
     spec = read_topology(file, ENVIRONMENT)
     lines = ("DELETE FROM headrace.apply_process", LEFT_TO_ADMIN)
-    assert Deployment(spec)._with_admin(spec.site("b"), lines) == lines
+    assert Removal(spec, print).with_admin(spec.site("b"), lines) == lines

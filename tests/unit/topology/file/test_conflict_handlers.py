@@ -18,8 +18,8 @@ from headrace.rules.conflict_handlers import (
     RowTimes,
     UncomparedColumns,
 )
-from tests.support.topologies import SITES, problems, read
-from tests.support.writes import version_of
+from tests.support.topologies.files import SITES, problems, read
+from tests.support.values.writes import version_of
 from topology.checks.static import check
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.plan import make_plan

@@ -14,8 +14,8 @@ from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.batch import OldImage, TableVersion
 from headrace.lcr.table_name import TableName
 from headrace.rules.virtual_dependencies import ObjectDependency, ValueColumns, ValueDependency, VirtualDependencies
-from tests.support.topologies import SITES, problems
-from tests.support.writes import version_of
+from tests.support.topologies.files import SITES, problems
+from tests.support.values.writes import version_of
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology
 from topology.plan import make_plan

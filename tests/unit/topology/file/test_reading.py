@@ -8,7 +8,7 @@ import pytest
 
 from headrace.base.errors import ConfigError
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
-from tests.support.topologies import SITES, problems, read
+from tests.support.topologies.files import SITES, problems, read
 from topology.edits.stored import spec_from_json, spec_to_json, without_secrets
 from topology.file.reading import read_topology
 from topology.problems import TopologyError

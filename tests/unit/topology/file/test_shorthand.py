@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
-from tests.support.topologies import SITES, read
+from tests.support.topologies.files import SITES, read
 from topology.checks.static import check
 from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
 from topology.routing.ways import route, ways_to

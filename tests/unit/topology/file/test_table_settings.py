@@ -11,7 +11,7 @@ from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, KeyColumns, TableSettings, TriggerFiring
 from headrace.tracing.explain import key_at_source
-from tests.support.topologies import SITES, problems, read
+from tests.support.topologies.files import SITES, problems, read
 from topology.checks.logging_needs import log_needs
 from topology.edits.stored import spec_from_json, spec_to_json
 from topology.file.reading import read_topology

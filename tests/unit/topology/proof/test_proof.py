@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.random_topologies import NAMES, TABLES, TAGS, edited, form, relayed, wild
-from tests.support.seeds import scaled, seed_of
-from tests.support.single_changes import CYCLE, ONCE, TWICE, SingleChanges
+from tests.support.session.seeds import scaled, seed_of
+from tests.support.topologies.random_topologies import NAMES, TABLES, TAGS, edited, form, relayed, wild
+from tests.support.topologies.single_changes import CYCLE, ONCE, TWICE, SingleChanges
 from topology.checks.static import check
 from topology.checks.transformations import overlap_findings
 from topology.proof.reach import Proof
@@ -158,7 +158,7 @@ def test_edits_that_change_who_gets_what_are_caught():
 def test_five_sites_with_three_hundred_tables_are_proven_in_a_second(form_of, tmp_path):
     import time
 
-    from tests.support.topologies import read
+    from tests.support.topologies.files import read
 
     text = "topology: t\nsites:\n" + "".join(f"  s{n}: {{database: {{kind: embedded}}}}\n" for n in range(1, 6))
     tables = ", ".join(f"app.{'customer' if n % 3 else 'order'}_{n}" for n in range(300))

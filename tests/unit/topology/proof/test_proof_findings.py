@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.topologies import SITES, findings
+from tests.support.topologies.files import SITES, findings
 from topology.file.reading import examine
 
 HUB = (Path(__file__).parents[4] / "examples" / "hub_and_spoke_explicit.yaml").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.topologies import SITES, findings
+from tests.support.topologies.files import SITES, findings
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 HUB, EXPLICIT = ((EXAMPLES / f"{name}.yaml").read_text() for name in ("hub_and_spoke", "hub_and_spoke_explicit"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.topologies import SITES, problems, read
+from tests.support.topologies.files import SITES, problems, read
 from topology.callers import subscribers_of
 from topology.edits.changes import bypassed_of, components_of, interests_of, places_of, published_to
 from topology.routing.combined import apply_of, bypassed, capture_of, combination, dequeued, direct, directs

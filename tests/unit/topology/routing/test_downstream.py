@@ -6,7 +6,7 @@ import pytest
 
 from actors.security.wire import callers_of
 from protos.wire.admission import READ_REDO, RECEIVE_REDO
-from tests.support.topologies import SITES, findings, read
+from tests.support.topologies.files import SITES, findings, read
 from topology.callers import redo_readers_of, redo_receivers_of, site_of
 from topology.edits.changes import changes, components_of
 from topology.plan import make_plan

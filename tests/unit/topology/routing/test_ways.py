@@ -16,9 +16,9 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
-from tests.support.lcr_batches import table_version
-from tests.support.seeds import scaled
-from tests.support.topologies import SITES, problems, read, read_anyway
+from tests.support.session.seeds import scaled
+from tests.support.topologies.files import SITES, problems, read, read_anyway
+from tests.support.values.lcr_batches import table_version
 from topology.checks.static import check
 from topology.checks.transformations import overlap_findings
 from topology.routing.change_classes import ChangeClasses

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.databases.ports import DestinationColumn, DestinationTable
-from headrace.databases.postgres.catalog.destination_tables import CatalogColumn, CatalogTable, ValueForm, equality_of
+from headrace.databases.postgres.catalog.destination_tables import CatalogColumn, CatalogTable, ValueForm
+from headrace.databases.postgres.catalog.type_facts import equality_of
 from headrace.databases.postgres.compared.types import missing_alter, missing_tables, type_with_modifier
 from headrace.lcr.batch import Column, OldImage, TableVersion
 from headrace.lcr.table_name import TableName

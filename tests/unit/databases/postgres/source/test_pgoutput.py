@@ -26,8 +26,8 @@ from headrace.lcr.batch import Command, OldImage, content_version
 from headrace.lcr.tags import TAG_BYTES_MAX, Tag
 from headrace.lcr.tracking import LABEL_BYTES_MAX, TRACK_PREFIX, label_of_message
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
-from tests.support import pgoutput_messages as pg
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values import pgoutput_messages as pg
 
 INT4, TEXT, ACLITEM = 23, 25, 1033
 OURS = "headrace:topo/apply_1/0:00ff"

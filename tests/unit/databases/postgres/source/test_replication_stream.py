@@ -30,7 +30,7 @@ from headrace.databases.postgres.source.log_stream.replication_wire import (
     size_receive_buffer,
 )
 from headrace.lcr.scn import Scn
-from tests.support import pgoutput_messages as pg
+from tests.support.values import pgoutput_messages as pg
 
 OPTIONS = StreamOptions(
     database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18

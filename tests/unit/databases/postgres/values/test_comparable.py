@@ -11,7 +11,7 @@ import pytest
 from headrace.databases.postgres.values.comparable import PostgresValueTypes
 from headrace.lcr.batch import Column
 from headrace.rules.conditions.values import Kind
-from tests.support.condition_values import numeric_bytes
+from tests.support.values.condition_values import numeric_bytes
 
 TYPES = PostgresValueTypes()
 

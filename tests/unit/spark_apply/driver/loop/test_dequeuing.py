@@ -16,7 +16,7 @@ from headrace.lcr.scn import Scn
 from protos.wire.transport import epoch_incarnation
 from spark_apply.apply_config import ApplyConfig
 from spark_apply.driver.loop.dequeuing import Dequeuing
-from tests.support.staging import DirectLinks, one_way
+from tests.support.wire.staging import DirectLinks, one_way
 
 CONFIG = ApplyConfig(
     topology="t",

@@ -11,8 +11,8 @@ import pytest
 from headrace.databases.ports import LogPositions
 from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.driver.loop.flushes import FORCE_AFTER_S, POLL_INTERVAL_S, FlushGate
-from tests.support.apply_world import MemoryPlace, World
-from tests.support.seeds import seeds
+from tests.support.histories.apply_world import MemoryPlace, World
+from tests.support.session.seeds import seeds
 
 SEEDS = seeds("flushes", test=4, soak=40)
 CRASH_EVERY = 100  # steps: three to ten crashes in a history

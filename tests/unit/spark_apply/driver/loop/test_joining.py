@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from headrace.simulation.observing.history import Source
 from spark_apply.copy.standing import standings, table_starts
 from spark_apply.tables.arriving import TableStart
-from tests.support.apply_engine import Engine, arm, table_of
-from tests.support.apply_world import MemoryPlace, World
-from tests.support.copies_beside import CopiesBeside, record_of
-from tests.support.seeds import scaled
+from tests.support.apply.apply_engine import Engine, arm, table_of
+from tests.support.copies.copies_beside import CopiesBeside, record_of
+from tests.support.histories.apply_world import MemoryPlace, World
+from tests.support.session.seeds import scaled
 
 _SETTINGS = settings(
     max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None

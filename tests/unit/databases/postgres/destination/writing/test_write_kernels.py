@@ -22,8 +22,8 @@ from headrace.databases.postgres.destination.writing.writes import (
 )
 from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
-from tests.support.lcr_batches import column_values
-from tests.support.seeds import scaled
+from tests.support.session.seeds import scaled
+from tests.support.values.lcr_batches import column_values
 
 TABLE = DestinationTable(owner="s", name="t", columns=(), key=(), unique_keys=(), serialise=False, ordered=False)
 VERSION = TableVersion(object_number=1, version=1, owner="s", name="t", columns=(), old_image=OldImage.FULL)

@@ -1,0 +1,57 @@
+"""What every verb of the command line has in common: those that change something are noted with who ran them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from headrace.audit.verbs import noting
+from headrace.console.output import Output
+
+__all__ = ["ErrorVerbs", "Verb", "Verbs"]
+
+
+class Verb(TyperCommand):
+    """Every verb of the command line.
+
+    Those that change what runs, or what rows are, are noted with who ran them (`headrace.audit`).
+    """
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of typer's own click
+        """See `typer.core.TyperCommand.invoke`."""
+        words: list[str] = []
+        above = ctx
+        while above.parent is not None:  # the outermost has the program's name
+            words, above = [above.info_name, *words], above.parent
+        Output.file = ctx.params.get("file") or ""
+        with noting(" ".join(words), ctx.params, Output().say) as returned:
+            code = super().invoke(ctx)
+            returned(code)
+            return code
+
+
+class Verbs(typer.Typer):
+    """A command line whose verbs all are `Verb`."""
+
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        cls: type[TyperCommand] | None = Verb,
+        **settings: Any,  # noqa: ANN401 - typer's
+    ) -> Callable[..., Any]:
+        """See `typer.Typer.command`."""
+        return super().command(name, cls=cls, **settings)
+
+
+class ErrorVerbs(TyperGroup):
+    """`headrace errors FILE` lists, as every other verb takes the file next."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - of typer's own click
+        """See `typer.core.TyperGroup.resolve_command`."""
+        if args and args[0] not in self.commands and args[0].endswith((".yaml", ".yml")):
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,61 @@
+"""What `up` refuses to start before it asks any database: sites that cannot speak to each other, code that cannot be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.base.errors import ConfigError
+from topology.links import both_ways, makes_certificates
+from topology.problems import TopologyError
+from topology.spec import TopologySpec
+
+__all__ = ["check_certificates", "check_handlers"]
+
+
+def check_certificates(spec: TopologySpec, address: str, count_nodes: Callable[[], int]) -> None:
+    """Make the certificates of a file that names none, and refuse to start what could not speak to each other.
+
+    Args:
+        spec: the topology of the file.
+        address: of a Ray cluster of the user's; empty: the private one of this machine.
+        count_nodes: counts the nodes of the cluster at the address.
+
+    Raises:
+        TopologyError: with every problem of the certificate files.
+        ConfigError: they cannot be made, or the cluster has several nodes.
+    """
+    if not any(site.tls for site in spec.sites):
+        return
+    if makes_certificates(spec):
+        _make_certificates(spec, address, count_nodes)
+    from actors.security.examination import tls_findings
+
+    errors = [finding for finding in tls_findings(spec) if finding.is_error]
+    if errors:
+        raise TopologyError.of(str(spec.file), errors)
+
+
+def _make_certificates(spec: TopologySpec, address: str, count_nodes: Callable[[], int]) -> None:
+    """Have a certificate for every site in the state folder, which only processes of this machine can read."""
+    from actors.security.upkeep import keep_certificates
+
+    if address and (nodes := count_nodes()) > 1:
+        raise ConfigError(
+            f"the Ray cluster at {address} has {nodes} nodes, and {spec.file} has no tls: `up` makes"
+            " certificates for one machine alone",
+            hint=both_ways(spec),
+        )
+    keep_certificates(spec)
+
+
+def check_handlers(spec: TopologySpec) -> None:
+    """Refuse to start with users' code that cannot be loaded.
+
+    Raises:
+        TopologyError: with everything that is wrong with it.
+    """
+    from headrace.deployment.inspection import handler_findings
+
+    errors = handler_findings(spec)
+    if errors:
+        raise TopologyError.of(str(spec.file), errors)

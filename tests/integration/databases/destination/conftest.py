@@ -1,0 +1,25 @@
+"""What tests of sessions at a destination share: the destination on each version of the server, or on the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.databases.embedded.servers import EmbeddedServer
+from tests.support.databases.destination_site import Site
+from tests.support.session.server_versions import DESTINATIONS
+
+
+@pytest.fixture(params=DESTINATIONS)
+def site(request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str]) -> Iterator[Site]:
+    made = Site(prepared_database(request.getfixturevalue(request.param)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site_18(destination_database: str) -> Iterator[Site]:
+    made = Site(destination_database)
+    yield made
+    made.close()

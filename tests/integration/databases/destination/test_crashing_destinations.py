@@ -1,0 +1,238 @@
+"""The destination's server stops at once, again and again, while commits of rows are in its memory alone: what it takes
+with it comes again.
+
+The real hosts and one whole driver run on threads, combined and through queues, without Ray and Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from headrace.base.errors import HeadraceError
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from headrace.status.queues import QueueStatus, QueueSubscriber
+from protos import apply_pb2 as pb
+from spark_apply.driver.loop.flushes import FlushGate
+from tests.support.apply.apply_driver import end_of_log, executed, wait_for
+from tests.support.databases.lazy_server import lazy_server, unflushed_bytes
+from tests.support.databases.statements import digest, execute
+from tests.support.session.matrices import cases
+from tests.support.session.seeds import scaled
+from tests.support.ways.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+IN_THE_WAY = 2_000_000  # ids of rows that the destination alone has
+LARGE_ROWS = 20_000  # of a transaction that is applied in parts: a group has 10,000
+QUEUED = "combined: never\n"
+
+
+class Crashing:
+    """One way whose destination's server is stopped at once, and started again.
+
+    Args:
+        way: everything else.
+        server: the destination's.
+    """
+
+    def __init__(self, way: OneWay, server: EmbeddedServer) -> None:
+        self.way, self._server = way, server
+        self.crashes = self.lost = 0
+
+    def wait(self, what: str, holds: Callable[[], Any]) -> None:
+        def look() -> Any:
+            self.way.tend()
+            return holds()
+
+        wait_for(what, look, WAIT_S)
+
+    def count(self, where: str = "true") -> int:
+        (row,) = execute(self.way.destination_dsn, f"SELECT count(*) FROM log WHERE {where}")
+        return int(row[0])
+
+    def wait_arrived(self, number: int) -> None:
+        self.wait(f"row {number} to arrive", lambda: self.count(f"number = {number}"))
+
+    def crash(self) -> None:
+        """Stop the server while commits are in its memory alone.
+
+        What is acknowledged upstream then is there when it starts again.
+        """
+        rows, acknowledged = self._stop(), self._acknowledged()
+        self._server.start()
+        assert self._recorded() >= acknowledged, "what was told to be durable is gone"
+        self.crashes += 1
+        self.lost += rows - self.count()
+
+    def _stop(self) -> int:
+        """Returns how many rows of the log were committed last, on disk or not."""
+        with psycopg.connect(self.way.destination_dsn, autocommit=True) as connection:
+
+            def committed() -> int:
+                row = connection.execute("SELECT count(*) FROM log").fetchone()
+                assert row is not None
+                return int(row[0]) if unflushed_bytes(connection) else 0
+
+            def committed_more() -> int:
+                rows = committed()
+                return rows if rows > before else 0
+
+            before = committed()
+            rows: list[int] = []
+            self.wait(
+                "a commit that is not on disk", lambda: (found := committed_more()) and (rows.append(found) or True)
+            )
+        self._server.stop(immediate=True)
+        return rows[-1]
+
+    def _acknowledged(self) -> int:
+        """Up to where the queue, or the capture process in its place, may forget."""
+        return max((each.acknowledged_scn for each in self._subscribers()), default=0)
+
+    def _subscribers(self) -> list[QueueSubscriber]:
+        (apply,) = self.way.spec.applies
+        host = self.way.hosts.get(f"queue:{apply.queue}", self.way.hosts[CAPTURE])
+        status = host.status()
+        subscribers = status.subscribers if isinstance(status, QueueStatus | CaptureStatus) else ()
+        return [each for each in subscribers if each.subscriber == apply.name]
+
+    def _recorded(self) -> int:
+        with closing(PostgresDestination(self.way.destination_dsn)) as destination:
+            progress = destination.progress(self.way.spec.name, self.way.spec.applies[0].name)
+        return 0 if progress is None else int(progress.low_watermark)
+
+    def check(self) -> None:
+        """Everything is there once, and nobody thinks that the destination lost what it had acknowledged."""
+        end = Scn(end_of_log(self.way.source_dsn))
+        self.wait("everything", lambda: self.way.driver.control.status().caught_up_scn >= end)
+        self.execute_errors()
+        for table in ("first", "log"):
+            assert digest(self.way.source_dsn, table) == digest(self.way.destination_dsn, table), table
+        assert [each.lost for each in self._subscribers()] == [None]
+        self.wait("the redo to be given up", lambda: self.way.required_scn >= end)
+        assert self.way.restarts >= self.crashes
+
+    def execute_errors(self) -> None:
+        """With the rows in the way gone; each error transaction is there once."""
+        found = execute(self.way.destination_dsn, "SELECT commit_scn FROM headrace.apply_error")
+        assert len(set(found)) == len(found)
+        if not found:
+            return
+        execute(self.way.destination_dsn, f"DELETE FROM first WHERE id >= {IN_THE_WAY} AND v = 'in the way'")
+        control = self.way.driver.control
+
+        def ask(method: str, *arguments: Any) -> Any:
+            return getattr(control, method)(*arguments)
+
+        outcomes = executed(ask, pb.ErrorsRequest(all=True))
+        assert len(outcomes) == len(found)
+
+
+@pytest.fixture(
+    params=cases(
+        {"combined": [ONE_WAY, ""], "queued": [ONE_WAY, QUEUED], "downstream": [DOWNSTREAM, ""]},
+        core=["combined"],
+    )
+)
+def crashing(
+    request: pytest.FixtureRequest,
+    source_database: str,
+    postgres_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Crashing]:
+    with lazy_server(postgres_folder) as server:
+        create_tables(source_database, server.dsn())
+        execute(server.dsn(), f"INSERT INTO first SELECT {IN_THE_WAY} + i, 'in the way' FROM generate_series(1, 100) i")
+        # Its rows are no part of the copy.
+        execute(server.dsn(), "CREATE TABLE aside AS SELECT * FROM first")
+        execute(server.dsn(), "TRUNCATE first")
+        way = OneWay(tmp_path, source_database, server.dsn(), monkeypatch, text=request.param[0], more=request.param[1])
+        made = Crashing(way, server)
+        yield made
+        if way.driver.join(0.0):
+            way.tend()
+        way.close()
+
+
+@pytest.mark.seeded
+def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_and_gets_it_again(
+    crashing: Crashing,
+) -> None:
+    way = crashing.way
+    with load(way.source_dsn) as last:
+        crashing.wait(
+            "the copies", lambda: [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
+        )
+        crashing.wait_arrived(last[0] + 1)
+        for _ in range(scaled(1, 4)):
+            crashing.crash()
+            crashing.wait_arrived(last[0] + 1)
+
+        # A large transaction is on its way, then error transactions, then a table that is copied beside.
+        with psycopg.connect(way.source_dsn, autocommit=True) as user:
+            user.execute("INSERT INTO first SELECT 1000000 + i, 'large' FROM generate_series(1, %s) i", (LARGE_ROWS,))
+        crashing.crash()
+        crashing.wait_arrived(last[0] + 1)
+        execute(way.destination_dsn, "INSERT INTO first SELECT * FROM aside")
+        with psycopg.connect(way.source_dsn, autocommit=True) as user:
+            for number in range(1, 21):
+                user.execute("INSERT INTO first VALUES (%s, 'of the source')", (IN_THE_WAY + number,))
+        crashing.crash()
+        crashing.wait_arrived(last[0] + 1)
+        crashing.wait(
+            "the error transactions",
+            lambda: len(execute(way.destination_dsn, "SELECT * FROM headrace.apply_error")) == 20,
+        )
+        crashing.execute_errors()
+        _copy_again(crashing)
+        crashing.crash()
+        crashing.wait_arrived(last[0] + 1)
+        crashing.wait(
+            "the copy",
+            lambda: {each.state for each in way.driver.control.status().instantiation} <= {"DONE", "JOINING"},
+        )
+        crashing.crash()
+        crashing.wait_arrived(last[0] + 1)
+    crashing.check()
+    assert crashing.lost, "no crash took a commit: this proves nothing"
+
+
+def _copy_again(crashing: Crashing) -> None:
+    def asked() -> bool:
+        try:
+            crashing.way.driver.control.copy_again(
+                pb.CopyAgainRequest(tables=[pb.TableName(owner="public", name="first")])
+            )
+        except HeadraceError:
+            return False
+        return True
+
+    crashing.wait("the copy to begin", asked)
+
+
+@pytest.mark.parametrize("crashing", [(ONE_WAY, "")], ids=["combined"], indirect=True)
+def test_a_commit_that_is_told_when_it_is_answered_is_found_out(
+    crashing: Crashing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted defect: what the crash takes was acknowledged upstream."""
+    monkeypatch.setattr(FlushGate, "durable_scn", lambda self, recorded: recorded)
+
+    def crash() -> None:
+        for _ in range(10):
+            crashing.crash()
+            crashing.wait_arrived(last[0] + 1)
+
+    with load(crashing.way.source_dsn) as last:
+        crashing.wait_arrived(last[0] + 1)
+        with pytest.raises(AssertionError, match="what was told to be durable is gone"):
+            crash()

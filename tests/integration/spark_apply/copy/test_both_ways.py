@@ -1,0 +1,693 @@
+"""One table that goes both ways between two real databases: which of them has the rows. Without Ray and Spark.
+
+Longer than 500 lines: each way in which two copies meet is one more scene on the same two drivers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN
+from headrace.console.remedies import for_topology
+from headrace.databases.embedded.servers import EmbeddedServer
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source.database import PostgresSnapshot
+from headrace.lcr.scn import Scn
+from headrace.rules.rule import Rule, RuleSet
+from spark_apply.copy import instantiation, returned_tables
+from tests.support.copies.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
+from tests.support.databases.destination_contract import error_transaction
+from tests.support.databases.statements import execute
+from tests.support.session.background import in_background
+from tests.support.session.matrices import values
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
+ROOT = Path(__file__).parents[4]
+KEPT = "SELECT count(*), count(DISTINCT xmin::text), min(v) FROM rooms"
+
+
+@dataclass
+class Both:
+    """Sites a and b, and the apply process at each of them."""
+
+    at_a: CopyingPair
+    at_b: CopyingPair
+
+    @property
+    def a(self) -> str:
+        return self.at_a.target
+
+    @property
+    def b(self) -> str:
+        return self.at_b.target
+
+    def states(self) -> dict[str, str | None]:
+        return {each.there: each.record.state if each.record else None for each in (self.at_a, self.at_b)}
+
+
+@pytest.fixture
+def both(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Both]:
+    monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
+    monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
+    a, b = fresh_database(pg_source), fresh_database(pg_source)
+    for dsn, site in ((a, "a"), (b, "b")):
+        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
+            prepared.prepare(TOPOLOGY)
+        execute(dsn, ROOMS)
+    at_a = CopyingPair("b", b, a, site="a", is_returned=True)
+    at_b = CopyingPair("a", a, b, site="b", is_returned=True)
+    with at_a.opened, at_b.opened:
+        yield Both(at_a, at_b)
+
+
+@pytest.mark.parametrize("full", ["a", "b"])
+def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both: Both, full: str):
+    has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # by where they apply
+    execute(has.target, FILL)
+    lacks.before_piece = lambda _: recorded.append(has.record)
+    recorded: list[Instantiation | None] = []
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {has.there: "KEPT", lacks.there: "DONE"}
+    assert recorded
+    assert all(each is not None and each.state == "KEPT" for each in recorded), (
+        "rows came to the empty site before its having none was recorded"
+    )
+    assert execute(has.target, KEPT) == [(100, 1, "there")]
+    assert execute(lacks.target, KEPT)[0][0] == 100
+
+
+@pytest.fixture
+def among_three(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[tuple[str, str], CopyingPair]]:
+    """The apply processes of sites a, b and c that all write: of each from each other one, by source and destination."""
+    monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_GATHERING_S", 0.1)
+    monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
+    monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
+    monkeypatch.setattr(instantiation, "_FIRST_GATHERINGS_MAX", 1000)
+    databases = {site: fresh_database(pg_source) for site in "abc"}
+    for site, dsn in databases.items():
+        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
+            prepared.prepare(TOPOLOGY)
+        execute(dsn, ROOMS)
+    with contextlib.ExitStack() as opened:
+        pairs = {}
+        for source, destination in permutations(databases, 2):
+            pairs[source, destination] = pair = CopyingPair(
+                source,
+                databases[source],
+                databases[destination],
+                site=destination,
+                is_returned=True,
+                among=sorted({*databases} - {source, destination}),
+            )
+            opened.enter_context(pair.opened)
+        yield pairs
+
+
+def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Instantiation]:
+    """Run them at the same time, while each of them applies everything that comes to a table that is there.
+
+    Returns their records, by source and destination.
+    """
+    running = list(pairs)
+
+    def apply(over: threading.Event) -> None:
+        while not over.wait(0.05):
+            for pair in running:
+                if pair.record is not None and pair.record.state in {"DONE", "KEPT"}:
+                    pair.apply_all()
+
+    with in_background(apply):
+        at_once(*running)
+    return {(pair.site, pair.there): pair.record for pair in running if pair.record is not None}
+
+
+@pytest.mark.parametrize("late", ["", "ab", "bc", "cb", "ac", "ca"])
+def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_way_is_late(
+    among_three: dict[tuple[str, str], CopyingPair], late: str
+):
+    full = among_three["a", "b"].dsn
+    execute(full, FILL)
+    before = execute(full, KEPT)
+    if late:
+        ways = [pair for way, pair in among_three.items() if way != tuple(late)]
+        for pair in ways:  # until they wait for the late one, or have what they need
+            pair.should_end = lambda: all(each.record is not None or each.shown for each in ways)
+        run_until_settled(ways)
+        for pair in ways:
+            pair.should_end = lambda: False
+    records = run_until_settled(among_three.values())
+    states = {way: record.state for way, record in records.items()}
+    assert states.keys() == among_three.keys()
+    assert states["b", "a"] == states["c", "a"] == "KEPT"
+    assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
+    assert execute(full, KEPT) == before
+    for site in ("b", "c"):
+        assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
+
+
+def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Both):
+    execute(both.a, FILL)
+    both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
+    both.at_b.run()
+    said = next(each.problem for each in both.at_b.shown if each.problem)
+    assert said == (
+        "table public.rooms waits for the other way: apply process apply_from_b_at_a at a records the table first, as"
+        " soon as it runs and has a snapshot of b"
+    )
+    assert both.states() == {"a": None, "b": None}
+    both.at_a.run()
+    both.at_b.should_end = lambda: False
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_record_of_another_source_s_table_is_not_what_is_waited_for(both: Both):
+    """An apply process of that name got its changes from a third site once."""
+    execute(both.a, FILL)
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    both.at_a.destination.record_instantiation(
+        TOPOLOGY,
+        both.at_a.name,
+        epoch,
+        Instantiation(
+            source="c",
+            identity="1",
+            owner="public",
+            name="rooms",
+            scn=Scn(100),
+            state="LEFT",
+        ),
+    )
+    both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
+    both.at_b.run()
+    assert both.states()["b"] is None
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(0,)]
+
+
+def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: Both):
+    execute(both.a, FILL)
+    execute(both.b, "INSERT INTO rooms VALUES (1, 'here')")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "FAILED", "b": "FAILED"}
+    assert all(
+        "other sites get their rows from here: delete none of them" in each.record.problem
+        for each in (both.at_a, both.at_b)
+        if each.record
+    )
+
+
+def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operator_s_to_judge(both: Both):
+    execute(both.a, FILL)
+    both.at_a.run()
+    execute(both.b, "INSERT INTO rooms VALUES (1001, 'early')")
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "FAILED"}
+    assert both.at_b.record is not None
+    assert "If it lacks some, docs/operations.md" in both.at_b.record.problem
+
+
+def emptied_alone(said: str) -> str:
+    """The statement that deletes rows at one site alone, from the section of the guide that is named."""
+    title = re.search(r'docs/operations\.md, "([^"]+)"', said)
+    assert title, said
+    section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
+    statement = re.search(r"`(BEGIN; SELECT headrace\.set_tag[^`]+)`", section.partition("\n## ")[0])
+    assert statement, title[1]
+    return statement[1].replace("shop.rooms", "public.rooms")
+
+
+@pytest.mark.parametrize("way", ["keep", "before step 3"])
+def test_what_is_printed_of_rows_at_both_sites_is_followed(both: Both, way: str):
+    execute(both.a, FILL)
+    execute(both.b, FILL if way == "keep" else "INSERT INTO rooms VALUES (1, 'there')")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "FAILED", "b": "FAILED"}
+    assert both.at_b.record is not None
+    said = both.at_b.record.problem
+    for pair in (both.at_a, both.at_b):
+        pair.look_again()
+    assert "keep them with `headrace up --keep-existing`: changes made at the source before that are not" in said
+    if way == "keep":
+        both.at_a.keep_existing = both.at_b.keep_existing = True
+        at_once(both.at_a, both.at_b)
+        assert both.states() == {"a": "KEPT", "b": "KEPT"}
+    else:
+        # Everything that b has is at a.
+        execute(both.b, emptied_alone(said[said.index("If it lacks some, ") :]))
+        at_once(both.at_a, both.at_b)
+        assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, "SELECT * FROM rooms ORDER BY 1") == execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_of_two_empty_tables_nothing_is_copied_either_way(both: Both):
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "DONE", "b": "DONE"}
+
+
+def one_way_first(both: Both) -> None:
+    """A topology of one way, from a to b, that has copied the table."""
+    execute(both.a, FILL)
+    returned_by, both.at_b.returned_by = both.at_b.returned_by, ""
+    both.at_b.run()
+    both.at_b.returned_by = returned_by
+    assert both.states() == {"a": None, "b": "DONE"}
+
+
+def test_copy_of_one_way_is_kept_as_it_is_when_the_other_way_is_added(both: Both):
+    one_way_first(both)
+    execute(both.a, "INSERT INTO rooms VALUES (101, 'on the way')")  # it has not arrived: both are under load
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(101,)]
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_copy_that_is_still_made_is_waited_for(both: Both):
+    one_way_first(both)
+    record(both.at_b, state="COPIED")
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    assert both.states() == {"a": None, "b": "COPIED"}
+    record(both.at_b, state="DONE")
+    both.at_a.should_end = lambda: False
+    both.at_a.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+
+
+def test_rows_that_an_operator_kept_are_no_copy(both: Both):
+    one_way_first(both)
+    record(both.at_b, state="KEPT")
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "KEPT"}
+
+
+def test_copy_of_an_earlier_table_of_that_name_is_none_of_this_one(both: Both):
+    one_way_first(both)
+    execute(both.a, f"DROP TABLE rooms; {ROOMS}; {FILL}")
+    both.at_b.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def test_copy_that_has_another_site_s_rows_beside_it_is_not_kept(both: Both):
+    one_way_first(both)
+    begin_at_b_from_a_third_site(both)
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def begin_at_b_from_a_third_site(both: Both) -> None:
+    with contextlib.closing(PostgresDestination(both.b, site="b")) as destination:
+        epoch = destination.raise_epoch(TOPOLOGY, "apply_from_c").epoch
+        assert destination.record_instantiation(
+            TOPOLOGY,
+            "apply_from_c",
+            epoch,
+            Instantiation(
+                source="c",
+                identity="1",
+                owner="public",
+                name="rooms",
+                scn=Scn(100),
+                state="KEPT",
+            ),
+        )
+
+
+def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one_that_is_here(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    """A transaction that is open there holds the snapshot up for as long as it lasts: that row is behind the look, and
+    no stream sends it.
+    """
+    one_way_first(both)
+    open_snapshot = both.at_a.source.open_snapshot
+
+    def held_up(topology: str) -> PostgresSnapshot:
+        begin_at_b_from_a_third_site(both)
+        execute(both.b, "INSERT INTO rooms VALUES (1001, 'of c')")
+        return open_snapshot(topology)
+
+    monkeypatch.setattr(both.at_a.source, "open_snapshot", held_up)
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+@pytest.mark.parametrize("state", ["DONE", "COPIED"])
+def test_rows_that_were_deleted_here_do_not_come_back_with_the_copy_that_still_has_them(both: Both, state: str):
+    one_way_first(both)
+    record(both.at_b, state=state)
+    execute(both.a, "DELETE FROM rooms")  # on the way to b
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    assert execute(both.a, "SELECT count(*) FROM rooms") == [(0,)]
+    assert both.states() == {"a": "KEPT" if state == "DONE" else None, "b": state}
+
+
+def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_and_comes_back(both: Both):
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    both.at_a.destination.leave_out(TOPOLOGY, both.at_a.name, kept=())  # one way, from a to b
+    assert both.states() == {"a": None, "b": "DONE"}
+    both.at_a.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+@pytest.mark.parametrize("kept", values(["a", "b"], "b"))
+def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: Both, kept: str):
+    """Executed as printed: `down --purge`, the tables are emptied at the sites that are named, `up`."""
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.a if kept == "a" else both.b, "UPDATE rooms SET v = 'only here'")  # the slot is gone: nobody sends it
+    fix = for_topology(INSTANTIATE_AGAIN, [("a", "b"), ("b", "a")])
+    here = re.search(r"tables at (\w+), and not at (\w+), then `headrace up`", fix)
+    assert here is not None
+    assert "(a or b can be the one" in fix
+    for pair in (both.at_a, both.at_b):
+        pair.source.remove(TOPOLOGY)  # first, as `down --purge` does: origins stay as long as a slot is behind them
+    for pair in (both.at_a, both.at_b):
+        pair.destination.remove(TOPOLOGY)
+    execute(both.b if kept == "a" else both.a, "TRUNCATE rooms")
+    for pair in (both.at_a, both.at_b):
+        pair.destination.prepare(TOPOLOGY)
+        pair.source.prepare(TOPOLOGY, (RuleSet(include=(Rule(owner="public", name="rooms"),)),))
+    at_once(both.at_a, both.at_b)
+    assert both.states() == ({"a": "KEPT", "b": "DONE"} if kept == "a" else {"a": "DONE", "b": "KEPT"})
+    assert execute(both.a, "SELECT * FROM rooms ORDER BY 1") == execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
+
+
+@pytest.mark.parametrize("first", values(["a", "b"], "b"))
+def test_what_is_printed_of_a_site_that_was_restored_from_a_backup_that_is_too_old_makes_both_equal_again(
+    both: Both, first: str
+):
+    """Executed as printed: both ways leave the file, the tables are emptied at b, both ways come back.
+
+    Whichever site had the rows first: a, or b, of which a has its copy.
+    """
+    execute(both.a if first == "a" else both.b, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.a, "UPDATE rooms SET v = 'only here'")
+    execute(both.b, "DELETE FROM rooms WHERE id > 50")  # as in the backup
+    fix = for_topology(COPY_ONE_AGAIN, [("a", "b"), ("b", "a")], at="b")
+    here = re.search(
+        r"take what goes to (\w+) and comes from it out of the topology file, leave its site there and run `headrace up`,"
+        r" empty the replicated tables at (\w+), and not at (\w+), put it back and run `headrace up`",
+        fix,
+    )
+    assert here is not None, fix
+    assert here.groups() == ("b", "b", "a")
+    for pair in (both.at_a, both.at_b):
+        pair.destination.leave_out(TOPOLOGY, pair.name, kept=())
+    execute(both.b, "TRUNCATE rooms")
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT * FROM rooms ORDER BY 1") == execute(both.a, "SELECT * FROM rooms ORDER BY 1")
+    assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
+
+
+def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_as_its_rows_are_deleted(both: Both):
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    both.at_b.destination.leave_out(TOPOLOGY, both.at_b.name, kept=())  # one way, from b to a
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "LEFT"}
+    execute(both.b, emptied_alone(both.at_b.shown[-1].problem))
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+
+
+def test_a_copy_that_is_out_of_date_is_not_kept_where_the_rows_that_it_was_copied_from_were_deleted(both: Both):
+    """The way from a to b went on: b is not to get a copy, and the rows would stay at a alone."""
+    execute(both.b, FILL)
+    at_once(both.at_a, both.at_b)
+    assert both.states() == {"a": "DONE", "b": "KEPT"}
+    both.at_a.destination.leave_out(TOPOLOGY, both.at_a.name, kept=())
+    execute(both.b, "DELETE FROM rooms")
+    both.at_a.run()
+    assert both.states() == {"a": "LEFT", "b": "KEPT"}
+    assert "out of date" in both.at_a.shown[-1].problem
+
+
+def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge(both: Both):
+    """Users write at b; until the new table is captured there, nothing sends that."""
+    execute(both.a, FILL)
+    at_once(both.at_a, both.at_b)
+    execute(both.b, f"DROP TABLE rooms; {ROOMS}; {FILL}; INSERT INTO rooms VALUES (1001, 'not captured')")
+    both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    record(both.at_b, is_remade=False)  # copied again
+    both.at_a.run()
+    assert [each.state for each in both.at_a.destination.instantiations(TOPOLOGY, both.at_a.name)] == ["KEPT", "FAILED"]
+
+
+def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both: Both):
+    """Where they are from is not known: the site may have been the full one when that was recorded."""
+    one_way_first(both)
+    assert both.at_b.record is not None
+    record(both.at_b, state="DONE", row_count=0)
+    both.at_a.run()
+    assert both.states() == {"a": "FAILED", "b": "DONE"}
+
+
+def interrupted_with_a_row_of_a_user(both: Both) -> None:
+    """The driver at b dies with a piece, and a user has written a row there."""
+    execute(both.a, FILL)
+    both.at_a.run()
+    has_died: list[bool] = []
+    both.at_b.before_piece = lambda _: has_died.append(True)
+    both.at_b.should_end = lambda: bool(has_died)
+    both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "COPYING"}
+    execute(both.b, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    both.at_b.before_piece, both.at_b.should_end = lambda _: None, lambda: False
+    both.at_b.shown.clear()
+
+
+@contextlib.contextmanager
+def going_on(both: Both, *, behind: int = 0) -> Iterator[None]:
+    """The apply process at a has nothing to apply of what comes from b, and says so; `behind` tenths of a second late."""
+    positions: deque[Scn] = deque([Scn(1)] * behind)
+
+    def go_on(has_ended: threading.Event) -> None:
+        epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+        while not has_ended.wait(0.1):
+            positions.append(both.at_b.position_here())
+            both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, positions.popleft())
+
+    with in_background(go_on):
+        yield
+
+
+def wait_shown(pair: CopyingPair, said: str) -> bool:
+    deadline = time.monotonic() + ENDED_S
+    while not any(said in each.problem for each in pair.shown):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_made_again(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    assert wait_shown(
+        both.at_b,
+        "table public.rooms is copied again as soon as apply process apply_from_b_at_a at a has applied what was"
+        " written into it here, up to SCN",
+    )
+    assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], (
+        "removed while the source lacks it"
+    )
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    with going_on(both):
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    rows = execute(both.b, "SELECT * FROM rooms ORDER BY 1")
+    assert rows == execute(both.a, "SELECT * FROM rooms ORDER BY 1")
+    assert len(rows) == 101
+
+
+def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    with contextlib.closing(
+        both.at_a.destination.open_session(TOPOLOGY, both.at_a.name, server=0, epoch=epoch, tag=b"\x00")
+    ) as session:
+        session.begin()
+        number = session.put_error(
+            error_transaction(apply=both.at_a.name, source="b"), b"", np.empty(0, np.uint64), part=0
+        )
+        session.commit([], Scn(0))
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    with going_on(both):
+        assert wait_shown(
+            both.at_b,
+            "has no error transaction: one may hold what was written into the table here. `headrace errors list FILE",
+        )
+        assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)]
+        execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+        both.at_a.destination.delete_errors(TOPOLOGY, [number])
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
+
+
+def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_again(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    open_snapshot = both.at_b.source.open_snapshot
+
+    def written_before(topology: str) -> PostgresSnapshot:
+        snapshot = open_snapshot(topology)
+        execute(both.b, "INSERT INTO rooms VALUES (1002, 'late')")
+        return snapshot
+
+    monkeypatch.setattr(both.at_b.source, "open_snapshot", written_before)
+    with going_on(both):
+        both.at_b.run()
+    assert both.states()["b"] == "FAILED"
+    assert both.at_b.record is not None
+    assert both.at_b.record.scn > 0, "the rows are a copy's, which is made again"
+    assert both.at_b.record.problem.startswith("rows were written into the table before it was copied: ")
+    assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
+
+
+def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(returned_tables, "_RETURN_S", 0.2)
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    waits = 0
+
+    def ends() -> bool:
+        nonlocal waits
+        waits = sum("copied again as soon as" in each.problem for each in both.at_b.shown)
+        return waits > 40
+
+    both.at_b.should_end = ends
+    with going_on(both, behind=10):
+        both.at_b.run()
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
+
+
+def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both: Both):
+    """Each way would wait for the other one: for its record, and for its copy."""
+    execute(both.a, FILL)
+    has_died: list[bool] = []
+    both.at_b.before_piece = lambda _: has_died.append(True)
+    both.at_b.should_end = lambda: bool(has_died)
+    both.at_b.returned_by, returned_by = "", both.at_b.returned_by
+    both.at_b.run()
+    both.at_b.before_piece, both.at_b.should_end, both.at_b.returned_by = lambda _: None, lambda: False, returned_by
+    # a piece of it
+    execute(both.b, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 10) n ON CONFLICT DO NOTHING")
+    assert both.states() == {"a": None, "b": "COPYING"}
+    again = threading.Thread(target=both.at_b.run)
+    again.start()
+    both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
+    both.at_a.run()
+    with going_on(both):
+        again.join(ENDED_S)
+    assert both.states() == {"a": "KEPT", "b": "DONE"}
+    assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
+    assert execute(both.a, KEPT) == [(100, 1, "there")]
+
+
+def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_the_other_way_knows_only_the_earlier_one(
+    both: Both,
+):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.b, f"DROP TABLE rooms; {ROOMS}; INSERT INTO rooms VALUES (1001, 'of a user')")
+    both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
+    both.at_b.should_end = lambda: any("copied again as soon as" in each.problem for each in both.at_b.shown)
+    with going_on(both):
+        both.at_b.run()
+    assert execute(both.b, "SELECT * FROM rooms") == [(1001, "of a user")]
+
+
+def test_table_that_cannot_be_emptied_holds_up_no_other_one(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    execute(
+        both.b,
+        """
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept by a trigger'; END $$;
+        CREATE TRIGGER t BEFORE TRUNCATE ON rooms EXECUTE FUNCTION refuse(); CREATE TRIGGER d BEFORE DELETE ON rooms EXECUTE FUNCTION refuse();
+        ALTER TABLE rooms ENABLE ALWAYS TRIGGER t, ENABLE ALWAYS TRIGGER d;
+    """,
+    )
+    for dsn in (both.a, both.b):
+        execute(dsn, "CREATE TABLE halls (id int PRIMARY KEY)")
+    both.at_b.source.prepare(
+        TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"), Rule(owner="public", name="halls")))]
+    )
+    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+    # so that both are copied in one round
+    both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, Scn(1 << 60))
+    both.at_b.run()
+    found = {each.name: each.state for each in both.at_b.destination.instantiations(TOPOLOGY, both.at_b.name)}
+    assert found == {"rooms": "FAILED", "halls": "DONE"}
+
+
+def test_row_that_comes_and_goes_between_the_emptying_and_the_copy_does_not_come_back(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+):
+    """The snapshot has it if its deletion has not reached the source: that is not sent back."""
+    interrupted_with_a_row_of_a_user(both)
+    execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
+    open_snapshot, has_gone = both.at_b.source.open_snapshot, []
+
+    def written_before(topology: str) -> PostgresSnapshot:
+        for dsn in (both.b, both.a) if not has_gone else ():
+            execute(dsn, "INSERT INTO rooms VALUES (1002, 'of a moment')")
+        snapshot = open_snapshot(topology)
+        for dsn in (both.b, both.a) if not has_gone else ():
+            execute(dsn, "DELETE FROM rooms WHERE id = 1002")
+        has_gone.append(True)
+        return snapshot
+
+    monkeypatch.setattr(both.at_b.source, "open_snapshot", written_before)
+    with going_on(both):
+        both.at_b.run()
+    assert execute(both.b, "SELECT * FROM rooms WHERE id = 1002") == []
+    assert both.states()["b"] == "FAILED"
+    assert both.at_b.record is not None
+    assert both.at_b.record.problem.startswith("rows were written into the table before it was copied: ")
+
+
+def record(pair: CopyingPair, **changed: Any) -> None:
+    """What its driver has recorded by now."""
+    assert pair.record is not None
+    epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
+    assert pair.destination.record_instantiation(TOPOLOGY, pair.name, epoch, replace(pair.record, **changed))

@@ -1,0 +1,639 @@
+"""Partitions that come to a source's table with rows, or leave it with theirs: they are copied, said, kept or followed,
+and nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
+from headrace.rules.rule import Rule, RuleSet
+from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import cases, values
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture
+def tables(source_database: str, destination_database: str) -> Iterator[MarkedTables]:
+    with closing(MarkedTables(source_database, destination_database)) as made:
+        made.run("both", "CREATE SCHEMA app", "CREATE TABLE app.t (id int PRIMARY KEY)")
+        made.run("src", "INSERT INTO app.t SELECT generate_series(1, 20)")
+        made.up()
+        assert made.look() == {}
+        yield made
+
+
+class Partitioned:
+    """The table `app.ev` with partitions of 2024 and 2025 at both sides, the latter attached or not, and a hundred rows
+    in each.
+    """
+
+    def __init__(self, tables: MarkedTables) -> None:
+        self.tables = tables
+        tables.run(
+            "both",
+            "CREATE TABLE app.ev (id int, day date, v text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",
+            "CREATE TABLE app.ev_1 PARTITION OF app.ev FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')",
+        )
+        tables.run("dst", "CREATE TABLE app.ev_2 PARTITION OF app.ev FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')")
+        tables.run("src", "INSERT INTO app.ev SELECT g, '2024-03-01', 'first' FROM generate_series(1, 100) g")
+        tables.up()
+
+    def assert_same(self) -> None:
+        here, there = self.tables.both("SELECT * FROM app.ev ORDER BY id, day")
+        assert here == there
+
+
+BOUND_1 = "FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')"
+BOUND = "FOR VALUES FROM ('2025-01-01') TO ('2026-01-01')"
+FILL = "INSERT INTO app.ev_2 SELECT g, '2025-03-01', 'bulk' FROM generate_series(1, 100) g"
+
+
+ATTACHED = {
+    "attached": [
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)",
+        FILL,
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    ],
+    "in one transaction": [
+        f"BEGIN; CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL); {FILL}; ALTER TABLE app.ev ATTACH PARTITION"
+        f" app.ev_2 {BOUND}; COMMIT"
+    ],
+    "made of a query": [
+        "BEGIN; CREATE TABLE app.ev_2 AS SELECT g AS id, date '2025-03-01' AS day, text 'bulk' AS v FROM"
+        " generate_series(1, 100) g; ALTER TABLE app.ev_2 ADD PRIMARY KEY (id, day); ALTER TABLE app.ev ATTACH"
+        f" PARTITION app.ev_2 {BOUND}; COMMIT",
+    ],
+    "columns in another order": [
+        "CREATE TABLE app.ev_2 (v text, gone int, day date, id int, PRIMARY KEY (id, day))",
+        "ALTER TABLE app.ev_2 DROP COLUMN gone",
+        "INSERT INTO app.ev_2 SELECT 'bulk', '2025-03-01', g FROM generate_series(1, 100) g",
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    ],
+    "detached and back": [
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1",
+        "UPDATE app.ev_1 SET v = 'other'",
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}",
+    ],
+    "two": [
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)",
+        FILL,
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1",
+        "UPDATE app.ev_1 SET v = 'other'",
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}",
+    ],
+    "a tree": [
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)",
+        f"CREATE TABLE app.ev_3 PARTITION OF app.ev_2 {BOUND}",
+        FILL,
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    cases(
+        {name: (each,) for name, each in ATTACHED.items() if name != "a tree"},
+        core=["attached", "detached and back", "in one transaction"],
+    ),
+)
+def test_the_rows_of_an_attached_partition_come_by_themselves(tables: MarkedTables, statements: list[str]) -> None:
+    made = Partitioned(tables)
+    tables.run("dst", "INSERT INTO app.ev_2 VALUES (7, '2025-07-07', 'came by an event')")
+    tables.run("src", *statements)
+    copied = tables.run("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'ev'")
+    for _ in range(2):
+        assert tables.look() == {}
+        # where the partition was not attached
+        tables.run("dst", "DELETE FROM app.ev WHERE id = 7 AND day = '2025-07-07'")
+        made.assert_same()
+        assert set(tables.shown) == {"ev", "ev_1", "ev_2", "t"} & set(tables.shown)
+        tables.up()
+    # of the table nothing was copied again
+    assert tables.run("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'ev'") == copied
+    tables.copy_again("ev")
+    assert tables.look() == {}
+    assert tables.run("dst", "SELECT name FROM headrace.instantiation WHERE identity LIKE '%/%'") == []
+    made.assert_same()
+
+
+@pytest.mark.parametrize(
+    "here",
+    [
+        "DROP TABLE app.ev_2",
+        "ALTER TABLE app.ev_2 RENAME TO ev_9",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_2",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 FOR VALUES FROM"
+        " ('2025-01-01') TO ('2027-01-01')",
+    ],
+    ids=["none", "another name", "not attached", "other bounds"],
+)
+def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_comes_once_it_has_it(
+    tables: MarkedTables, here: str
+) -> None:
+    made = Partitioned(tables)
+    tables.run("dst", here)
+    tables.run("src", *ATTACHED["attached"])
+    problem = tables.look()["ev"]
+    assert "partition app.ev_2 has rows that are not in the log" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert "app.ev_2 with the same bounds" in problem
+    if "RENAME" in here:
+        tables.copy_again("ev")
+    else:
+        shapes = tables.source.table_shapes([TableName("app", "ev")])
+        (version,) = tables.source.table_versions(
+            tables.source.tables([RuleSet(include=(Rule(owner="app", name="ev"),))])
+        )
+        found = tables.destination.preflight_shapes(shapes, [version], {})
+        if "2027" in here:
+            tables.run(
+                "dst",
+                f"ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+            )
+        else:
+            (fix,) = [each.fix for each in found if "ev_2" in each.problem]
+            tables.run("dst", fix)
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_an_attached_partition_that_may_not_be_copied_is_said_with_the_statement_that_lets_it_come(
+    tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The role's rights are asked of a real server in `test_rights_of_apply.py`."""
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tables.destination), "missing_grant", lambda self, part: f"GRANT SELECT ON {part} TO a;")
+        problem = tables.look()["ev"]
+    assert "fix: GRANT SELECT ON app.ev_2 TO a; then its rows come" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_an_attached_tree_of_partitions_is_said_until_the_table_is_copied_again(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["a tree"])
+    problem = tables.look()["ev"]
+    assert "has rows that are not in the log" in problem
+    assert "headrace copy FILE app.ev" in problem
+    tables.copy_again("ev")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_rows_of_an_attached_partition_of_a_table_that_others_write_do_not_come(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.up(shared=["ev"])
+    tables.run("src", *ATTACHED["attached"])
+    problem = tables.look()["ev"]
+    assert "`headrace verify FILE app.ev` names the rows that differ" in problem
+    assert "headrace copy" not in problem
+    tables.run("dst", FILL)
+    assert tables.verify() == {"ev": True, "t": True}
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_left_before_its_rows_were_copied_is_not_copied(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    assert tables.shown["ev_2"].state == "COPYING"
+    tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_2")
+    assert tables.look() == {}
+    assert tables.shown["ev_2"].state == "GONE"
+    assert tables.run("dst", "SELECT name FROM headrace.instantiation WHERE identity LIKE '%/%'") == []
+    made.assert_same()
+    tables.run("src", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [
+            f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}",
+            "INSERT INTO app.ev SELECT g, '2025-03-01', 'later' FROM generate_series(1, 100) g",
+        ],
+        [
+            f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND} PARTITION BY RANGE (day)",
+            f"CREATE TABLE app.ev_3 PARTITION OF app.ev_2 {BOUND}",
+            FILL,
+        ],
+        [
+            f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}",
+            "ALTER TABLE app.ev_2 RENAME TO ev_9",
+            "ALTER TABLE app.ev_9 SET (fillfactor = 50)",
+            "TRUNCATE app.ev_9",
+        ],
+    ],
+    ids=["created", "a tree", "renamed since"],
+)
+def test_a_partition_that_was_created_as_one_is_not_said(tables: MarkedTables, statements: list[str]) -> None:
+    Partitioned(tables)
+    tables.run("src", *statements)
+    assert tables.look() == {}
+
+
+def test_a_partition_that_was_copied_as_a_table_before_is_not_said(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("dst", "DROP TABLE app.ev_2")
+    tables.run("both", "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)")
+    tables.run("src", FILL)
+    tables.up()
+    tables.run("both", f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_table_of_its_own_that_is_a_partition_here_is_refused_until_it_is_detached(tables: MarkedTables) -> None:
+    """Else a copy of the partitioned table removes its rows."""
+    made = Partitioned(tables)
+    tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_1")
+    versions = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app"),))]))
+    (found,) = [each for each in tables.destination.preflight_tables(versions) if each.is_error]
+    assert (found.path, "is a partition of app.ev here" in found.problem) == ("sites.dst table app.ev_1", True)
+    tables.run("dst", found.fix.partition(" -- ")[0], tables.destination.how_to_empty(TableName("app", "ev_1")))
+    assert [each for each in tables.destination.preflight_tables(versions) if each.is_error] == []
+    tables.up()
+    tables.copy_again("ev")
+    made.assert_same()
+    here, there = tables.both("SELECT * FROM app.ev_1 ORDER BY id")
+    assert here == there
+    assert len(here) == 100
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    values(
+        ["DROP TABLE app.ev_1", "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "DELETE FROM app.ev_1", "copy"],
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1",
+        "copy",
+    ),
+)
+@pytest.mark.parametrize("statement", ["DROP TABLE app.ev_1", "ALTER TABLE app.ev DETACH PARTITION app.ev_1"])
+def test_a_partition_that_left_with_its_rows_is_said_until_they_are_gone_here(
+    tables: MarkedTables, statement: str, remedy: str
+) -> None:
+    made = Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}", statement)
+    problem = tables.look()["ev"]
+    assert "has no partition app.ev_1 of it any more" in problem
+    assert "headrace copy FILE app.ev" in problem
+    if remedy == "copy":
+        tables.copy_again("ev")
+    else:
+        tables.run("dst", remedy)
+    assert tables.look() == {}
+    made.assert_same()
+
+
+PARTS_HERE = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'app.ev'::regclass ORDER BY 1"
+LEAVE = {"detach": "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "drop": "DROP TABLE app.ev_1"}
+
+
+@pytest.mark.parametrize(
+    ("how", "is_empty"),
+    cases(
+        {
+            "detach-filled": ("detach", False),
+            "detach-empty": ("detach", True),
+            "drop-filled": ("drop", False),
+            "drop-empty": ("drop", True),
+        },
+        core=["detach-filled", "drop-empty"],
+    ),
+)
+def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(
+    tables: MarkedTables, how: str, is_empty: bool
+) -> None:
+    made = Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    assert tables.look() == {}
+    if is_empty:
+        tables.run("both", "DELETE FROM app.ev_1")
+    tables.applied_scn = Scn(1)
+    tables.run("src", LEAVE[how])
+    for _ in range(2):
+        assert tables.look() == {}
+        assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    tables.applied_scn = Scn(1 << 60)
+    for _ in range(2):
+        assert tables.look() == {}
+        made.assert_same()
+        assert tables.run("src", PARTS_HERE) == tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+        if how == "drop":  # one that was detached would be a table of its own now
+            tables.up(detached="follow")
+    assert tables.run("dst", "SELECT to_regclass('app.ev_1') IS NULL") == [(how == "drop",)]
+    if how == "detach":
+        assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(0 if is_empty else 100,)]
+
+
+@pytest.mark.parametrize(
+    ("taken", "again"),
+    [
+        (
+            [
+                f"CREATE TABLE app.ev_9 PARTITION OF app.ev {BOUND_1}",
+                "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')",
+            ],
+            "DELETE FROM app.ev WHERE id = 7",
+        ),
+        (
+            [
+                "CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT",
+                "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')",
+            ],
+            "DELETE FROM app.ev WHERE id = 7",
+        ),
+    ],
+    ids=["another partition", "the default partition"],
+)
+def test_a_partition_that_left_stays_while_it_has_rows_of_the_source_s_table(
+    tables: MarkedTables, taken: list[str], again: str
+) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    tables.run("src", LEAVE["drop"], *taken)
+    tables.run("dst", "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')")  # as apply writes it
+    problem = tables.look()["ev"]
+    assert "app.ev_1: the source's table has rows that belong into it here" in problem
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    tables.run("both", again)
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+
+
+def test_a_partition_that_may_not_be_detached_here_is_said_until_it_may(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow")
+    tables.run(
+        "dst",
+        "CREATE TABLE app.kept (id int, day date, FOREIGN KEY (id, day) REFERENCES app.ev)",
+        "INSERT INTO app.kept VALUES (1, '2024-03-01')",
+    )
+    tables.run("src", LEAVE["detach"])
+    assert "partition app.ev_1: " in tables.look()["ev"]
+    tables.run("dst", "DELETE FROM app.kept")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+
+
+def test_of_a_table_that_others_write_no_partition_is_detached(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="follow", shared=["ev"])
+    tables.run("src", LEAVE["drop"])
+    assert "has no partition app.ev_1 of it any more" in tables.look()["ev"]
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+
+
+def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
+    tables.up(detached="keep")
+    tables.run("src", LEAVE["drop"], "INSERT INTO app.ev VALUES (7, '2025-05-05', 'x')")
+    tables.run("dst", "INSERT INTO app.ev VALUES (7, '2025-05-05', 'x')")
+    for _ in range(2):
+        assert tables.look() == {}
+        assert tables.verify() == {"ev": True, "t": True}
+        assert tables.left_out == {
+            "ev": ("partition app.ev_1: the source has it no longer, and it is kept (detached_partitions)",)
+        }
+        tables.up(detached="keep")
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(100,)]
+    tables.run("dst", "INSERT INTO app.ev VALUES (8, '2025-05-05', 'of nobody')")
+    assert tables.verify() == {"ev": False, "t": True}
+    tables.run("dst", "DELETE FROM app.ev WHERE id = 8 AND day > '2025-01-01'")
+    tables.up(detached="ask")
+    assert "has no partition app.ev_1 of it any more" in tables.look()["ev"]
+    tables.up(detached="follow")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
+
+
+def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_table(tables: MarkedTables) -> None:
+    tables.run(
+        "src",
+        "CREATE TABLE app.one (id int PRIMARY KEY) PARTITION BY HASH (id)",
+        "CREATE TABLE app.one_0 PARTITION OF app.one FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+    )
+    tables.run(
+        "src",
+        "CREATE TABLE app.one_1 PARTITION OF app.one FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        "INSERT INTO app.one SELECT generate_series(1, 10)",
+    )
+    tables.run("dst", "CREATE TABLE app.one (id int PRIMARY KEY)")
+    tables.up()
+    tables.run(
+        "src", "ALTER TABLE app.one ALTER id SET STATISTICS 10", "ALTER TABLE app.one DETACH PARTITION app.one_1"
+    )
+    problem = tables.look()["one"]
+    assert "has no partition app.one_1" in problem
+    assert "drop or detach" not in problem
+    assert "delete its rows" not in problem
+    assert "; fix: `headrace copy FILE app.one` copies the table again" in problem
+    tables.copy_again("one")
+    assert tables.look() == {}
+    here, there = tables.both("SELECT * FROM app.one ORDER BY 1")
+    assert here == there
+
+
+@pytest.mark.parametrize("detached", ["ask", "follow"])
+def test_a_partition_that_is_exchanged_for_another_one_of_its_name_is_no_finding(
+    tables: MarkedTables, detached: str
+) -> None:
+    made = Partitioned(tables)
+    tables.up(detached=detached)
+    for number in range(2):
+        tables.run(
+            "src",
+            f"ALTER TABLE app.ev DETACH PARTITION app.ev_1; ALTER TABLE app.ev_1 RENAME TO old_{number}; CREATE TABLE"
+            " app.ev_1 (LIKE app.ev INCLUDING ALL)",
+            f"INSERT INTO app.ev_1 SELECT g, '2024-03-01', 'new' FROM generate_series(1, {number + 5}) g",
+            f"ALTER TABLE app.ev ATTACH PARTITION app.ev_1 {BOUND_1}",
+        )
+        assert tables.look() == {}
+        made.assert_same()
+        assert tables.run("dst", "SELECT count(*) FROM headrace.instantiation WHERE identity LIKE '%/%'") == [(1,)]
+    tables.run("both", "TRUNCATE app.ev_1")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+
+
+def test_a_partition_that_was_dropped_and_created_again_stays_here_without_its_rows(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.up(detached="follow")
+    tables.run("src", "DROP TABLE app.ev_1", f"CREATE TABLE app.ev_1 PARTITION OF app.ev {BOUND_1}")
+    assert tables.look() == {}
+    assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
+    made.assert_same()
+
+
+def test_a_partition_that_left_is_not_removed_by_what_another_table_of_the_former_name_has(
+    tables: MarkedTables,
+) -> None:
+    Partitioned(tables)
+    tables.up(detached="follow")
+    tables.run(
+        "src",
+        "BEGIN; ALTER TABLE app.ev DETACH PARTITION app.ev_1; CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT; INSERT"
+        " INTO app.ev SELECT * FROM app.ev_1; ALTER TABLE app.ev RENAME TO ev_old; CREATE TABLE app.ev (LIKE"
+        " app.ev_old) PARTITION BY RANGE (day); COMMIT",
+    )
+    tables.look()
+    assert ("app.ev_1",) in tables.run("dst", PARTS_HERE)
+
+
+def test_of_a_partition_that_was_renamed_no_other_table_is_copied(tables: MarkedTables) -> None:
+    Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    tables.run(
+        "src",
+        "ALTER TABLE app.ev_2 RENAME TO ev_2_now",
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)",
+        "INSERT INTO app.ev_2 VALUES (1, '2025-03-01', 'another')",
+    )
+    tables.made._look(tables.made._marks.detached.joins)
+    assert "the source calls the partition app.ev_2_now since it was attached" in tables.shown["ev_2"].problem
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+
+
+def round_of(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch, *statements: str, at: str = "src") -> None:
+    """The round that copies an attached partition; statements are run between its checks and its snapshot."""
+    run = [*statements]
+
+    def before(topology: str, open_snapshot: Any = tables.source.open_snapshot) -> Any:
+        while run:
+            tables.run(at, run.pop(0))
+        return open_snapshot(topology)
+
+    assert tables.made._marks.look(tables.made._standings(), is_asked=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(tables.source, "open_snapshot", before)
+        tables.made._look(tables.made._marks.detached.joins)
+    assert run == []
+
+
+def test_a_table_that_gets_the_partition_s_name_just_before_the_snapshot_is_not_copied(
+    tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(
+        tables,
+        monkeypatch,
+        "ALTER TABLE app.ev_2 RENAME TO ev_2_now",
+        "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)",
+        "INSERT INTO app.ev_2 VALUES (1, '2025-03-01', 'another')",
+    )
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.run("dst", "ALTER TABLE app.ev_2 RENAME TO ev_2_now")
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_rows_of_others_in_a_partition_here_whose_bounds_were_made_wider_since_stay(
+    tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(
+        tables,
+        monkeypatch,
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_2; ALTER TABLE app.ev ATTACH PARTITION app.ev_2"
+        f" {BOUND.replace('2026', '2027')}",
+        "INSERT INTO app.ev VALUES (7, '2026-07-07', 'of another partition')",
+        at="dst",
+    )
+    tables.made._look(tables.made._marks.detached.joins)
+    assert tables.run("dst", "SELECT count(*) FROM app.ev WHERE day > '2026-01-01'") == [(1,)]
+    assert "with the bounds that it has at the source" in tables.shown["ev_2"].problem
+    tables.run(
+        "dst",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_2; DELETE FROM app.ev_2; ALTER TABLE app.ev ATTACH PARTITION"
+        f" app.ev_2 {BOUND}",
+    )
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_left_and_came_back_just_before_the_snapshot_waits_until_what_was_before_is_applied(
+    tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile its rows may have been those of the default partition, and the log takes them out of that."""
+    made = Partitioned(tables)
+    tables.run("src", *ATTACHED["attached"])
+    round_of(
+        tables,
+        monkeypatch,
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_2",
+        f"ALTER TABLE app.ev ATTACH PARTITION app.ev_2 {BOUND}",
+    )
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.applied_scn = Scn(1)
+    assert tables.look() == {}
+    assert tables.run("dst", "SELECT count(*) FROM app.ev_2") == [(0,)]
+    tables.applied_scn = Scn(1 << 60)
+    assert tables.look() == {}
+    made.assert_same()
+
+
+def test_a_partition_that_goes_from_one_table_to_another_is_found_at_both(tables: MarkedTables) -> None:
+    made = Partitioned(tables)
+    tables.run("both", "CREATE TABLE app.old (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)")
+    tables.up()
+    tables.run(
+        "src",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1",
+        f"ALTER TABLE app.old ATTACH PARTITION app.ev_1 {BOUND_1}",
+    )
+    problems = tables.look()
+    assert "partition app.ev_1 has rows that are not in the log" in problems["old"]
+    assert "has no partition app.ev_1 of it any more" in problems["ev"]
+    tables.run(
+        "dst",
+        "ALTER TABLE app.ev DETACH PARTITION app.ev_1",
+        f"ALTER TABLE app.old ATTACH PARTITION app.ev_1 {BOUND_1}",
+    )
+    assert tables.look() == {}
+    made.assert_same()
+    here, there = tables.both("SELECT * FROM app.old ORDER BY id, day")
+    assert here == there
+    assert len(here) == 100
+
+
+def test_a_default_partition_that_was_attached_takes_a_copy_of_the_table(tables: MarkedTables) -> None:
+    """Alone, it would be emptied with rows of a partition that the source made since, and that are in this one here."""
+    made = Partitioned(tables)
+    tables.run("dst", "CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT")
+    tables.run("both", "CREATE TABLE IF NOT EXISTS app.ev_2 PARTITION OF app.ev " + BOUND)
+    tables.run(
+        "src",
+        "CREATE TABLE app.ev_d (LIKE app.ev INCLUDING ALL)",
+        "INSERT INTO app.ev_d VALUES (1, '2031-01-01', 'bulk')",
+        "ALTER TABLE app.ev ATTACH PARTITION app.ev_d DEFAULT",
+    )
+    problem = tables.look()["ev"]
+    assert "partition app.ev_d has rows that are not in the log" in problem
+    assert "headrace copy FILE app.ev" in problem
+    assert "same bounds" not in problem
+    tables.copy_again("ev")
+    assert tables.look() == {}
+    made.assert_same()

@@ -1,0 +1,212 @@
+"""A whole driver, with its tasks as threads: a table that takes the name of a table of the destination alone does not
+reach that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.base.errors import UnfitTableError
+from headrace.databases.connectors import DatabaseAccess
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.lcr.batch import Column, OldImage, TableVersion
+from headrace.lcr.scn import ObjectNumber, Scn
+from headrace.lcr.table_name import TableName
+from spark_apply.apply_config import ApplyConfig, TableToInstantiate
+from spark_apply.driver import apply_driver
+from spark_apply.driver.source_questions import TablesOfNow
+from spark_apply.tables.fits import TableFits
+from tests.support.apply.apply_driver import MinedQueue, wait_for
+from tests.support.apply.driver_on_threads import Runner
+from tests.support.databases.statements import digest, execute
+
+WAIT_S = 50.0
+SECRET = [(1, "of the destination alone")]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+class Sites:
+    """Source, destination, and drivers one after the other."""
+
+    def __init__(self, folder: Path, source: str, destination: str) -> None:
+        self.source, self.destination = source, destination
+        for dsn in (source, destination):
+            execute(dsn, "CREATE TABLE staff (id int PRIMARY KEY, v text)")
+        execute(source, "INSERT INTO staff VALUES (7, 'copied')")
+        execute(
+            destination,
+            "CREATE TABLE salaries (id int PRIMARY KEY, v text); INSERT INTO salaries VALUES (1, 'of the destination"
+            " alone')",
+        )
+        self.queue = MinedQueue(folder, source, destination, topology="names_test")
+        self.start("staff")
+
+    def start(self, table: str) -> None:
+        self.driver = self.queue.start_driver(self.queue.config(self.queue.tables((table,))))
+
+    def stop(self) -> None:
+        self.driver.stop(5.0)
+        assert self.driver.join(60.0)
+
+    def shown(self) -> tuple[str, str]:
+        """State and problem of the table; empty: the driver does not say yet."""
+        self.driver.outcome()
+        found = self.driver.control.status().instantiation
+        return (found[0].state, found[0].problem) if found else ("", "")
+
+    def reason(self) -> str:
+        """Why nothing is applied; empty: it is."""
+        return self.driver.control.status().detail
+
+
+@pytest.fixture
+def sites(
+    tmp_path: Path, source_database: str, destination_database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sites]:
+    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    found = Sites(tmp_path, source_database, destination_database)
+    try:
+        wait_for("the copy", lambda: found.shown()[0] == "DONE", WAIT_S)
+        yield found
+    finally:
+        found.stop()
+        found.queue.close()
+
+
+def test_a_table_renamed_to_the_name_of_a_table_of_the_destination_alone_waits_with_the_way_out(sites):
+    # Whoever owns the captured table can do this, and more to what would be written then.
+    execute(
+        sites.source,
+        "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (2, 'forged'); DELETE FROM salaries WHERE id"
+        " = 7",
+    )
+
+    def kept() -> bool:
+        return execute(sites.destination, "SELECT * FROM salaries ORDER BY 1") == SECRET
+
+    wait_for("changes to wait", lambda: not kept() or "another table of that name" in sites.reason(), WAIT_S)
+    assert kept()
+    sites.stop()
+    sites.start("salaries")
+    wait_for("the next driver to say why", lambda: not kept() or sites.shown()[0] == "FAILED", WAIT_S)
+    assert kept()
+    sites.stop()
+    # The destination's owner of both can rename them so that nothing has the old name.
+    execute(sites.destination, "ALTER TABLE staff RENAME TO aside")
+    sites.start("salaries")
+    wait_for("the next driver to look where the rows are", lambda: not kept() or "aside" in sites.shown()[1], WAIT_S)
+    assert kept()
+    problem = sites.shown()[1]
+    statement = re.search(r"ALTER TABLE [^;]*", problem)
+    assert statement is not None, problem
+    execute(sites.destination, "ALTER TABLE salaries RENAME TO paid")
+    execute(sites.destination, statement[0])
+    sites.stop()
+    sites.start("salaries")
+    wait_for(
+        "its changes",
+        lambda: (
+            sites.shown()[0] == "DONE" and digest(sites.source, "salaries") == digest(sites.destination, "salaries")
+        ),
+        WAIT_S,
+    )
+    assert execute(sites.destination, "SELECT * FROM paid") == SECRET
+    assert execute(sites.destination, "SELECT * FROM salaries") == [(2, "forged")]
+
+
+FORGED = (
+    "payroll.salaries",
+    "headrace.instantiation",
+    "headrace.kept",
+    "pg_catalog.pg_class",
+    "information_schema.sql_parts",
+)
+
+
+def test_rows_that_come_under_the_name_of_a_table_of_the_destination_alone_do_not_fit(destination_database):
+    """Whoever holds a source's certificate sends rows of a number that is known, and calls them what they like."""
+    execute(
+        destination_database,
+        "CREATE SCHEMA payroll; CREATE TABLE payroll.salaries (id int PRIMARY KEY, v text); CREATE TABLE staff (id int"
+        " PRIMARY KEY, v text)",
+    )
+    with closing(PostgresDestination(destination_database, site="dbs2")) as destination:
+        destination.prepare("names_test")
+        execute(destination_database, "CREATE TABLE headrace.kept (id int PRIMARY KEY, v text)")
+        epoch = destination.raise_epoch("names_test", "a").epoch
+        name = TableName("public", "staff")
+        destination.record_instantiation(
+            "names_test",
+            "a",
+            epoch,
+            Instantiation(source="dbs1", identity="then", owner="public", name="staff", scn=Scn(9), state="DONE"),
+        )
+        table = TableToInstantiate(identity="then", source=name, destination=name, object_numbers=(16384,))
+        access = DatabaseAccess(site="dbs2", kind="postgres", dsn=destination_database)
+        config = ApplyConfig(
+            topology="names_test", apply="a", source=access, destination=access, queue="q", tables=(table,)
+        )
+        columns = (
+            Column(name="id", type_name="pg_catalog.int4", type_number=23, is_key=True),
+            Column(name="v", type_name="pg_catalog.text", type_number=25),
+        )
+        version = TableVersion(
+            owner="public",
+            name="staff",
+            object_number=ObjectNumber(16384),
+            version=1,
+            columns=columns,
+            old_image=OldImage.KEY,
+        )
+        of_now = TablesOfNow(lambda _: ())
+        fits = TableFits(
+            destination.describe, lambda version: apply_driver._missing_alter(destination, version, config, of_now)
+        )
+        assert fits.fit(version).table.name == "staff"
+        said = {}
+        for owner, _, forged in (each.partition(".") for each in FORGED):
+            with pytest.raises(UnfitTableError) as refused:
+                fits.fit(replace(version, owner=owner, name=forged))
+            said[f"{owner}.{forged}"] = refused.value.message
+        assert "another table of that name" in said.pop("payroll.salaries")
+        assert all("leave the table out of the rules" in each for each in said.values()), said
+        # The last to look are the sessions that write.
+        with closing(destination.open_session("names_test", "a", server=0, epoch=epoch, tag=b"\x00")) as session:
+            assert [each for each in said if session.describe(*each.split(".")) is not None] == []
+
+
+def test_a_table_renamed_at_both_sites_goes_on(sites):
+    execute(sites.destination, "ALTER TABLE salaries RENAME TO paid; ALTER TABLE staff RENAME TO salaries")
+    execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
+    wait_for("its changes", lambda: digest(sites.source, "salaries") == digest(sites.destination, "salaries"), WAIT_S)
+    assert execute(sites.destination, "SELECT * FROM paid") == SECRET
+
+
+def test_the_way_out_of_a_table_that_is_gone_is_true(sites):
+    execute(sites.destination, "DROP TABLE staff")
+    execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
+    sites.stop()
+    sites.start("salaries")
+    wait_for("the driver to say why", lambda: "which is gone" in sites.shown()[1], WAIT_S)
+    assert execute(sites.destination, "SELECT * FROM salaries") == SECRET
+    # As it says, and as `check` says of a table that is missing.
+    execute(sites.source, "ALTER TABLE salaries RENAME TO crew")
+    sites.stop()
+    sites.start("crew")
+    wait_for("the driver to miss the table", lambda: "no such table" in sites.shown()[1], WAIT_S)
+    execute(sites.destination, "CREATE TABLE crew (id int PRIMARY KEY, v text)")
+    execute(sites.source, "INSERT INTO crew VALUES (4, 'later')")
+    wait_for(
+        "the copy",
+        lambda: sites.shown()[0] == "DONE" and digest(sites.source, "crew") == digest(sites.destination, "crew"),
+        WAIT_S,
+    )
+    assert execute(sites.destination, "SELECT * FROM salaries") == SECRET

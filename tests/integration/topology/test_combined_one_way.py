@@ -1,0 +1,76 @@
+"""Combined capture and apply on real PostgreSQL in one process: under load, capture and apply are combined, parted and
+combined again; the capture process is
+replaced; the apply process falls behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.lcr.scn import Scn
+from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.databases.statements import digest, execute
+from tests.support.ways.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture
+def combined(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OneWay]:
+    create_tables(source_database, destination_database)
+    made = OneWay(tmp_path, source_database, destination_database, monkeypatch)
+    yield made
+    made.close()
+
+
+def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(
+    combined: OneWay,
+) -> None:
+    def wait_arrived(number: int) -> None:
+        there = "SELECT 1 FROM log WHERE number = %s"
+
+        def arrived() -> bool:
+            combined.driver.outcome()
+            return execute(combined.destination_dsn, there, number) != []
+
+        wait_for(f"row {number} to arrive", arrived, WAIT_S)
+
+    with load(combined.source_dsn) as last:
+        wait_for("them to be combined", combined.is_combined, WAIT_S)
+        assert set(combined.hosts) == {CAPTURE}
+        wait_arrived(last[0] + 1)
+        for _ in range(3):
+            combined.take("combined: never\n")
+            wait_for("them to be parted", lambda: not combined.hosts[CAPTURE].status().subscribers, WAIT_S)
+            wait_arrived(last[0] + 50)
+            combined.take()
+            wait_for("them to be combined", combined.is_combined, WAIT_S)
+            wait_arrived(last[0] + 50)
+        combined.replace_capture()
+        wait_for("them to be combined", combined.is_combined, WAIT_S)
+        wait_arrived(last[0] + 50)
+
+        # The destination is held up: nothing piles up anywhere but in redo.
+        with psycopg.connect(combined.destination_dsn) as other:
+            other.execute("LOCK TABLE first IN ACCESS EXCLUSIVE MODE")
+            with psycopg.connect(combined.source_dsn, autocommit=True) as big:
+                for number in range(12):
+                    rows = f"generate_series({number * 1000}, {number * 1000 + 999}) i"
+                    big.execute(f"INSERT INTO first SELECT 1000000 + i, repeat(md5(i::text), 30) FROM {rows}")
+            capture = combined.hosts[CAPTURE]
+            wait_for("no credit to be left", lambda: capture.status().state == "PAUSED FOR FLOW CONTROL", WAIT_S)
+            assert capture.status().subscribers[0].waiting_bytes < 4 << 20
+        wait_arrived(last[0] + 1)
+    end = Scn(end_of_log(combined.source_dsn))
+    wait_for("everything", lambda: combined.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    for table in ("first", "log"):
+        assert digest(combined.source_dsn, table) == digest(combined.destination_dsn, table), table
+    assert execute(combined.destination_dsn, "SELECT * FROM headrace.apply_error") == []
+    # The site purges behind what is committed, straight from the apply process.
+    wait_for("the record", lambda: combined.required_scn >= end, WAIT_S)

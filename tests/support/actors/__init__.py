@@ -1,0 +1,1 @@
+"""Components, controllers and overviews of a topology, without Ray."""

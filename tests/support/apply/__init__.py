@@ -1,0 +1,1 @@
+"""An apply process and its parts: reader, coordinator, servers, handlers; whole on threads, or on Spark."""

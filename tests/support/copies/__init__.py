@@ -1,0 +1,1 @@
+"""Copies of tables to a destination, as an apply process makes them, and the marks of their rows."""

@@ -1,0 +1,1 @@
+"""Histories: who writes what in which order, by hand or at random, and what must come of it."""

@@ -1,0 +1,43 @@
+"""The tables of the example files that shape changes, as their comments describe them: at the source, as users' tests
+write them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.testing import Table
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+TIMES = {"arrived"}  # columns that get the time
+
+TABLES = {
+    "rules": [
+        Table(name="hr.employees", columns={"id": "int4", "department_id": "int4"}, logs_old_rows=True),
+        Table(name="hr.departments", columns={"id": "int4", "name": "text"}, logs_old_rows=True),
+        Table(name="hr.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True),
+    ],
+    "transformations": [
+        Table(
+            name="hr.employees",
+            key=("employee_id",),
+            logs_old_rows=False,
+            columns={
+                "employee_id": "int4",
+                "full_name": "text",
+                "department_id": "int4",
+                "salary": "numeric",
+                "commission": "numeric",
+            },
+        ),
+        Table(name="hr.departments", columns={"id": "int4", "name": "text"}, logs_old_rows=True),
+    ],
+    "functions": [
+        Table(
+            name="shop.customers",
+            columns={"id": "int4", "name": "text", "email": "text", "password": "text"},
+            logs_old_rows=True,
+        ),
+        Table(name="shop.orders", columns={"id": "int4", "kind": "text", "note": "text"}, logs_old_rows=True),
+    ],
+}

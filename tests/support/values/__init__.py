@@ -1,0 +1,1 @@
+"""Rows, values, names, conditions and messages, made by hand or at random."""

@@ -1,0 +1,257 @@
+"""The host and its apply servers: tasks that are killed, freeze, fail or are strangers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.base.errors import (
+    ApplyError,
+    FencedError,
+    PropagationError,
+    ProtocolError,
+)
+from headrace.databases.memory.destination import MemoryDestination
+from protos import apply_pb2 as pb
+from spark_apply.application.spark import SparkUnavailable
+from spark_apply.driver import server_streams as servers_module
+from spark_apply.driver.control import ApplyControl, Cores
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY
+from tests.support.apply.hosted_driver import Driver, Stream
+from tests.support.session.seeds import seeds
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
+def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost_or_doubled(seed: int) -> None:
+    driver = Driver(seed=seed, count=20)
+    for number in range(2):
+        driver.start_task(number)
+    rng = random.Random(seed)
+    for _ in range(6):
+        for _ in range(rng.randrange(1, 4)):
+            driver.host.turn(0.0)
+            driver.step_task(rng.randrange(2))
+        victim = rng.randrange(2)
+        old = driver.tasks[victim][0]
+        if rng.random() < 0.5:
+            driver.gate.lost(old, "killed")
+        driver.start_task(victim)
+        assert old.is_closed or driver.host.servers.facts()[victim].attempts >= 2
+    driver.run()
+    driver.assert_applied()
+
+
+def test_apply_server_begins_with_a_number_whose_session_copied_tables_before(driver: Driver) -> None:
+    copies = MemoryDestination(store=driver.store)
+    copies.open_session(TOPOLOGY, APPLY, server=0, epoch=driver.epoch, tag=b"", incarnation=99).close()
+    driver.start_task(0)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
+    old = driver.start_task(0)
+    driver.start_task(0)
+    driver.gate.receive(old, pb.ServerMessage(failure=pb.ServerFailure(message="of the old one", final=True)))
+    driver.gate.lost(old, "late")
+    driver.host.turn(0.0)
+    assert driver.host.servers.facts()[0].has_joined
+
+
+def test_server_that_was_fenced_out_ends_the_driver(driver: Driver) -> None:
+    stream = driver.start_task(0)
+    driver.gate.receive(stream, pb.ServerMessage(failure=pb.ServerFailure(message="newer epoch", fenced=True)))
+    with pytest.raises(FencedError):
+        driver.host.turn(0.0)
+
+
+def test_task_that_thaws_after_its_successor_took_over_leaves_the_successors_session_alone(driver: Driver) -> None:
+    driver.start_task(0)
+    frozen = driver.tasks[0][1]
+    driver.start_task(0)
+    frozen.close()
+    with pytest.raises(FencedError):
+        frozen.connect()
+    driver.start_task(1)
+    driver.run()
+    driver.assert_applied()
+
+
+def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
+    failure = pb.ServerMessage(failure=pb.ServerFailure(error="BugError", message="a defect"))
+    for _ in range(servers_module.FAILURES_MAX - 1):
+        driver.gate.receive(driver.start_task(0), failure)
+        driver.host.turn(0.0)
+    driver.gate.receive(driver.start_task(0), failure)
+    with pytest.raises(ApplyError, match="a defect"):
+        driver.host.turn(0.0)
+
+
+def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happens(driver: Driver) -> None:
+    failure = pb.ServerMessage(
+        failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", replaced=True)
+    )
+    for _ in range(2 * servers_module.FAILURES_MAX):
+        driver.gate.receive(driver.start_task(0), failure)
+        driver.host.turn(0.0)
+
+
+def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    failure = pb.ServerMessage(
+        failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", hint="end them")
+    )
+    stream = driver.start_task(0)
+    driver.run()
+    driver.gate.receive(stream, failure)
+    driver.gate.lost(stream, "its task ended")
+    driver.host.turn(0.0)
+    driver.start_task(0)
+    driver.run()
+    status = control._read(cores)
+    assert (status.detail, status.hint) == (
+        "apply server 0 was replaced: own:run has left 65 threads running",
+        "end them",
+    )
+    driver.clock.advance(servers_module.FAILURE_TOLD_S)
+    assert control._read(cores).detail == ""
+
+
+def test_a_server_that_fails_and_tries_again_for_long_is_told_while_it_lasts(driver: Driver) -> None:
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    stream = driver.start_task(0)
+    driver.run()
+
+    def told_after(seconds: float, state: str) -> tuple[str, str]:
+        driver.clock.advance(seconds)
+        told = pb.ServerState(state=state, detail="writing: lock timeout", has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=told))
+        driver.host.turn(0.0)
+        status = control._read(cores)
+        return status.detail, status.hint
+
+    assert told_after(0.0, "ROLLBACK TRANSACTION") == ("", "")
+    assert told_after(servers_module.FAILING_TOLD_S - 1.0, "ROLLBACK TRANSACTION") == ("", "")
+    detail, hint = told_after(1.0, "ROLLBACK TRANSACTION")
+    assert detail == "apply server 0 fails and tries again: writing: lock timeout"
+    assert "continues by itself" in hint
+    assert told_after(1.0, "IDLE") == ("", "")
+    assert told_after(servers_module.FAILING_TOLD_S, "ROLLBACK TRANSACTION") == ("", "")
+
+
+def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.run()
+    driver.host.servers.accepted(is_accepted=True)
+    driver.gate.lost(driver.tasks[1][0], "executor killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
+    with pytest.raises(SparkUnavailable, match="did not start"):
+        driver.host.turn(0.0)
+
+
+def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.run()
+    driver.host.servers.accepted(is_accepted=False)
+    for number in range(2):
+        driver.gate.lost(driver.tasks[number][0], "the application was killed")
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S + 1)
+    driver.host.turn(0.0)
+    driver.host.servers.accepted(is_accepted=True)
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.REGISTER_TIMEOUT_S - 1)
+    driver.host.turn(0.0)
+    driver.clock.advance(2)
+    with pytest.raises(SparkUnavailable, match="did not start"):
+        driver.host.turn(0.0)
+
+
+def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
+    driver.start_task(0)
+    older, driver.token = driver.token, driver.gate.tokens.admit()
+    driver.gate.tokens.dismiss(older)
+    with pytest.raises(PropagationError):
+        driver.gate.accept(Stream(0, token=older))
+    with pytest.raises(PropagationError):
+        driver.gate.access(pb.AccessRequest(token=older))
+    driver.start_task(0)
+
+
+def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.start_task(1)
+    driver.host.turn(0.0)
+    driver.host.turn(0.0)
+    driver.clock.advance(servers_module.PROGRESS_TIMEOUT_S + 1)
+    with pytest.raises(SparkUnavailable, match="no server reported"):
+        driver.host.turn(0.0)
+
+
+@pytest.mark.parametrize("stream", [Stream(token="a guess"), Stream(apply="another"), Stream(7)])
+def test_stranger_is_refused(driver: Driver, stream: Stream) -> None:
+    with pytest.raises(ProtocolError):
+        driver.gate.accept(stream)
+
+
+def test_databases_are_told_only_to_who_knows_the_token(driver: Driver) -> None:
+    with pytest.raises(ProtocolError):
+        driver.gate.access(pb.AccessRequest(token="a guess"))
+    assert driver.gate.access(pb.AccessRequest(token=driver.token)).source.dsn == "secret-source"
+
+
+def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: Driver) -> None:
+    driver.start_task(0)
+    driver.host.turn(0.0)
+    driver.host.drain()
+    assert driver.coordinator.state == "SHUTTING DOWN CLEANLY"
+    for _ in range(10):
+        driver.step_task(0)
+        driver.host.turn(0.0)
+    assert driver.host.is_drained()
+    applied = driver.coordinator.watermarks.low
+    for _ in range(5):
+        driver.host.turn(0.0)
+        driver.step_task(0)
+    assert driver.coordinator.watermarks.low == applied < driver.batches[-1].through_scn
+
+
+def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
+    """A function that an ALTER needs fails, for example: the table fits, and cannot be written."""
+    stream = driver.start_task(0)
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    for state, detail, expected in (
+        ("PAUSED: WAITING FOR ALTER", "type mood does not exist", "apply server 0: type mood does not exist"),
+        ("IDLE", "a lock time-out, over since", ""),
+    ):
+        told = pb.ServerState(state=state, detail=detail, has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=told))
+        driver.host.turn(0.0)
+        assert control._read(cores).detail == expected
+
+
+def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
+    seen = set()
+    for number in range(2):
+        driver.start_task(number)
+    for _ in range(300):
+        driver.host.turn(0.0)
+        for number in range(2):
+            found = driver.coordinator.dependency_of(number)
+            if found["dep_group_number"]:
+                assert found["dep_group_number"] < found["group_number"]
+                assert 0 < found["dep_commitscn"] < found["commitscn"]
+                seen.add(found["dep_server_id"])
+        for number in driver.tasks:
+            driver.step_task(number)
+        if driver.coordinator.watermarks.low >= driver.batches[-1].through_scn:
+            break
+    assert seen
