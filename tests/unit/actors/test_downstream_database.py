@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from actors.capture import CaptureHost
+from actors.control.noted_receivers import NOTE_INTERVAL_S
 from actors.downstream_database import RedoReceiver
 from actors.hosting.processes import factory_of, process_of
 from actors.intermediate_database import IntermediateSite
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
+from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError, RedoError
 from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
@@ -87,8 +89,9 @@ def test_who_got_which_table_is_noted_at_the_receiver_too(spec, actors):
     actors.captured["site:a"] = (
         CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),
     )
-    controller = started(spec, actors)
-    controller._note_at = 0.0  # the receiver was about to begin at the first try
+    clock = VirtualClock()
+    controller = started(spec, actors, clock=clock)
+    clock.advance(NOTE_INTERVAL_S)  # the receiver was about to begin at the first try
     controller.step()
     assert actors.noted["redo:a@b"] == actors.noted["site:a"]
 
