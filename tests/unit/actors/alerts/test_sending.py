@@ -488,7 +488,7 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
 def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Controller:
     """A controller that runs, and whose alerts of components are sent with the next look."""
     controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
-    controller._enter("ENABLED")
+    controller.life.enter("ENABLED")
     monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 0.0)
     controller.step()
     return controller
