@@ -69,6 +69,8 @@ class DatabaseSite(SiteHost):
         fingerprint: of the topology; shown in its status.
         make_links: serves its redo.
 
+    More than 25 methods: half are what a host defines, half what the controller calls that concerns both roles.
+
     Attributes:
         redo: its redo log.
         source: the site as a source.
