@@ -44,6 +44,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.capture_checkpoint import CaptureCheckpoint
 from actors.hosting.host import Host
 from actors.records.files import LAST_CALL, component_file
 from actors.security.wire import links_of
@@ -81,7 +82,6 @@ log = logging.getLogger("headrace")
 NAMES_TIMEOUT_S = 30.0  # a catalog with very many tables, on a busy server
 IDLE_PAUSE_S = 1.0  # nothing to do: any change wakes the process; this pause only shows that it is alive
 LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again, which searches the redo for the change
-CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgent
 
 
 def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
@@ -121,6 +121,11 @@ class CaptureHost(Host):
         make_links: makes its streams, and serves the apply process with which it is combined.
         make_miner: makes what mines the redo.
         clock: of periods and statistics.
+
+    Attributes:
+        checkpoint: how far its changes are durable.
+
+    More than 15 fields: what is mined, what waits to be sent and why nothing is mined decide each step together.
     """
 
     kind: ClassVar[str] = "capture"
@@ -147,10 +152,7 @@ class CaptureHost(Host):
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
         self._capture_state = "INITIALIZING"
-        self._durable_scn = self._told_scn = FIRST_SCN
-        self._told_at = 0.0
-        # the site may keep redo below `_told_scn` because it was mined again, also by an earlier life
-        self._may_mine_again = True
+        self.checkpoint = CaptureCheckpoint(self._clock)
         self._rewinds = self._bytes_sent = 0
         self._unmatched: tuple[str, ...] = ()
         self._left: TableLeftRules | None = None
@@ -165,7 +167,7 @@ class CaptureHost(Host):
         self._capture_state = "INITIALIZING"
         self._redo = links.redo(self._redo_component, self._capture.source)
         self._redo.connect()
-        self._durable_scn, self._told_scn = FIRST_SCN, self._redo.checkpoint(FIRST_SCN)
+        self.checkpoint.open(self._redo)
         if (apply := apply_of(self._spec, self._capture)) is not None:
             self._mount(apply, links)
             return
@@ -182,7 +184,7 @@ class CaptureHost(Host):
         progress = queue.poll()
         if progress.rewind_scn is not None:
             self._rewinds += 1
-            self._durable_scn = progress.durable_scn
+            self.checkpoint.durable_scn = progress.durable_scn
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
@@ -228,7 +230,7 @@ class CaptureHost(Host):
         """Close both connections and the redo."""
         queue, redo, miner = self._queue, self._redo, self._miner
         self._queue = self._combined = self._redo = self._miner = self._waiting = self._left = None
-        self._may_mine_again = True
+        self.checkpoint.close()
         for closable in (queue, redo, miner):
             if closable is not None:
                 closable.close()
@@ -270,7 +272,7 @@ class CaptureHost(Host):
             hint="" if left is None else left.hint,
             source=self._capture.source,
             queue=self._capture.queue,
-            required_checkpoint_scn=self._told_scn,
+            required_checkpoint_scn=self.checkpoint.told_scn,
             rewinds_total=self._rewinds,
             bytes_sent_total=self._bytes_sent,
             unmatched_rules=tuple(self._unmatched),
@@ -288,7 +290,7 @@ class CaptureHost(Host):
             bytes_total=statistics.redo_bytes,
             transactions_total=statistics.transactions,
             rows_total=statistics.rows_kept,
-            applied_scn=self._durable_scn,
+            applied_scn=self.checkpoint.durable_scn,
             max_checkpoint_scn=statistics.max_checkpoint_scn,
             captured_scn=statistics.captured_scn,
             sent_scn=statistics.sent_scn,
@@ -374,13 +376,12 @@ class CaptureHost(Host):
         # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark
         # below.
         self._left = self._waiting = None
-        if FIRST_SCN < start_scn < self._told_scn and self._redo is not None:
-            self._redo.mine_again(start_scn)  # a destination lost commits
-            self._may_mine_again = True
+        if self._redo is not None:
+            self.checkpoint.mine_again(self._redo, start_scn)
         if start_scn == FIRST_SCN:
             # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber
             # copies.
-            start_scn = max(self._told_scn, self._durable_scn)
+            start_scn = self.checkpoint.begin_scn
             if start_scn > FIRST_SCN:
                 mark = LcrBatch(source=self._capture.source, previous_scn=FIRST_SCN, through_scn=start_scn)
                 self._waiting = header_of(mark), encode(mark)
@@ -396,7 +397,7 @@ class CaptureHost(Host):
         from actors.combined import MountedQueue, mounted_core
 
         capture = self._capture
-        core = mounted_core(self._spec, capture, apply, acknowledged=self._told_scn, clock=self._clock)
+        core = mounted_core(self._spec, capture, apply, acknowledged=self.checkpoint.told_scn, clock=self._clock)
         self._queue = self._combined = MountedQueue(
             core, capture.name, capture.source, links.serve, wake=self.wake, clock=self._clock
         )
@@ -460,24 +461,8 @@ class CaptureHost(Host):
             self.tracks.note(label, source, "DISCARDED", detail="it changed no row of a captured table")
 
     def _tell_checkpoint(self, redo: RedoWatch, durable_scn: Scn) -> None:
-        self._durable_scn = durable_scn
-        now = self._clock.monotonic()
-        if now - self._told_at >= CHECKPOINT_INTERVAL_S and (
-            durable_scn > self._told_scn or self._has_mined_again(durable_scn)
-        ):
-            self._told_at = now
-            redo.checkpoint(durable_scn)
-            self._told_scn, self._may_mine_again = durable_scn, False
-
-    def _has_mined_again(self, durable_scn: Scn) -> bool:
-        """Whether what the site has on record is reached again: redo that is kept below it may go.
-
-        Without that, redo that is full of it would stay full, for every capture process of the site: nothing newer
-        comes into it, and so nothing newer becomes durable.
-        """
-        if not self._may_mine_again or self._miner is None or self._waiting is not None:
-            return False
-        return FIRST_SCN < self._told_scn <= min(durable_scn, self._miner.captured_scn)
+        mined_scn = None if self._miner is None or self._waiting is not None else self._miner.captured_scn
+        self.checkpoint.tell(redo, durable_scn, mined_scn=mined_scn)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:

@@ -17,7 +17,7 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,14 +32,16 @@ from headrace.status.component import ComponentStatus
 from headrace.status.overview import Flow, FoundProblem
 from headrace.status.plain import status_of
 from headrace.status.sites import SiteStatus
+from topology.checks.functions import functions_of
 
 if TYPE_CHECKING:
+    from actors.control.desired import DesiredTopology
     from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from topology.edits.changes import Component
     from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["GATHER_TIMEOUT_S", "Observation", "found_problems", "gather", "told_scns"]
+__all__ = ["GATHER_TIMEOUT_S", "Observation", "every_component", "found_problems", "gather", "told_scns"]
 
 GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
 _RATE_WINDOW = 5  # observations: throughput over about that many seconds
@@ -97,6 +99,36 @@ def found_problems(findings: Iterable[Finding]) -> tuple[FoundProblem, ...]:
     return tuple(
         FoundProblem(path=each.path, problem=each.problem, fix=each.fix, is_error=each.is_error) for each in findings
     )
+
+
+def every_component(
+    desired: DesiredTopology, statuses: Iterable[ComponentStatus], outdated: Collection[str]
+) -> tuple[ComponentStatus, ...]:
+    """The status of every component of a topology, of those that do not run too.
+
+    Args:
+        desired: the topology.
+        statuses: of the components that were asked.
+        outdated: names of those that go by another topology.
+    """
+    seen, functions = {status.name: status for status in statuses}, functions_of(desired.spec)
+    wanted = (
+        replace(
+            seen.get(each.name) or ComponentStatus(name=each.name, kind=each.kind, site=each.site, state="NOT CREATED"),
+            outdated=each.name in outdated,
+            functions={function.name: function.version for function in functions[each.name]}
+            if each.name in functions
+            else None,
+        )
+        for each in desired.components
+    )
+    bypassed = (
+        replace(seen[each.name], to_be_bypassed_by=by, outdated=True)
+        if each.name in seen
+        else ComponentStatus(name=each.name, kind=each.kind, site=each.site, state="BYPASSED", bypassed_by=by)
+        for each, by in desired.bypassed.items()
+    )
+    return (*wanted, *bypassed)
 
 
 class Observation:

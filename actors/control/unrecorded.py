@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from headrace.databases.ports import CapturedTable
-    from topology.spec import TopologySpec
+    from topology.spec import SiteSpec, TopologySpec
 
 __all__ = ["Unrecorded"]
 
@@ -64,6 +64,28 @@ class Unrecorded:
         """
         stored = self._record.read().get("receivers", {}).get(source)
         return None if stored is None else from_json(Receivers, stored)
+
+    def noted_ahead(self, source: SiteSpec) -> Receivers | None:
+        """The tables of a source that are recorded as taken up, where an administrator may be ahead of the record.
+
+        Args:
+            source: the site.
+
+        Returns:
+            None: no administrator captures its tables.
+        """
+        return self.tables(source.name) if source.database.has_admin else None
+
+    def told_tables(self, source: SiteSpec) -> Receivers | None:
+        """The tables that an apply process of a source is told to take when it begins.
+
+        Args:
+            source: the site.
+
+        Returns:
+            None: it takes the tables that are captured then.
+        """
+        return self.tables(source.name) if f"site:{source.name}" in self.sites else self.noted_ahead(source)
 
     @contextlib.contextmanager
     def preparing(self, site: str, *, has_admin: bool) -> Iterator[None]:

@@ -147,7 +147,7 @@ class Components:
         return True
 
     def call(self, name: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
-        """Call a public method of a component's host.
+        """Call a public method of a component's host, or of a part of it (`Host.answering`).
 
         Args:
             name: full name of a component of this process; it is begun when it is recorded and does not run.
@@ -168,7 +168,7 @@ class Components:
         if method in _SAVED:
             return self._change(name, running, method, arguments)
         if method != "status":
-            return getattr(running.host, method)(*arguments)
+            return getattr(running.host.answering(method), method)(*arguments)
         calls = self._status_calls[name]
         if not calls.acquire(blocking=False):
             raise PropagationError(

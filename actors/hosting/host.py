@@ -34,12 +34,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from actors.hosting.life import Life
 from actors.records.wanted import Wanted
 from headrace.base.backoff import Backoff
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import BugError, HeadraceError, RedoError, Retry
 from headrace.lcr.tracking import TrackLog
-from headrace.status.component import ComponentStatus, Failure
+from headrace.status.component import ComponentStatus
 
 if TYPE_CHECKING:
     from topology.spec import TopologySpec
@@ -69,10 +70,17 @@ def is_timed(error: HeadraceError) -> bool:
 class Host:
     """Runs one component. Subclasses define `open`, `step` and `close`.
 
+    More than 25 methods: ten are what a kind of component defines, ten what its owner and operators call, and both meet
+    in one thread.
+
     Args:
         name: of the component, e.g. "capture:capture_hr".
         state_dir: of the topology; the wanted state is kept below it.
         clock: of the status times.
+
+    Attributes:
+        life: its state, and its last error.
+        tracks: what it did with labelled transactions.
     """
 
     kind: ClassVar[str] = ""
@@ -96,14 +104,7 @@ class Host:
         self._unadopted: HeadraceError | None = None  # why that failed
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
-        self._state = "INITIALIZING"
-        self._since_us = self._clock.time_us()
-        self._alive_us = self._since_us
-        self._started_us = self._since_us
-        self._error: HeadraceError | None = None
-        self._error_us = 0
-        self._errors_total = 0
-        self._opens_total = 0
+        self.life = Life(self._clock)
 
     # ------------------------------------------------------------------ what a component is
 
@@ -146,6 +147,14 @@ class Host:
             fingerprint: of the component in that topology, shown in its status from now on.
         """
         raise BugError(f"{self.name} cannot adopt a changed topology")
+
+    def answering(self, method: str) -> object:  # noqa: ARG002 - for subclasses that have parts
+        """Who answers a call of a method by its name: the host, or a part of it whose business that is.
+
+        Args:
+            method: the public method.
+        """
+        return self
 
     def endpoint(self) -> str:
         """The component's gRPC endpoint; raises a `HeadraceError` when it does not serve (yet)."""
@@ -216,20 +225,14 @@ class Host:
 
     def status(self) -> ComponentStatus:
         """The status; always returns at once."""
-        state, error = self._state, self._error
+        state = self.life.state
         details = self.details()
         status = replace(
-            details,
+            self.life.shown(details),
             name=self.name,
             kind=self.kind or self.name.partition(":")[0],
             state=(details.state or self.detail_state()) if state == "ENABLED" else state,
             enabled=self._wanted,
-            since_us=self._since_us,
-            started_us=self._started_us,
-            alive_us=self._alive_us,
-            errors_total=self._errors_total,
-            opens_total=self._opens_total,
-            last_error=None if error is None else Failure(**error.described(), at_us=self._error_us),
         )
         if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
             problem = f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}"
@@ -248,23 +251,23 @@ class Host:
                 # more.
                 self._pause_after_refusal()
             elif not self._wanted:
-                self._enter("DISABLED")
+                self.life.enter("DISABLED")
                 self._pause(None)
-            elif self._state == "ABORTED" and not self._restart:
+            elif self.life.state == "ABORTED" and not self._restart:
                 self._pause(None)
             else:
                 self._restart = False
                 self._attempt(self._run_once)
-        self._enter("DISABLED")
+        self.life.enter("DISABLED")
 
     def _run_once(self) -> None:
         """Open and step until it is stopped or an error ends it."""
-        self._enter("INITIALIZING")
+        self.life.enter("INITIALIZING")
         self._reopen = False
-        self._opens_total += 1
+        self.life.note_open()
         try:
             self.open()
-            self._enter("ENABLED")
+            self.life.enter("ENABLED")
             self._step_until_stopped()
         finally:
             self._close_quietly()
@@ -293,7 +296,7 @@ class Host:
         """Pause after a changed topology could not be adopted, unless `_failed` has done so."""
         if not self._wanted:
             self._wanted_changed.wait(self._backoff.next_s())
-        elif self._state == "ABORTED":
+        elif self.life.state == "ABORTED":
             self._pause(None)
 
     def _step_until_stopped(self) -> None:
@@ -302,7 +305,7 @@ class Host:
             self._wake.clear()
             pause_s = self.step()
             self._restart = False  # an error from now on is a new one
-            self._alive_us = self._clock.time_us()
+            self.life.note_alive()
             if self._clock.monotonic() - began > _HEALTHY_AFTER_S:
                 self._backoff.reset()
             if self._changed is not None and self.adopts_open:
@@ -338,16 +341,15 @@ class Host:
     def _failed(self, error: HeadraceError) -> None:
         if self._ending or not self._wanted:
             return  # it is being stopped: errors on the way do not matter
-        self._error, self._error_us = error, self._clock.time_us()
-        self._errors_total += 1
+        self.life.note_error(error)
         if is_timed(error):
             log.warning("%s: %s: %s", self.name, type(error).__name__, error.message)
-            self._enter("RETRYING")
+            self.life.enter("RETRYING")
             self.failed()
             self._wanted_changed.wait(self._backoff.next_s())
         else:
             log.error("%s: ABORTED: %s: %s; %s", self.name, type(error).__name__, error.message, error.hint)
-            self._enter("ABORTED")
+            self.life.enter("ABORTED")
             self.failed()
 
     def _try_again(self) -> None:
@@ -359,11 +361,6 @@ class Host:
     def _pause(self, timeout_s: float | None) -> None:
         self._wake.wait(timeout_s)
         self._wake.clear()
-
-    def _enter(self, state: str) -> None:
-        if state != self._state:
-            self._state, self._since_us = state, self._clock.time_us()
-        self._alive_us = self._clock.time_us()
 
     def _write_wanted(self, *, enabled: bool) -> None:
         self._wanted_file.save(enabled=enabled)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from headrace.base.durable_file import replace_file
 from headrace.base.plain_data import as_json, from_json
@@ -25,9 +25,10 @@ from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from actors.site.database import SiteDatabase
     from headrace.databases.ports import CapturedTable, SourceDatabase
     from topology.spec import TopologySpec
 
@@ -38,33 +39,45 @@ class CapturedTables:
     """See the module. Called from several threads; every result is replaced atomically.
 
     Args:
-        site: its name.
+        spec: the topology that the site goes by.
+        database: of the site.
         folder: of the site.
-        open_source: connects to its database.
-        has_admin: an administrator says whose changes are in the log.
+
+    Attributes:
+        answers: see `DatabaseSite.answering`.
+        uncaptured: tables that were created since `up` and are not captured.
+        strayed: captured tables that were renamed since `up`, so that an apply process no longer gets them.
+        renames: statements that give destination tables of strayed ones the names of now.
+        lost_columns: columns that transformations name, and that were renamed or dropped since `up`.
     """
 
-    def __init__(
-        self, site: str, folder: Path, open_source: Callable[[], SourceDatabase], *, has_admin: bool = False
-    ) -> None:
-        self._site, self._file, self._open_source = site, folder / "receivers.json", open_source
-        self._has_admin, self._taken_file = has_admin, folder / "taken_up.json"
-        # Created since `up` and not captured; captured, and renamed since `up` so that an apply process no longer gets
-        # them.
+    answers: ClassVar[frozenset[str]] = frozenset({"captured", "names_of_now", "note_receivers", "receivers"})
+
+    def __init__(self, spec: TopologySpec, database: SiteDatabase, folder: Path) -> None:
+        self._spec, self._database, self._site = spec, database, database.site.name
+        self._file, self._taken_file = folder / "receivers.json", folder / "taken_up.json"
+        self._has_admin = database.site.database.has_admin  # he says whose changes are in the log
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
-        self.renames: tuple[str, ...] = ()  # what gives destination tables the names of now; of strayed ones
-        # that transformations name, and that were renamed or dropped since `up`
+        self.renames: tuple[str, ...] = ()
         self.lost_columns: tuple[str, ...] = ()
         self.refused: tuple[RefusedChanges, ...] = ()
         self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
 
-    def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """Every table of the source whose changes are in the log, under its current name."""
-        with closing(self._open_source()) as source:
-            return source.captured(topology)
+    def adopt(self, spec: TopologySpec) -> None:
+        """Go by a changed topology.
 
-    def names_of_now(self, spec: TopologySpec) -> dict[int, NameOfNow]:
+        Args:
+            spec: the topology.
+        """
+        self._spec = spec
+
+    def captured(self) -> tuple[CapturedTable, ...]:
+        """Every table of the source whose changes are in the log, under its current name."""
+        with closing(self._database.open_source()) as source:
+            return source.captured(self._spec.name)
+
+    def names_of_now(self) -> dict[int, NameOfNow]:
         """The current name of each captured table, by the object numbers of the table and its partitions.
 
         Without strangers, see the module.
@@ -74,8 +87,8 @@ class CapturedTables:
             {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
         )
         found: dict[int, NameOfNow] = {}
-        for table in self.captured(spec.name):
-            is_wanted = self._is_selected(spec, table)
+        for table in self.captured():
+            is_wanted = self._is_selected(self._spec, table)
             # An edit took it out of the rules under the name that it has had: it stays in the log until everything is
             # settled.
             is_left_out = not is_wanted and names.get(table.identity) == (table.owner, table.name)

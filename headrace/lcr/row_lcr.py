@@ -49,6 +49,8 @@ class ValueType(Enum):
 class RowLcr:
     """One row of a batch, with the manuals' methods.
 
+    More than 25 of them: users' handlers are written by the methods of LCR$_ROW_RECORD, on one object.
+
     Args:
         batch: where the row is.
         row: its number in the batch.

@@ -37,6 +37,7 @@ class SiteDatabase:
         clock: the simulation's.
         gulp_bytes: most bytes of the log in one read, called before each.
         has_log: capture processes mine its log; False: what apply processes commit need not be in it.
+        flushing_share: of the turns of its WAL writer, those in which it does anything.
         committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("":
             a user) and the changes.
         logged: called with the commit of an apply process that is in the log: the site, the commit SCN and the changes.
@@ -49,10 +50,12 @@ class SiteDatabase:
         gulp_bytes: Callable[[], int],
         *,
         has_log: bool,
+        flushing_share: float,
         committed: Callable[[str, Scn, str, Sequence[StoredChange]], None],
         logged: Callable[[str, Scn, Sequence[StoredChange]], None],
     ) -> None:
         self.site, self.has_log, self._committed, self._logged = site, has_log, committed, logged
+        self._flushing_share = flushing_share
         self.source = MemorySource(system_identifier=f"memory-{site}", gulp_bytes=gulp_bytes)
         self.store = MemoryStore(clock=clock)
         self.store.on_commit, self.store.on_durable = self._applied, self._flushed
@@ -165,14 +168,13 @@ class SiteDatabase:
         stored.put(number, new)
         return StoredChange(table.owner, table.name, change.command, old, new)
 
-    def write_log(self, rng: random.Random, share: float) -> None:
+    def write_log(self, rng: random.Random) -> None:
         """The server's WAL writer takes its turn.
 
         Args:
             rng: decides how far it comes.
-            share: of its turns in which it does anything.
         """
-        if self.store.unflushed and rng.random() < share:
+        if self.store.unflushed and rng.random() < self._flushing_share:
             self.store.flush(rng.randrange(1, 4))
 
     def _applied(self, commit: StoredCommit) -> None:

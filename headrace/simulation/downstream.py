@@ -27,6 +27,8 @@ from headrace.simulation.surroundings import Surroundings
 from topology.routing.downstream import receiver_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.redo.writing.log_writer import LogWriter
     from headrace.simulation.components import SourceSite
     from topology.routing.downstream import RedoReceiver
@@ -37,8 +39,18 @@ _PIECES = (1, 60, 200, 900, 4000)  # bytes of a frame: within a header, a record
 _IN_FLIGHT_MAX = 20  # frames: then the line is full
 
 
+class _Sources(Protocol):
+    @property
+    def sites(self) -> Mapping[str, SourceSite]:
+        """By name of the site."""
+        ...
+
+
 class _WithSources(Surroundings, Protocol):
-    sites: dict[str, SourceSite]
+    @property
+    def running(self) -> _Sources:
+        """The components."""
+        ...
 
 
 class ReceiverProcess(Component):
@@ -85,7 +97,7 @@ class ReceiverProcess(Component):
             )
             self.durable_scn = max(found, self.durable_scn)  # it may have died behind its fsync
         self.log.rollback()
-        site = sim.sites[self.source]
+        site = sim.running.sites[self.source]
         if (
             site.writer is None
             or not site.is_open
@@ -115,7 +127,7 @@ class ReceiverProcess(Component):
         assert log is not None
         if (
             self._is_cut
-            or sim.sites[self.source].writer is not self._writer
+            or sim.running.sites[self.source].writer is not self._writer
             or not sim.network.is_reachable(self.site, self.source)
         ):
             raise PropagationError("the stream to the source broke")

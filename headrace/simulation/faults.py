@@ -53,7 +53,7 @@ class Faults:
             "reorder": [("overtaken", network.overtake_one)],
             "clock": [("clock jumped", self._jump)],
         }
-        if sim.receivers:
+        if sim.running.receivers:
             every["partition"] += [("redo stream cut", self._cut_redo)] * 2
         self._harm = [harm for kind in sorted(self._kinds) for harm in every[kind]]
 
@@ -65,7 +65,7 @@ class Faults:
         if not self._harm:
             return
         sim, rng = self._sim, self._rng
-        if rng.random() < _HARM * min(1.0, 20 / len(sim.components)):
+        if rng.random() < _HARM * min(1.0, 20 / len(sim.running.components)):
             name, do = rng.choice(self._harm)
             if do() is not False:
                 sim.fired[name] += 1
@@ -93,7 +93,7 @@ class Faults:
         while self._healing:
             self._healing.pop(0)[1]()
         self._harm = []
-        for apply in self._sim.applies.values():
+        for apply in self._sim.running.applies.values():
             apply.end_older()
         for database in self._sim.databases.values():
             database.source.breaks.clear()
@@ -106,7 +106,7 @@ class Faults:
     # ------------------------------------------------------------------ what
 
     def _kill_one(self) -> bool:
-        component = self._rng.choice(self._sim.components)
+        component = self._rng.choice(self._sim.running.components)
         if not component.is_open:
             return False
         self._sim.fired[f"kill {component.name.partition(':')[0]}"] += 1
@@ -115,13 +115,13 @@ class Faults:
 
     def _kill_in_a_gap(self) -> None:
         """The worst moment for a driver to die is rare: wait for it."""
-        for apply in self._sim.applies.values():
+        for apply in self._sim.running.applies.values():
             if apply.observer.has_gap and apply.is_open and self._rng.random() < 0.4 * _HARM:
                 self._sim.fired["kill apply in a gap"] += 1
                 apply.kill()
 
     def _kill_task(self) -> bool:
-        apply = self._rng.choice(list(self._sim.applies.values()))
+        apply = self._rng.choice(list(self._sim.running.applies.values()))
         if apply.driver is None or not apply.driver.tasks:
             return False
         self._sim.trace.note(apply.name, "a task was killed")
@@ -130,12 +130,14 @@ class Faults:
 
     def _damage_spill(self) -> bool:
         """The disk gives a queue's spilled batches back as zeros."""
-        damaged = [queue.damage() for queue in self._sim.queues.values()]
+        damaged = [queue.damage() for queue in self._sim.running.queues.values()]
         return any(damaged)
 
     def _database(self, *, is_destination: bool = False) -> SiteDatabase:
         sim = self._sim
-        sites = sorted({a.spec.site for a in sim.applies.values()}) if is_destination else sorted(sim.sites)
+        sites = (
+            sorted({a.spec.site for a in sim.running.applies.values()}) if is_destination else sorted(sim.running.sites)
+        )
         return sim.databases[self._rng.choice(sites)]
 
     def _stop_source(self) -> None:
@@ -163,14 +165,14 @@ class Faults:
         store.lose_next_commit_answer(committed=self._rng.random() < 0.5)
 
     def _second_driver(self) -> bool:
-        apply = self._rng.choice(list(self._sim.applies.values()))
+        apply = self._rng.choice(list(self._sim.running.applies.values()))
         if not apply.start_second():
             return False
         self.later(apply.end_older, 20.0)
         return True
 
     def _cut_redo(self) -> bool:
-        receiver = self._rng.choice(list(self._sim.receivers.values()))
+        receiver = self._rng.choice(list(self._sim.running.receivers.values()))
         if not receiver.cut():
             return False
         self._sim.trace.note(receiver.name, "its stream is cut")

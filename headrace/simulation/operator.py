@@ -114,7 +114,7 @@ class Operator:
 
     def _alter_where_needed(self) -> None:
         """Alter a destination's tables once apply reports that it waits for that, or before."""
-        for apply in self._sim.applies.values():
+        for apply in self._sim.running.applies.values():
             if apply.driver is None or apply.store.locks:
                 continue
             if apply.driver.reader.unfit is not None or self._rng.random() < 0.002:
@@ -131,8 +131,8 @@ class Operator:
         self._help_the_refused()
         if self._edits_at_all and (split := self._splits.look(may_split=self._is_busy)) is not None:
             concerned = {each.component for each in changes(sim.topology, split) if each.action == "takes over"}
-            self._run_by(split, adopting=[each for each in sim.components if each.name in concerned])
-        if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.components)):
+            self._run_by(split, adopting=[each for each in sim.running.components if each.name in concerned])
+        if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.running.components)):
             return
         # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
         restoring = [self._back_up, self._restore] * 3 if sim.workload.copies_rows else []
@@ -146,14 +146,14 @@ class Operator:
     def settle(self) -> None:
         """Do nothing of one's own any more, and leave those alone that are refused."""
         self._is_busy = self.helps = False
-        for component in self._sim.components:
+        for component in self._sim.running.components:
             if component.may_start:
                 component.start()
 
     # ------------------------------------------------------------------ stop and start
 
     def _stop_one(self) -> None:
-        stoppable = [c for c in self._sim.components if c.is_open and not c.name.startswith("site:")]
+        stoppable = [c for c in self._sim.running.components if c.is_open and not c.name.startswith("site:")]
         if self._stops >= _STOPS_MAX or not stoppable:
             return
         component = self._rng.choice(stoppable)
@@ -163,7 +163,7 @@ class Operator:
         self._sim.later(10.0, partial(self._start, component))
 
     def _start(self, component: Component) -> None:
-        if component.may_start and component in self._sim.components:
+        if component.may_start and component in self._sim.running.components:
             component.start()
 
     # ------------------------------------------------------------------ a destination that loses commits
@@ -173,8 +173,8 @@ class Operator:
         sim = self._sim
         found = []
         for site in sim.databases:
-            applies = [apply for apply in sim.applies.values() if apply.site == site]
-            if site not in sim.sites and len(applies) == 1 and self._has_all(applies[0]):
+            applies = [apply for apply in sim.running.applies.values() if apply.site == site]
+            if site not in sim.running.sites and len(applies) == 1 and self._has_all(applies[0]):
                 found.append(site)
         return found
 
@@ -196,7 +196,7 @@ class Operator:
         site = self._rng.choice(sites)
         store = self._sim.databases[site].store
         if store.is_reachable and not store.locks:
-            (source,) = {apply.spec.source for apply in self._sim.applies.values() if apply.site == site}
+            (source,) = {apply.spec.source for apply in self._sim.running.applies.values() if apply.site == site}
             self._backup = _Backup(site, store.backup(), source, self._first_segment(source), self._rng.random() < 0.7)
 
     def _first_segment(self, source: str) -> int:
@@ -225,12 +225,12 @@ class Operator:
         self._sim.alter_destination(site)
         observer = sim.site_observers[site]
         observer.rescan()
-        for apply in sim.applies.values():
+        for apply in sim.running.applies.values():
             if apply.site == site:
                 apply.observer.restored()
 
     def _help_the_refused(self) -> None:
-        for apply in self._sim.applies.values():
+        for apply in self._sim.running.applies.values():
             # Not at once: what is kept for a refused one, and by whom, is a part of the matter.
             if self.helps and apply.refused is not None and apply.store.is_reachable and self._rng.random() < 0.002:
                 self._copy_again(apply)
@@ -284,10 +284,14 @@ class Operator:
         self._run_by(
             topology,
             adopting=[
-                *sim.queues.values(),
-                *sim.propagations.values(),
-                *sim.captures.values(),
-                *(each for each in (*sim.sites.values(), *sim.receivers.values()) if each.name in keepers),
+                *sim.running.queues.values(),
+                *sim.running.propagations.values(),
+                *sim.running.captures.values(),
+                *(
+                    each
+                    for each in (*sim.running.sites.values(), *sim.running.receivers.values())
+                    if each.name in keepers
+                ),
             ],
         )
 
@@ -307,7 +311,7 @@ class Operator:
             sim.fired["edited"] += 1
             sim.trace.note("operator", f"edit: {', '.join(sorted(before ^ after))}")
         sim.edit(topology, self._splits.file)
-        for component in [each for each in sim.components if each.name in before - after]:
+        for component in [each for each in sim.running.components if each.name in before - after]:
             self._end(component)
         for each in adopting:
             if each.name in after:
@@ -323,10 +327,10 @@ class Operator:
             kind, _, short = name.partition(":")
             if kind in {"queue", "propagation", "capture"}:
                 self._soon(name, partial(self._begin, kind, short))
-        sim.list_components()
+        sim.running.deal()
 
     def _adopt(self, component: Component) -> None:
-        if component in self._sim.components:
+        if component in self._sim.running.components:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
@@ -340,7 +344,7 @@ class Operator:
         if run >= self._adopted.get(name, 0):
             self._adopted[name] = run
             self._sim.adopts(name, topology)
-        apply = self._sim.applies.get(name)
+        apply = self._sim.running.applies.get(name)
         if not is_changed or apply is None:
             return
         if apply.refused is not None:
@@ -367,12 +371,12 @@ class Operator:
         sim = self._sim
         if kind == "queue":
             shutil.rmtree(sim.queue_folder(name), ignore_errors=True)
-            sim.queues[name] = BufferedQueue(sim, name)
+            sim.running.queues[name] = BufferedQueue(sim, name)
         elif kind == "propagation":
-            sim.propagations[name] = PropagationProcess(sim, sim.topology.propagation(name))
+            sim.running.propagations[name] = PropagationProcess(sim, sim.topology.propagation(name))
         else:
             self._begin_capture(name)
-        sim.list_components()
+        sim.running.deal()
 
     def _begin_capture(self, name: str) -> None:
         """Not before redo is kept for it, as under the controller."""
@@ -380,13 +384,18 @@ class Operator:
         if self._sim.redo_of(capture).name in self._splits.pending:
             self._soon(f"capture:{name}", partial(self._begin, "capture", name))
         else:
-            self._sim.captures[name] = CaptureProcess(self._sim, capture)
+            self._sim.running.captures[name] = CaptureProcess(self._sim, capture)
 
     def _end(self, component: Component) -> None:
         component.forget()
         component.is_open = False
         name = component.name.partition(":")[2]
-        for kind in (self._sim.queues, self._sim.propagations, self._sim.applies, self._sim.captures):
+        for kind in (
+            self._sim.running.queues,
+            self._sim.running.propagations,
+            self._sim.running.applies,
+            self._sim.running.captures,
+        ):
             if kind.get(name) is component:
                 del kind[name]
 
@@ -424,8 +433,8 @@ class Operator:
         self._soon(f"apply:{name} begins", partial(self._begin_apply, topology.apply(name)))
 
     def _begin_apply(self, apply: ApplySpec) -> None:
-        self._sim.applies[apply.name] = self._sim.new_apply(apply, is_new=True)
-        self._sim.list_components()
+        self._sim.running.applies[apply.name] = self._sim.new_apply(apply, is_new=True)
+        self._sim.running.deal()
 
     def _shrink(self) -> None:
         sim = self._sim
@@ -436,7 +445,7 @@ class Operator:
         topology = self._splits.file
         applies = tuple(each for each in topology.applies if each.name != name)
         queue = f"q_{ADDED}"
-        apply = sim.applies[name]
+        apply = sim.running.applies[name]
         self._take(
             route(
                 replace(

@@ -133,9 +133,9 @@ class SplitStreams:
         takers: list[Component] = []
         for each in sim.topology.propagations:
             readers = readers_of(sim.topology, each)
-            takers += [sim.applies[name] for name in readers if name in sim.applies]
-            if each.name in readers and each.to_queue in sim.queues:
-                takers.append(sim.queues[each.to_queue])
+            takers += [sim.running.applies[name] for name in readers if name in sim.running.applies]
+            if each.name in readers and each.to_queue in sim.running.queues:
+                takers.append(sim.running.queues[each.to_queue])
         taker = self._rng.choice(takers) if takers else None
         if taker is None or not taker.is_open:
             return
@@ -143,7 +143,7 @@ class SplitStreams:
         taker.stop()
 
         def comes_back() -> None:
-            if taker.may_start and taker in sim.components:
+            if taker.may_start and taker in sim.running.components:
                 taker.start()
 
         sim.later(_AWAY_MAX_S, comes_back)
@@ -165,7 +165,7 @@ class SplitStreams:
         if self._rng.random() > _LOOKS:
             return
         for stream in self._splitting.splits:
-            queue = self._sim.queues.get(stream.queue)
+            queue = self._sim.running.queues.get(stream.queue)
             if stream.phase != SPLIT or queue is None or queue.core is None or queue.name in self.pending:
                 continue
             known = {each.subscriber for each in queue.core.status().subscribers}
@@ -176,7 +176,7 @@ class SplitStreams:
                 queue.name,
                 f"it holds changes for {stream.propagation}, which is split off",
             )
-            clone = self._sim.queues.get(clone_queue(stream))
+            clone = self._sim.running.queues.get(clone_queue(stream))
             self._sim.seen["others ahead of a split stream"] += clone is not None and self._is_behind(
                 queue.core.status(), clone.core
             )
@@ -198,21 +198,21 @@ class SplitStreams:
         return component not in self.pending and self._answers(component)
 
     def _answers(self, component: str) -> bool:
-        return any(each.is_open for each in self._sim.components if each.name == component)
+        return any(each.is_open for each in self._sim.running.components if each.name == component)
 
     def queue(self, name: str) -> QueueStatus | None:
         """See `Facts.queue`."""
-        queue = self._sim.queues.get(name)
+        queue = self._sim.running.queues.get(name)
         return None if queue is None or queue.core is None else queue.core.status()
 
     def required_scn(self, capture: str) -> Scn | None:
         """See `Facts.required_scn`."""
-        process = self._sim.captures[capture]
+        process = self._sim.running.captures[capture]
         return required_of(process.host.details()) if process.is_open else None
 
     def is_stopped(self, component: str) -> bool:
         """See `Facts.is_stopped`. A clone may not have begun yet."""
-        return any(each.is_stopped for each in self._sim.components if each.name == component)
+        return any(each.is_stopped for each in self._sim.running.components if each.name == component)
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
         """See `Facts.behind_s`."""

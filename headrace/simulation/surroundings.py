@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections import Counter
     from pathlib import Path
 
-    from headrace.lcr.scn import Scn
     from headrace.lcr.table_name import TableName
     from headrace.links.standby import RedoWriter
     from headrace.simulation.database import SiteDatabase
     from headrace.simulation.network import Network, SimulatedLinks
     from headrace.simulation.observing.history import Table
+    from headrace.simulation.observing.site_logs import SiteLogs
     from headrace.simulation.observing.trace import Trace
-    from headrace.simulation.workload import Reach, Stream, Workload
+    from headrace.simulation.workload import Reach, Workload
     from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
 __all__ = ["Killed", "MinedRedo", "SimulatedClock", "Surroundings"]
@@ -79,6 +79,7 @@ class Surroundings(Protocol):
         topology: that runs.
         workload: what users write.
         reach: who gets what, by stream and class.
+        logs: what is in the log of each site.
         databases: by site.
         network: between the components.
     """
@@ -94,6 +95,7 @@ class Surroundings(Protocol):
     topology: TopologySpec
     workload: Workload
     reach: dict[tuple[int, int], Reach]
+    logs: SiteLogs
     databases: dict[str, SiteDatabase]
     network: Network
 
@@ -111,42 +113,4 @@ class Surroundings(Protocol):
 
     def alter_destination(self, site: str) -> None:
         """Add the columns that tables of a site lack."""
-        ...
-
-    def stream(self, number: int) -> Stream:
-        """A stream by its number."""
-        ...
-
-    def log_of(self, site: str) -> list[tuple[Scn, int, int, int]]:
-        """What a site's log has: commit SCN, stream, class, number of the transaction."""
-        ...
-
-    def published(self, site: str, scn: Scn, stream: int, number: int, transaction: int) -> None:
-        """A transaction is in a site's log.
-
-        Args:
-            site: it is.
-            scn: of the commit.
-            stream: whose it is.
-            number: of the class.
-            transaction: its number in the stream.
-        """
-        ...
-
-    def scns(self, stream: int, transaction: int) -> dict[str, int]:
-        """The commit SCN that a transaction has in each log.
-
-        Args:
-            stream: whose it is.
-            transaction: its number in the stream.
-        """
-        ...
-
-    def scns_at(self, site: str, scn: int) -> dict[str, int]:
-        """The commit SCNs of the transaction that committed at `scn` in a site's log.
-
-        Args:
-            site: whose log.
-            scn: in it.
-        """
         ...

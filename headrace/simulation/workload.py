@@ -186,7 +186,16 @@ class Workload:
             stream = Stream(number, site, tag, Source(rng, mine, first_key=number << _STREAM_SHIFT))
             stream.committed = {ledger.number: {} for ledger in self.ledgers}
             self.streams.append(stream)
+        self._by_number = {stream.number: stream for stream in self.streams}
         self.wide_columns = {ledger.wide.place: 1 for ledger in self.ledgers if ledger.wide}
+
+    def stream(self, number: int) -> Stream:
+        """A stream by its number.
+
+        Args:
+            number: of the stream.
+        """
+        return self._by_number[number]
 
     @property
     def tables(self) -> Iterator[Table]:

@@ -79,7 +79,7 @@ from spark_apply.driver.groups.replay import Replay
 from spark_apply.driver.groups.server_slots import ServerSlots
 from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 from spark_apply.driver.groups.watermarks import Watermarks
-from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Piece, Run
+from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Mark, Piece, Run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,13 +1,12 @@
 """Apply reader: selects what must be applied from the dequeued batches.
 
-Longer than 500 lines: each reason to leave a change out must be seen beside the others.
-
 Job
     Take batches in order; drop changes that are already applied, that the instantiation copied, or that the rules of
     the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.
 
 Main path
-    ApplyReader.offer -> (drop, evaluate, fit) -> ApplyReader.take -> ApplyCoordinator.accept.
+    ApplyReader.offer -> RowSelection.select -> DestinationNames.named -> KeyForms.admit -> Pieces.add
+    -> ApplyReader.take -> ApplyCoordinator.accept.
 
 States (V$STREAMS_APPLY_READER.STATE)
     INITIALIZING        until the first batch, memory only.
@@ -35,120 +34,35 @@ Tables that are copied beside
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from headrace.base.errors import DatabaseError, ProtocolError, UnfitTableError
-from headrace.lcr.batch import LcrBatch, TableVersion
-from headrace.lcr.cutting import renamed, row_transactions, select_rows, slice_transactions
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.cutting import slice_transactions
 from headrace.lcr.scn import Scn
 from headrace.lcr.tracking import TrackLog
-from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
-from headrace.rules.transformations.transformation import TransformationError
-from spark_apply.dependencies.hashes import KeyHashes, hash_batch
-from spark_apply.tables.copied import emptied_tables, without_copied
-from spark_apply.tables.fits import TableVersions
+from spark_apply.driver.reading.destination_names import DestinationNames
+from spark_apply.driver.reading.key_forms import KeyForms
+from spark_apply.driver.reading.pieces import Piece, Pieces, order_scn_of
+from spark_apply.driver.reading.row_selection import ReaderStatistics, RowSelection
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from headrace.databases.ports import ApplyProgress, Instantiation, PartOf
     from headrace.lcr.table_name import TableName
     from spark_apply.tables.arriving import ArrivingTables
     from spark_apply.tables.fits import TableFits
 
-__all__ = ["ApplyReader", "LargeDropped", "LargePart", "Mark", "Piece", "ReaderStatistics", "Run"]
-
-_NO_KEY = (0,)  # in place of a key's seed: 64 bits of a hash
-_SEVERAL: tuple[int, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Whole transactions to apply.
-
-    Args:
-        batch: the transactions.
-        data: the serialized batch; None if the batch was changed after it arrived.
-        hashes: their key hashes, for dependencies.
-        through_scn: the last SCN that the run covers.
-    """
-
-    batch: LcrBatch
-    data: bytes | None
-    hashes: KeyHashes
-    through_scn: Scn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargePart:
-    """A part of a transaction that is larger than a batch.
-
-    Args:
-        batch: its rows.
-        data: see `Run`.
-        hashes: see `Run`; of one transaction.
-        order_scn: identifies the transaction.
-        is_first: it begins here.
-        is_last: it is complete with this part.
-        through_scn: the last SCN that it covers; only with the last part.
-    """
-
-    batch: LcrBatch
-    data: bytes | None
-    hashes: KeyHashes
-    order_scn: Scn
-    is_first: bool
-    is_last: bool
-    through_scn: Scn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargeDropped:
-    """The open transaction will not be completed: its source sends it again."""
-
-    order_scn: Scn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """Nothing to apply up to here."""
-
-    through_scn: Scn
-
-
-Piece = Run | LargePart | LargeDropped | Mark
-
-
-@dataclass(slots=True)
-class ReaderStatistics:
-    """Totals since the start."""
-
-    batches: int = 0
-    transactions: int = 0  # complete ones dequeued
-    rows: int = 0
-    rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
-    rows_instantiated: int = 0  # dropped: in a copy, or left out until their table has joined
-    rows_discarded: int = 0  # dropped by the rules
-    returned_changes: int = 0  # rows of this site's own changes that came home
+__all__ = ["ApplyReader"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
     batch: LcrBatch
     data: bytes | None
-
-
-@dataclass(slots=True)
-class _Open:
-    order_scn: Scn
-    sent: bool = field(default=False)
 
 
 class ApplyReader:
@@ -176,14 +90,19 @@ class ApplyReader:
         returned_from: Collection[str] = (),
         tracks: TrackLog | None = None,
     ) -> None:
-        self._tracks = tracks or TrackLog()
-        self._source, self._rules, self._fits = source, rules, fits
-        self._tables, self._returned = tables, frozenset(returned_from)
-        self._pieces: deque[Piece] = deque()
+        self._source, self._fits, self._tables = source, fits, tables
+        self._selection = RowSelection(
+            source=source,
+            rules=rules,
+            tables=tables,
+            progress=progress,
+            returned_from=returned_from,
+            tracks=tracks or TrackLog(),
+        )
+        self._names = DestinationNames(rules, tables, fits)
+        self._key_forms = KeyForms(fits)  # of what was passed on so far
+        self._pieces = Pieces(fits)
         self._waiting: deque[_Offered] = deque()  # transactions that do not fit yet, and the rest of their batch
-        self._versions = TableVersions()
-        self._key_forms: dict[int, tuple[int, ...]] = {}  # see `_forms_of`, of what was passed on so far
-        self.statistics = ReaderStatistics()
         self.restart(progress)
 
     # ------------------------------------------------------------------ interface
@@ -191,11 +110,10 @@ class ApplyReader:
     def restart(self, progress: ApplyProgress) -> None:
         """Restart at the low watermark; drop what was offered and not taken, and the descriptions of tables."""
         self._fits.forget()
-        self._progress = progress
+        self._selection.progress = progress
         self._through = progress.low_watermark
         self._pieces.clear()
         self._waiting.clear()
-        self._open: _Open | None = None
         self.unfit: UnfitTableError | None = None
         self._resubscribe = False
         self._must_settle = False
@@ -215,23 +133,33 @@ class ApplyReader:
     @property
     def wants(self) -> bool:
         """Whether another batch may be offered."""
-        return not self._pieces and not self._waiting and not self._resubscribe
+        return self._pieces.is_empty and not self._waiting and not self._resubscribe
+
+    @property
+    def has_passed_on(self) -> bool:
+        """Whether every piece was taken."""
+        return self._pieces.is_empty
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Totals since the start."""
+        return self._selection.statistics
 
     @property
     def state(self) -> str:
         """The manuals' state."""
         if self.unfit is not None:
             return "PAUSED: WAITING FOR ALTER"
-        if self._pieces:
+        if not self._pieces.is_empty:
             return "SCHEDULE MESSAGES"
         if not self._started:
             return "INITIALIZING"
-        return "IDLE" if self._open is None else "DEQUEUE MESSAGES"
+        return "IDLE" if self._pieces.open_scn is None else "DEQUEUE MESSAGES"
 
     @property
     def must_settle(self) -> bool:
         """Whether waiting transactions must wait until everything passed on is applied: then call `retry_unfit`."""
-        return self._must_settle and not self._pieces
+        return self._must_settle and self._pieces.is_empty
 
     def change_tables(
         self,
@@ -304,20 +232,19 @@ class ApplyReader:
                 found_scn=int(batch.previous_scn),
             )
         self._started = True
-        if batch.continues and (self._open is None or self._order_scn(batch, 0) != self._open.order_scn):
+        open_scn = self._pieces.open_scn
+        if batch.continues and (open_scn is None or order_scn_of(batch, 0) != open_scn):
             raise ProtocolError("a part of a transaction came without its beginning", found_scn=int(batch.previous_scn))
         if not batch.continues and not batch.is_progress_mark:
-            self._drop_open()
-        self._count(batch)
-        for label in batch.labels:
-            self._tracks.note(label, self._source, "DEQUEUED")
+            self._pieces.drop_open()
+        self._selection.count(batch)
         self._through = batch.through_scn
-        self._note_versions(batch.tables)
+        self._names.note(batch.tables)
         self._split(batch, data)
 
     def take(self) -> Piece | None:
         """The next piece to apply; None when there is none."""
-        return self._pieces.popleft() if self._pieces else None
+        return self._pieces.take()
 
     def retry_unfit(self) -> bool:
         """Check waiting transactions again; True: the reader continues. Everything passed on must be applied.
@@ -341,72 +268,46 @@ class ApplyReader:
 
     # ------------------------------------------------------------------ inside
 
-    @staticmethod
-    def _order_scn(batch: LcrBatch, transaction: int) -> Scn:
-        return Scn(int(batch.transactions.order_scn[transaction]))
-
-    def _note_versions(self, tables: Sequence[TableVersion]) -> None:
-        """Record the versions as their rows are applied; what cannot be transformed says so when a row of it comes."""
-        for table in tables:
-            with contextlib.suppress(TransformationError):
-                self._versions.note((self._rules.reshaped(table),))
-
-    def _drop_open(self) -> None:
-        if self._open is not None:
-            if self._open.sent:
-                self._pieces.append(LargeDropped(order_scn=self._open.order_scn))
-            self._open = None
-
-    def _count(self, batch: LcrBatch) -> None:
-        statistics = self.statistics
-        statistics.batches += 1
-        statistics.transactions += len(batch.transactions) - int(batch.is_open)
-        statistics.rows += batch.row_count
-        if self._returned and batch.tags:
-            home = np.array([tag.apply in self._returned for tag in batch.tags] + [False])
-            returned = home[batch.transactions.tag]  # a NULL tag is -1: the False at the end
-            statistics.returned_changes += int(np.diff(batch.transactions.first_row)[returned].sum())
-
     def _split(self, batch: LcrBatch, data: bytes | None) -> None:
         """Pass a batch on; an open transaction after complete ones becomes a separate piece."""
         count = len(batch.transactions)
         if batch.is_progress_mark:
-            self._pieces.append(Mark(through_scn=batch.through_scn))
+            self._pieces.mark(batch.through_scn)
         elif count > 1 and (batch.is_open or batch.continues):
             cut = count - 1 if batch.is_open else 1
             self._split(slice_transactions(batch, 0, cut), None)
             self._split(slice_transactions(batch, cut, count), None)
         else:
-            self._pass_on(batch, data)
-
-    def _pass_on(self, batch: LcrBatch, data: bytes | None) -> None:
-        filtered = self._filtered(batch)
-        self._check_fit(filtered, data if filtered is batch else None)
+            selected = self._selection.select(batch)
+            self._check_fit(selected, data if selected is batch else None)
 
     def _check_fit(self, batch: LcrBatch, data: bytes | None) -> None:
         if self._waiting:
             self._waiting.append(_Offered(batch, data))
             return
-        known = self._without_strangers(batch)
+        known = self._selection.without_strangers(batch)
         batch, data = known, data if known is batch else None
-        named, unfit = self._fitted(batch)
-        passing = named if unfit < 0 else slice_transactions(named, 0, unfit) if unfit else None
-        if batch.continues and self._open is None and unfit < 0:
+        found = self._names.named(batch)
+        unfit = found.unfit
+        if found.error is not None:
+            self.unfit = found.error
+        passing = found.batch if unfit is None else slice_transactions(found.batch, 0, unfit) if unfit else None
+        if batch.continues and self._pieces.open_scn is None and unfit is None:
             # Its whole transaction must be read again, even if this is the last part, which has moved `_through`.
             self._resubscribe = True
             self._through = batch.previous_scn
-        elif passing is not None and not self._may_follow(passing):
+        elif passing is not None and not self._key_forms.admit(passing):
             self._wait(batch, data)
         else:
             if passing is not None:
-                self._emit(passing, data if passing is batch else None)
-            if unfit >= 0:
+                self._pieces.add(passing, data if passing is batch else None)
+            if unfit is not None:
                 # Keep the original: after the ALTER the destination may have other names than now.
                 rest = slice_transactions(batch, unfit, len(batch.transactions))
                 self._waiting.append(_Offered(rest, None if unfit else data))
-                if self._open is not None and self._open.sent:
+                if self._pieces.is_open_sent:
                     # Its written part holds locks that the ALTER needs: it must be read again.
-                    self._drop_open()
+                    self._pieces.drop_open()
 
     def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
         """Wait for what was passed on; if keys change their form inside the batch, transaction by transaction."""
@@ -415,202 +316,3 @@ class ApplyReader:
         pieces = [(batch, data)] if count == 1 else [(slice_transactions(batch, k, k + 1), None) for k in range(count)]
         self._waiting.extend(_Offered(piece, piece_data) for piece, piece_data in pieces)
         self._must_settle = True
-
-    def _may_follow(self, batch: LcrBatch) -> bool:
-        """Whether hashes show the dependencies on what was passed on.
-
-        Every table must have the same name as there, every key the same canonical form, and the same one find rows.
-
-        A large transaction waits for everything before it, and everything after waits for it.
-        """
-        forms = self._forms_of(batch)
-        if not (batch.is_open or batch.continues):
-            several = len(batch.transactions) > 1
-            for seed, form in forms.items():
-                if self._key_forms.get(seed, form) != form or (
-                    form == _SEVERAL and (several or seed in self._key_forms)
-                ):
-                    return False
-        self._key_forms.update(forms)
-        return True
-
-    def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
-        """What each table is called, by its number.
-
-        Canonical form of each key, by its seed, and the key that finds rows, by its table (none: its INSERTs are in no
-        order); without tables whose transactions run serially anyway.
-
-        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values.
-        All hashes of a table are others under another name.
-        """
-        forms: dict[int, tuple[int, ...]] = {}
-        used = {group.table for group in batch.groups} | {
-            table for truncate in batch.truncates for table in truncate.tables
-        }
-        for table in sorted(used):
-            fit = self._fits.fit_or_error(batch.tables[table])
-            number = int(fit.version.table_number)
-            mine: dict[int, tuple[int, ...]] = {-number: (fit.touch,)} if number else {}
-            if not fit.is_serialised:
-                mine[fit.touch] = (fit.hashed_keys[0].seed,)
-                mine |= {key.seed: key.equalities for key in fit.hashed_keys}
-            elif (
-                fit.has_free_inserts
-            ):  # only use of the table shows them: what is found by a key does not depend on that
-                mine[fit.touch] = _NO_KEY
-            for seed, form in mine.items():
-                if forms.setdefault(seed, form) != form:
-                    forms[seed] = _SEVERAL
-        return forms
-
-    def _filtered(self, batch: LcrBatch) -> LcrBatch:
-        """Drop rows that are applied, that the instantiation copied, or that the rules discard."""
-        kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
-        self.statistics.rows_applied_before += int((~kept).sum())
-        new = select_rows(batch, kept)
-        # of tables that are left out: told when their rows are applied
-        with contextlib.suppress(ConditionError, TransformationError):
-            for version, scn in emptied_tables(new, self._rules):
-                self._tables.note_emptied(version, scn)
-        left = without_copied(new, self._first_scn_of_arriving)
-        filtered = self._rules.filter(left)
-        if filtered.truncates:
-            owners = row_transactions(filtered.transactions)
-            for truncate in filtered.truncates:
-                self._tables.note_truncated(
-                    (filtered.tables[table] for table in truncate.tables),
-                    self._order_scn(filtered, int(owners[truncate.row_number])),
-                )
-        if batch.labels:
-            self._note_dropped(batch, new, "applied before")
-            self._note_dropped(new, left, "as of its instantiation SCN the copy has it, or its table is not copied yet")
-            self._note_dropped(left, filtered, "by the rules of the apply process, or of a client on the way")
-        self.statistics.rows_instantiated += new.row_count - left.row_count
-        self.statistics.rows_discarded += left.row_count - filtered.row_count
-        return filtered
-
-    def _note_dropped(self, before: LcrBatch, after: LcrBatch, why: str) -> None:
-        """Note which rows of labelled transactions were left out."""
-        rows = {(label.text, label.order_scn): label.rows for label in after.labels}
-        for label in before.labels:
-            if (dropped := label.rows - rows.get((label.text, label.order_scn), 0)) > 0:
-                self._tracks.note(label, self._source, "DISCARDED", detail=why, rows=dropped)
-
-    def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
-        # Applied up to X means order_scn < X: commit records do not overlap.
-        applied = order_scn < self._progress.low_watermark
-        for above in self._progress.above:
-            applied |= (order_scn >= above.after) & (order_scn < above.through)
-        return applied
-
-    def _first_scn_of_arriving(self, version: TableVersion) -> int:
-        """Of a table as it comes, before its own name here is given to it."""
-        return self._first_scn(self._rules.named(version))
-
-    def _first_scn(self, version: TableVersion) -> int:
-        return self._tables.first_scn(version, self._progress.ahead_scn)
-
-    def _without_strangers(self, batch: LcrBatch) -> LcrBatch:
-        """Find out which tables the unknown ones are that the rules want.
-
-        Rows of those that were never copied here are left out.
-        """
-        used = {group.table for group in batch.groups} | {
-            table for truncate in batch.truncates for table in truncate.tables
-        }
-        unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
-        for version in unknown:
-            self._tables.resolve(version)
-        known = without_copied(batch, self._first_scn) if unknown else batch
-        self.statistics.rows_instantiated += batch.row_count - known.row_count
-        return known
-
-    def _fitted(self, batch: LcrBatch) -> tuple[LcrBatch, int]:
-        """The batch with the destination's column names, and its first transaction that does not fit; -1: all fit.
-
-        Rows that were written before a column was renamed can arrive after the destination was altered: in one
-        transaction with the ALTER, or held up behind it.
-        """
-        used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
-        truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
-        used += truncated
-        tables = list(batch.tables)
-        unfit = -1
-        for row, table in sorted(used):
-            try:
-                if (row, table) in truncated:
-                    self._tables.check_truncate(
-                        tables[table],
-                        self._order_scn(
-                            batch, int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
-                        ),
-                    )
-                tables[table] = self._fitting(tables[table])
-            except UnfitTableError as error:
-                self.unfit = error
-                unfit = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
-                break
-        return renamed(batch, tables), unfit
-
-    def _fitting(self, version: TableVersion) -> TableVersion:
-        """The version with names that fit the destination.
-
-        Raises:
-            UnfitTableError: it does not fit under any names that its columns have had since.
-        """
-        self._tables.check_name(version)
-        renamed = [] if self._tables.lacks_columns(version) else list(self._versions.renamed(version))
-        for found in renamed:
-            # Another column got a column's old name: once the destination has both, the older rows would fit wrongly.
-            if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
-                return found.version
-        try:
-            self._fits.fit(version)
-        except UnfitTableError:
-            for found in renamed:
-                if self._does_fit(found.version):
-                    return found.version
-            self._fits.fit_or_error(version)
-        return version
-
-    def _does_fit(self, version: TableVersion) -> bool:
-        with contextlib.suppress(UnfitTableError):
-            self._fits.fit(version)
-            return True
-        return False
-
-    def _emit(self, batch: LcrBatch, data: bytes | None) -> None:
-        if not batch.is_open and not batch.continues:
-            if batch.row_count == 0:
-                self._pieces.append(Mark(through_scn=batch.through_scn))
-            else:
-                hashes = hash_batch(batch, self._fits.fit_or_error, in_order=True)
-                self._pieces.append(Run(batch=batch, data=data, hashes=hashes, through_scn=batch.through_scn))
-            return
-        if self._open is None:
-            self._open = _Open(order_scn=self._order_scn(batch, 0))
-        self._emit_part(batch, data, self._open)
-
-    def _emit_part(self, batch: LcrBatch, data: bytes | None, large: _Open) -> None:
-        is_last = not batch.is_open
-        if is_last:
-            self._open = None
-        if batch.row_count == 0 and not large.sent:
-            # Nothing of it has to be applied so far.
-            if is_last:
-                self._pieces.append(Mark(through_scn=batch.through_scn))
-            return
-        if batch.row_count == 0 and not is_last:
-            return
-        self._pieces.append(
-            LargePart(
-                batch=batch,
-                data=data,
-                hashes=hash_batch(batch, self._fits.fit_or_error, in_order=True),
-                order_scn=large.order_scn,
-                is_first=not large.sent,
-                is_last=is_last,
-                through_scn=batch.through_scn,
-            )
-        )
-        large.sent = True

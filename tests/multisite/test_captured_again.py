@@ -51,7 +51,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twi
         seed=seed if seed == 1 else seed_of(f"restored {seed}"),
     )
     assert sim.fired["copied again"] == 0
-    assert all(apply.refused is None for apply in sim.applies.values())
+    assert all(apply.refused is None for apply in sim.running.applies.values())
 
 
 @pytest.mark.fault("a backup that is restored")

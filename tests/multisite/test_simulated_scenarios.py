@@ -224,6 +224,6 @@ def assert_all_is_well(sim: Simulation, not_fired: list[str], steps: tuple[Step,
     databases = sum(site.database.kind != "none" for site in sim.topology.sites)
     assert databases >= 3
     assert sum(stream.counts for stream in sim.workload.streams) >= SECONDS
-    assert all(apply.observer.low_watermark for apply in sim.applies.values())
+    assert all(apply.observer.low_watermark for apply in sim.running.applies.values())
     assert not sim.workload.contested.tables or sim.seen["conflicts resolved"]
     assert not any(store.errors for store in (database.store for database in sim.databases.values()))

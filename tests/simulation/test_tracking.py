@@ -38,10 +38,10 @@ def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Si
 def tracked(sim: Simulation) -> Tracking:
     statuses = {
         name: ApplyStatus(name=name, low_watermark_scn=component.driver.coordinator.watermarks.low)
-        for name, component in ((each.name, each) for each in sim.applies.values())
+        for name, component in ((each.name, each) for each in sim.running.applies.values())
         if component.driver is not None
     }
-    answers = {each.name: each.tracks.answer(LABEL) for each in sim.components}
+    answers = {each.name: each.tracks.answer(LABEL) for each in sim.running.components}
     return follow(sim.topology, LABEL, answers, statuses)
 
 
@@ -97,7 +97,7 @@ def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sim = labelled_run("one_way", tmp_path, monkeypatch)
-    (apply,) = sim.applies.values()
+    (apply,) = sim.running.applies.values()
     driver = apply.driver
     before = tracked(sim)
     sim.clock.advance(60.0)
@@ -116,7 +116,7 @@ def test_combined_capture_and_apply_has_no_steps_in_between(tmp_path: Path, monk
     assert sim.seen["combined"]
     for each in tracked(sim).transactions:
         if each.arrivals[0].verdict == "APPLIED":
-            (capture,), (apply,) = sim.captures.values(), sim.applies.values()
+            (capture,), (apply,) = sim.running.captures.values(), sim.running.applies.values()
             assert {step.component for step in each.steps} == {capture.name, apply.name}
             assert (capture.name, "SENT", apply.name) in {
                 (step.component, step.action, step.peer) for step in each.steps

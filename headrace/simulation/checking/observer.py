@@ -18,6 +18,7 @@ from headrace.databases.memory.store import Row, StoredChange
 from headrace.lcr.batch import Command
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.simulation.checking.shaped_observer import ShapedObserver
+from headrace.simulation.observing.site_logs import Entry
 from headrace.simulation.observing.violations import Invariant, Violation, require
 from headrace.simulation.workload import Ledger, ledger_entry, stream_of
 
@@ -95,13 +96,13 @@ class SiteObserver:
             raise Violation(
                 Invariant.NOTHING_TWICE,
                 self.site,
-                f"{apply} applied transaction {number} of {self._sim.stream(stream)} again",
-                self._sim.scns(stream, number),
+                f"{apply} applied transaction {number} of {self._sim.workload.stream(stream)} again",
+                self._sim.logs.scns(stream, number),
             )
         there.add(number)
         if scn:
-            self._sim.published(self.site, scn, stream, ledger.number, number)
-        counter = self._sim.stream(stream).committed[ledger.number].get(number)
+            self._sim.logs.add(self.site, Entry(scn, stream, ledger.number, number))
+        counter = self._sim.workload.stream(stream).committed[ledger.number].get(number)
         if counter is not None:
             key = stream, ledger.number, counter
             self._last[key] = max(self._last.get(key, 0), number)
@@ -119,7 +120,7 @@ class SiteObserver:
             if ledger is not None and change.new is not None and change.new[0] is not None:
                 kind, number = ledger_entry(change.new[0])
                 if kind == "journal":
-                    self._sim.published(self.site, scn, stream_of(change.new[0]), ledger.number, number)
+                    self._sim.logs.add(self.site, Entry(scn, stream_of(change.new[0]), ledger.number, number))
 
     def _check_place(self, apply: str, change: StoredChange) -> None:
         """A row's stream tells whether it may come here, and by whom."""
@@ -134,7 +135,7 @@ class SiteObserver:
             raise Violation(
                 Invariant.RIGHT_PLACE,
                 self.site,
-                f"{apply} applied a change of {self._sim.stream(stream)} to {change.owner}.{change.name}, which rules"
+                f"{apply} applied a change of {self._sim.workload.stream(stream)} to {change.owner}.{change.name}, which rules"
                 " and tags keep from it",
             )
 
@@ -148,9 +149,9 @@ class SiteObserver:
                 raise Violation(
                     Invariant.ORDER,
                     self.site,
-                    f"{apply or 'a user'} left a counter of {self._sim.stream(stream)} at transaction {value}, and"
+                    f"{apply or 'a user'} left a counter of {self._sim.workload.stream(stream)} at transaction {value}, and"
                     f" {expected} is there",
-                    self._sim.scns(stream, max(expected, value)),
+                    self._sim.logs.scns(stream, max(expected, value)),
                 )
 
     def _counter(self, stream: int, ledger: Ledger, counter: int) -> int | None:
@@ -175,7 +176,7 @@ class SiteObserver:
                 if kind != "journal":
                     continue
                 self.there.setdefault((stream, ledger.number), set()).add(number)
-                counter = self._sim.stream(stream).committed[ledger.number].get(number)
+                counter = self._sim.workload.stream(stream).committed[ledger.number].get(number)
                 if counter is not None:
                     key = stream, ledger.number, counter
                     self._last[key] = max(self._last.get(key, 0), number)
@@ -208,14 +209,14 @@ class SiteObserver:
         missing = [row for row in expected if row not in found]
         extra = [row for row in found if row not in expected]
         about = (missing or extra or found)[0]
-        stream = self._sim.stream(stream_of(about[0] or b""))
+        stream = self._sim.workload.stream(stream_of(about[0] or b""))
         kind, number = ledger_entry(about[0] or b"")
         raise Violation(
             Invariant.CONVERGENCE,
             self.site,
             f"{table}: {len(missing)} rows are missing, {len(extra)} should not be there; the first belongs to"
             f" {stream}",
-            self._sim.scns(stream.number, number) if kind == "journal" else {},
+            self._sim.logs.scns(stream.number, number) if kind == "journal" else {},
         )
 
 
@@ -255,7 +256,7 @@ class ApplyObserver:
                 Invariant.NOTHING_TWICE,
                 self.apply.site,
                 f"a transaction of {error.apply} entered the error queue: {error.message}",
-                sim.scns_at(self.apply.source, int(error.commit_scn)),
+                sim.logs.scns_at(self.apply.source, int(error.commit_scn)),
             )
         progress = MemoryDestination(store=self.store).progress(sim.topology.name, self.apply.name)
         if progress is None:
@@ -300,20 +301,21 @@ class ApplyObserver:
         return True
 
     def _check_lost(self) -> None:
-        entries = self._sim.log_of(self.apply.source)
+        entries = self._sim.logs.of(self.apply.source)
         while self._checked < len(entries):
-            scn, stream, number, transaction = entries[self._checked]
-            if scn > self.low_watermark:
+            entry = entries[self._checked]
+            if entry.scn > self.low_watermark:
                 return
             self._checked += 1
+            stream, number, transaction = entry.stream, entry.number, entry.transaction
             path = self._sim.reach[stream, number].applies.get(self.apply.site, ())
             if self.apply.name in path[-1:] and transaction not in self.site.there.get((stream, number), set()):
                 raise Violation(
                     Invariant.NOTHING_LOST,
                     self.apply.site,
-                    f"transaction {transaction} of {self._sim.stream(stream)} is below the low watermark"
+                    f"transaction {transaction} of {self._sim.workload.stream(stream)} is below the low watermark"
                     f" {self.low_watermark} of {self.apply.name}, and not there",
-                    self._sim.scns(stream, transaction),
+                    self._sim.logs.scns(stream, transaction),
                 )
 
     def restored(self) -> None:

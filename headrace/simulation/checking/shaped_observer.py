@@ -106,12 +106,12 @@ class ShapedObserver:
                     raise Violation(
                         Invariant.NOTHING_LOST,
                         self._site,
-                        f"transaction {arrival.transaction} of {self._sim.stream(arrival.stream)} is below the low"
+                        f"transaction {arrival.transaction} of {self._sim.workload.stream(arrival.stream)} is below the low"
                         f" watermark {low_watermark} of {apply.name},"
                         f" and row {arrival.key.decode()} of {arrival.place[1]}.{arrival.place[2]} is"
                         f" {_shown(table, row)}, not {_shown(table, table.states[arrival.key][arrival.state])} or"
                         " later",
-                        self._sim.scns(arrival.stream, arrival.transaction),
+                        self._sim.logs.scns(arrival.stream, arrival.transaction),
                     )
             checked += 1
         return checked

@@ -18,7 +18,7 @@ from headrace.lcr.cutting import slice_transactions
 from headrace.lcr.scn import FIRST_SCN, Scn
 from spark_apply.conversation.groups import PARTS_AHEAD
 from spark_apply.dependencies.hashes import KeyHashes
-from spark_apply.driver.reader import LargeDropped, LargePart, Run
+from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

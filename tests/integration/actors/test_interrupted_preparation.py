@@ -63,7 +63,7 @@ class _Actors(FakeActors):
         if name.startswith("apply:"):
             told = arguments.get("known")
             self.known[name] = {
-                table.name for table in self.source.captured() if told is None or table.identity in told
+                table.name for table in self.source.source.tables.captured() if told is None or table.identity in told
             }
         super().create(name, factory, arguments, **options)
 
@@ -72,7 +72,7 @@ class _Actors(FakeActors):
             return super().call(name, method, *arguments, timeout_s=timeout_s)
         if method == "status":
             return plain_status(self.source.status())
-        answer = getattr(self.source, method)
+        answer = getattr(self.source.answering(method), method)
         if method == "prepare" and self.loses_answer_when is not _never:
             threading.Thread(target=answer, args=arguments, daemon=True).start()
             wait_until("the answer is lost", self.loses_answer_when)
@@ -151,12 +151,14 @@ def test_no_apply_process_begins_while_an_earlier_preparation_may_still_add_a_ta
                 controller.start()
             wait_until("the next attempt waits, or does not", lambda: waiting() > 1 or "apply:x" in actors.created)
             user.commit()
-            wait_until("the table is captured", lambda: "u" in {table.name for table in actors.source.captured()})
+            wait_until(
+                "the table is captured", lambda: "u" in {table.name for table in actors.source.source.tables.captured()}
+            )
         wait_until("it runs again", lambda: controller.detail_state() == "RUNNING" and "apply:x" in actors.running)
         assert actors.known["apply:x"] == {"t", "u"}
         wait_until(
             "what a preparation ends with is done",
-            lambda: {table.name for table in actors.source.receivers().tables} == {"t", "u"},
+            lambda: {table.name for table in actors.source.source.tables.receivers().tables} == {"t", "u"},
         )
     finally:
         controller.end()

@@ -15,8 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors import source_database
-from actors.site import sampling
+from actors.site import sampling, source_role
 from actors.site.asked_names import AskedNames
 from actors.site.sampling import Heartbeats
 from actors.source_database import DatabaseSite
@@ -152,6 +151,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question was asked before `prepare`, the answer came after it."""
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 5.0)  # soon, and no other look hides what this one did
     source, asked, looked = make(), threading.Event(), threading.Event()
     uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, Heartbeats.write_if_silent
     source.run("CREATE TABLE u (id int PRIMARY KEY)")
@@ -170,7 +170,6 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
 
     monkeypatch.setattr(PostgresSource, "uncaptured", slow)
     monkeypatch.setattr(Heartbeats, "write_if_silent", next_thing)
-    source.host._uncaptured_at = 0.0  # it is time
     assert looked.wait(WAIT_S)
     assert source.host.status().uncaptured_tables == ()
 
@@ -178,10 +177,10 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
 def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
-    assert source.host.uncaptured(source.spec) == ("public.u",)
+    assert source.host.source.uncaptured(source.spec) == ("public.u",)
     assert source.wait("it is shown", lambda status: status.uncaptured_tables).uncaptured_tables == ("public.u",)
     source.host.prepare(source.spec)
-    assert source.host.uncaptured(source.spec) == ()
+    assert source.host.source.uncaptured(source.spec) == ()
     source.run("INSERT INTO u SELECT i, repeat('x', 100) FROM generate_series(1, 20000) i")
     status = source.wait("it is full", lambda status: status.state == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in status.problem
@@ -214,7 +213,7 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
                 patch.setattr(gulp_pace, "PAUSE_MAX_S", 100 * WAIT_S)
                 source.wait(
                     "it rests",
-                    lambda status: status.state == "WRITING" and source.host._writer.pause_s > 10 * WAIT_S,
+                    lambda status: status.state == "WRITING" and source.host.redo.writer.pause_s > 10 * WAIT_S,
                 )  # type: ignore[union-attr]
                 source.host.stop_component()
                 source.wait("it stopped", lambda status: status.state == "DISABLED")
@@ -242,26 +241,26 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
         source.run(f"ALTER TABLE {table} SET SCHEMA elsewhere")
     source.run("INSERT INTO elsewhere.t VALUES (2)")
     source.wait_written()
-    now = source.host.names_of_now()
+    now = source.host.source.tables.names_of_now()
     assert {(name.owner, name.name, name.is_wanted) for name in now.values()} == {
         ("elsewhere", "t", False),
         ("elsewhere", "p", False),
     }
     assert len(now) == 3  # with the partition
-    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
+    reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
-        reader.next_batch(source.host._writer.position)  # type: ignore[union-attr]
-    assert source.host.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
+        reader.next_batch(source.host.redo.writer.position)  # type: ignore[union-attr]
+    assert source.host.source.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     source.wait("both are shown", lambda status: status.strayed_tables == ("elsewhere.p", "elsewhere.t"))
     assert source.host.status().strayed_renames == (), "nobody gets them"
 
     source.host.prepare(source.spec)
-    assert source.host.uncaptured(source.spec) == ()
-    assert source.host.names_of_now() == {}
-    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
+    assert source.host.source.uncaptured(source.spec) == ()
+    assert source.host.source.tables.names_of_now() == {}
+    reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
-    while (batch := reader.next_batch(source.host._writer.position)) is not None:  # type: ignore[union-attr]
+    while (batch := reader.next_batch(source.host.redo.writer.position)) is not None:  # type: ignore[union-attr]
         assert batch.row_count == 0  # the server's own work moves the position, too
 
 
@@ -269,7 +268,7 @@ def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without another `up`."""
-    monkeypatch.setattr(source_database, "UNCAPTURED_INTERVAL_S", 1.0)  # half a minute between two looks at all names
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)  # half a minute between two looks at all names
     source = make()
     source.run("CREATE SCHEMA elsewhere; ALTER TABLE t SET SCHEMA elsewhere")
     source.wait("it is shown", lambda status: status.strayed_tables == ("elsewhere.t",))
@@ -277,7 +276,7 @@ def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
     source.wait("it is shown no more", lambda status: status.strayed_tables == ())
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
-    reader = source.miner(AskedNames(lambda method: getattr(source.host, method)()))
+    reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert sum(batch.row_count for batch in source.batches(reader)) == 1
 
 
@@ -295,7 +294,7 @@ def test_no_rule_is_said_to_match_nothing_whose_table_was_just_added_and_has_not
         FIRST_SCN,
         rules,
         PostgresLogDecoder,
-        names=AskedNames(lambda method: getattr(source.host, method)()),
+        names=AskedNames(lambda method: getattr(source.host.answering(method), method)()),
         clock=clock,
     )
     source.batches(reader)
@@ -382,7 +381,7 @@ def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_top
     make: Callable[..., Source],
 ) -> None:
     source = make()
-    assert source.host.leave_out_others(["x"]) == (), "nothing is recorded here"
+    assert source.host.destination.leave_out_others(["x"]) == (), "nothing is recorded here"
     with contextlib.closing(PostgresDestination(source.dsn, site="dbs1")) as destination:
         destination.prepare("topo")
         destination.prepare("another")
@@ -401,8 +400,8 @@ def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_top
                 ),
             )
         assert len(destination.other_copies("topo", "new", "public", "t")) == 3
-        assert source.host.leave_out_others(["x"]) == ("long_gone",)
-        assert source.host.leave_out_others(["x"]) == ()
+        assert source.host.destination.leave_out_others(["x"]) == ("long_gone",)
+        assert source.host.destination.leave_out_others(["x"]) == ()
         assert [each.apply for each in destination.other_copies("topo", "new", "public", "t")] == ["y", "x"]
         destination.remove("topo"), destination.remove("another")
 
@@ -419,11 +418,12 @@ def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(mak
         captures=(replace(source.spec.captures[0], rules=RuleSet(include=(kept,))),),
         applies=(ApplySpec(name="app", site="dbs1", source="dbs1", queue="q"),),
     )
-    source.host._spec = spec
-    assert source.host.uncaptured(spec) == ()
+    source.host.reconfigure(spec, "edited")
+    source.wait("it is adopted", lambda status: status.fingerprint == "edited")
+    assert source.host.source.uncaptured(spec) == ()
     assert source.host.status().lost_columns == ()
     source.run("ALTER TABLE t RENAME secret TO hidden")
-    assert source.host.uncaptured(spec) == ()
+    assert source.host.source.uncaptured(spec) == ()
     assert source.host.status().lost_columns == ("secret of public.t (c)",)
 
 

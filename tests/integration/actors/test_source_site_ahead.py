@@ -91,8 +91,8 @@ class Site:
 
     def note(self, *tables: str) -> None:
         assert self.host is not None
-        taken = [each for each in self.host.captured() if each.name in tables]
-        self.host.note_receivers(Receivers.of(self.spec(*tables), "dbs1", taken))
+        taken = [each for each in self.host.source.tables.captured() if each.name in tables]
+        self.host.source.tables.note_receivers(Receivers.of(self.spec(*tables), "dbs1", taken))
 
     def run(self, statements: str) -> None:
         """A transaction each."""
@@ -115,12 +115,14 @@ class Site:
         self.wait(
             "it is written",
             lambda status: (
-                (status.redo_scn or 0) >= int(row[0]) and host._writer is not None and not host._writer.awaits_build
+                (status.redo_scn or 0) >= int(row[0])
+                and host.redo.writer is not None
+                and not host.redo.writer.awaits_build
             ),
         )
-        assert host._writer is not None
-        at = host._writer.position
-        names = AskedNames(lambda method: getattr(host, method)())
+        assert host.redo.writer is not None
+        at = host.redo.writer.position
+        names = AskedNames(lambda method: getattr(host.answering(method), method)())
         miner = Miner(
             self.folder / "sites" / "dbs1" / "redo", "dbs1", FIRST_SCN, rules(*tables), PostgresLogDecoder, names=names
         )
@@ -170,18 +172,22 @@ def test_table_that_the_administrator_added_for_an_edit_holds_up_no_capture_proc
 def test_status_tells_of_a_table_that_is_in_the_log_and_not_taken_up(site: Site) -> None:
     host = site.host
     assert host is not None
-    assert host.uncaptured(site.spec("t")) == ()
+    assert host.source.uncaptured(site.spec("t")) == ()
     site.publish("t", "u")
     edited = site.spec("t", "u")
-    assert host.uncaptured(site.spec("t")) == (), "an edit that was not taken: nothing is to be done for what runs"
-    assert host.uncaptured(edited) == ("public.u",)
+    assert host.source.uncaptured(site.spec("t")) == (), (
+        "an edit that was not taken: nothing is to be done for what runs"
+    )
+    assert host.source.uncaptured(edited) == ("public.u",)
     # The controller asks by its own record, in which it may be.
-    noted = Receivers.of(edited, "dbs1", host.captured())
-    assert host.uncaptured(edited, noted) == ()
-    assert host.uncaptured(edited, host.receivers()) == ("public.u",)
+    noted = Receivers.of(edited, "dbs1", host.source.tables.captured())
+    assert host.source.uncaptured(edited, noted) == ()
+    assert host.source.uncaptured(edited, host.source.tables.receivers()) == ("public.u",)
     site.prepare("t", "u")
-    assert host.uncaptured(edited) == ()
-    assert host.uncaptured(edited, host.receivers()) == ("public.u",), "its record was not written yet"
+    assert host.source.uncaptured(edited) == ()
+    assert host.source.uncaptured(edited, host.source.tables.receivers()) == ("public.u",), (
+        "its record was not written yet"
+    )
 
 
 def test_table_that_is_taken_up_waits_when_it_is_renamed_out_of_the_rules_before_that_is_recorded(site: Site) -> None:
@@ -213,6 +219,8 @@ def test_table_that_an_edit_leaves_out_holds_up_no_capture_process_until_it_is_o
     site.note("t")
     assert site.mined("t") == ["t"]
     assert site.host is not None
-    assert site.host.uncaptured(site.spec("t")) == ()
-    assert site.admin.take_out("topo", {each.identity for each in site.host.captured() if each.name == "t"})
+    assert site.host.source.uncaptured(site.spec("t")) == ()
+    assert site.admin.take_out(
+        "topo", {each.identity for each in site.host.source.tables.captured() if each.name == "t"}
+    )
     assert site.mined("t") == ["t"]

@@ -295,8 +295,8 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
         lambda: two.prepare(two._spec),
         two.claimed_dsn,
         two.remove,
-        lambda: two.leave_out("x", ()),
-        lambda: two.leave_out_others(()),
+        lambda: two.destination.leave_out("x", ()),
+        lambda: two.destination.leave_out_others(()),
     ):
         with pytest.raises(RunsElsewhere):
             refused()

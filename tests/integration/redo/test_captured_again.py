@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from actors import capture_checkpoint
 from actors.capture import CaptureHost
 from actors.staging.queue import QueueCore
 from headrace.databases.embedded.servers import EmbeddedServer
@@ -139,7 +140,9 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     pg_destination: EmbeddedServer,
     prepared_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(capture_checkpoint, "CHECKPOINT_INTERVAL_S", 0.0)  # each settling is told
     checkpoints = site.writer.required_checkpoints
     checkpoints.register("capture_dbs1", retention_s=3600.0)
     queue = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path / "q")
@@ -160,7 +163,6 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
         if positions is not None:
             queue.save_positions(positions)
             queue.positions_saved(positions, None)
-        capture._told_at = 0.0
         capture.step()
         site.catch_up()
 

@@ -26,6 +26,7 @@ class FakeActors:
         self.prepared: list[str] = []
         self.new: set[str] = set()  # the new components of the last `prepare`
         self.silent: set[str] = set()
+        self.breaks: dict[str, BaseException] = {}  # by method: what a call of it raises
         self.holds_back: set[str] = set()  # these do not yet take a changed topology over
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
@@ -83,6 +84,8 @@ class FakeActors:
         if name not in self.running or name in self.silent:
             raise PropagationError(f"{name} does not answer")
         self.calls.append((name, method))
+        if method in self.breaks:
+            raise self.breaks[method]
         if method == "uncaptured":
             known = {each.identity for noted in arguments[1:] for each in noted.tables}
             ahead = (

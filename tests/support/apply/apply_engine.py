@@ -243,7 +243,7 @@ class Engine:
     @property
     def is_paused(self) -> bool:
         """Everything before a table that does not fit is applied, so the operator is asked for the ALTER."""
-        passed_on = self.piece is None and not self.reader._pieces
+        passed_on = self.piece is None and self.reader.has_passed_on
         return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
 
     def run(self, steps_max: int = STEPS_MAX) -> None:

@@ -10,7 +10,8 @@ from headrace.databases.ports import ApplyProgress, ScnRange
 from headrace.lcr.batch import LcrBatch
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
-from spark_apply.driver.reader import ApplyReader, Piece, Run
+from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.reading.pieces import Piece, Run
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
 

@@ -18,7 +18,7 @@ from spark_apply.conversation.groups import (
 )
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.driver.coordinator import ApplyCoordinator
-from spark_apply.driver.reader import LargePart, Run
+from spark_apply.driver.reading.pieces import LargePart, Run
 from spark_apply.tables.fits import TableFits
 from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
 

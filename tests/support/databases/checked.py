@@ -58,7 +58,7 @@ class Checked:
     def at_up(self, table: str) -> list[Finding]:
         """What the sites say when the controller asks them about a table that arrives under its name."""
         spec, rules = read_topology(self.file), RuleSet(include=(Rule(owner="public", name=table),))
-        source, destination = (DatabaseSite(spec, site, "") for site in ("a", "b"))
+        source, destination = DatabaseSite(spec, "a", "").source, DatabaseSite(spec, "b", "").destination
         domains = source.domain_shapes([TableName("public", table)])
         versions = source.table_versions([rules])
         return list(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from actors.capture import CHECKPOINT_INTERVAL_S, CaptureHost
+from actors.capture import CaptureHost
+from actors.capture_checkpoint import CHECKPOINT_INTERVAL_S
 from actors.combined import MountedQueue
 from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock

@@ -45,13 +45,13 @@ from headrace.rules.transformations import reshaping
 from headrace.rules.transformations.calling import CustomCalls
 from headrace.rules.transformations.transformation import KeepColumns
 from headrace.simulation import apply_process
-from spark_apply.driver import reader
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.groups.replay import Replay
 from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 from spark_apply.driver.loop.flushes import FlushGate
 from spark_apply.driver.loop.recorded_progress import RecordedProgress
-from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.reading import pieces
+from spark_apply.driver.reading.row_selection import RowSelection
 from spark_apply.server.group_work import Work
 from spark_apply.sets import collapse, decisions
 from topology import split
@@ -216,13 +216,13 @@ def _drop_marks(send: Any, self: PropagationCore, delivery: Delivery, size: int)
 
 def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # one for all batches: equal numbers in two of them would be a dependency
-    hashed, rng = reader.hash_batch, np.random.default_rng(1)
+    hashed, rng = pieces.hash_batch, np.random.default_rng(1)
 
     def hash_randomly(*args: Any, **options: Any) -> Any:
         found = hashed(*args, **options)
         return replace(found, hashes=rng.integers(1, 1 << 62, len(found.hashes), np.uint64))
 
-    monkeypatch.setattr(reader, "hash_batch", hash_randomly)
+    monkeypatch.setattr(pieces, "hash_batch", hash_randomly)
 
 
 def _advance_over_gaps(self: ApplyCoordinator) -> None:
@@ -491,7 +491,7 @@ PLANTED = (
     ),
     Planted(
         "the reader applies again what was applied",
-        _set(ApplyReader, "_applied", lambda self, order_scn: order_scn < 0),
+        _set(RowSelection, "_applied", lambda self, order_scn: order_scn < 0),
         first=17,
     ),
     Planted(

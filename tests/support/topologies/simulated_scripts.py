@@ -116,7 +116,7 @@ def killed(at_s: float, *kinds: str, site: str = "") -> Step:
     def do(sim: Simulation) -> bool:
         victims = [
             each
-            for each in sim.components
+            for each in sim.running.components
             if (not kinds or each.name.partition(":")[0] in kinds) and site in {"", each.site}
         ]
         if not victims or not all(each.is_open for each in victims):
@@ -176,7 +176,7 @@ def second_drivers(at_s: float, seconds: float, site: str) -> Step:
     """Every apply process of a site that works starts a second time, while the first one goes on."""
 
     def do(sim: Simulation) -> bool:
-        mine = [apply for apply in sim.applies.values() if apply.site == site]
+        mine = [apply for apply in sim.running.applies.values() if apply.site == site]
         if not all(apply.is_open for apply in mine):
             return False
         started = [apply.start_second() for apply in mine]
@@ -226,7 +226,7 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
     kept: list[tuple[Callable[[], None], Scn]] = []
 
     def applies(sim: Simulation) -> list[ApplyProcess]:
-        return [apply for apply in sim.applies.values() if apply.site == site]
+        return [apply for apply in sim.running.applies.values() if apply.site == site]
 
     def back_up(sim: Simulation) -> bool:
         store = sim.databases[site].store
@@ -236,7 +236,7 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
         return True
 
     def restore(sim: Simulation) -> bool:
-        store, behind = sim.databases[site].store, [keeper.keeper for _, keeper in sim._mined()]
+        store, behind = sim.databases[site].store, [keeper.keeper for _, keeper in sim.running.mined(sim.topology)]
         if (
             not kept
             or not store.is_reachable
@@ -264,7 +264,7 @@ def captured_again(at_s: float) -> Step:
     """The operator sets the start SCN of every capture process back to its first SCN."""
 
     def do(sim: Simulation) -> bool:
-        found = [(spec, sim.redo_of(spec).keeper, sim.queues.get(spec.queue)) for spec in sim.topology.captures]
+        found = [(spec, sim.redo_of(spec).keeper, sim.running.queues.get(spec.queue)) for spec in sim.topology.captures]
         if any(keeper is None or queue is None or queue.core is None for _, keeper, queue in found):
             return False
         if any(

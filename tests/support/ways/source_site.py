@@ -78,7 +78,7 @@ class Source:
         )
 
     def _awaits_build(self) -> bool:
-        return self.host._writer is None or self.host._writer.awaits_build
+        return self.host.redo.writer is None or self.host.redo.writer.awaits_build
 
     def mined(self) -> list[LcrBatch]:
         reader = self.miner()
@@ -93,8 +93,8 @@ class Source:
     def batches(self, reader: Miner) -> list[LcrBatch]:
         """All that can be mined now, up to a table that left the rules."""
         status = self.host.status()
-        assert self.host._writer is not None
-        position = self.host._writer.position
+        assert self.host.redo.writer is not None
+        position = self.host.redo.writer.position
         assert status.redo_segment <= position.segment
         found: list[LcrBatch] = []
         with contextlib.suppress(TableLeftRules):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.capture import CHECKPOINT_INTERVAL_S, LEFT_INTERVAL_S
+from actors.capture import LEFT_INTERVAL_S
+from actors.capture_checkpoint import CHECKPOINT_INTERVAL_S
 from actors.combined import mounted_core
 from actors.hosting import runtime
 from actors.site.redo_keeper import RedoKeeper
@@ -68,7 +69,7 @@ def test_new_subscriber_begins_where_redo_is_kept_from_not_with_the_oldest_that_
     ((_, kept),) = capture.queue.sent
     capture.insert()
     drain(capture.writer, capture.source)
-    capture._told_scn = kept  # as the site has it on record
+    capture.checkpoint.told_scn = kept  # as the site has it on record
     capture.queue.sent.clear()
     capture.queue.rewind = FIRST_SCN
     for _ in range(3):
@@ -257,7 +258,7 @@ def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_wai
     drain(capture.writer, capture.source)
     while not capture.details().detail:
         capture.step()
-    capture._told_scn = kept  # as the site has it on record
+    capture.checkpoint.told_scn = kept  # as the site has it on record
     capture.queue.sent.clear()
     capture.queue.rewind = FIRST_SCN
     for _ in range(3):
@@ -359,7 +360,7 @@ def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_pla
         capture._spec,
         capture._capture,
         capture._spec.apply("apply_far"),
-        acknowledged=capture._told_scn,
+        acknowledged=capture.checkpoint.told_scn,
         clock=capture._clock,
     )
     assert capture.open_combined().status().gone_scn is None

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from actors.capture import CaptureHost
+from actors.control.noted_receivers import NOTE_INTERVAL_S
 from actors.downstream_database import RedoReceiver
 from actors.hosting.processes import factory_of, process_of
 from actors.intermediate_database import IntermediateSite
 from actors.site.connection import redo_folder
 from actors.source_database import DatabaseSite
+from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError, RedoError
 from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
@@ -87,8 +89,9 @@ def test_who_got_which_table_is_noted_at_the_receiver_too(spec, actors):
     actors.captured["site:a"] = (
         CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),
     )
-    controller = started(spec, actors)
-    controller._note_at = 0.0  # the receiver was about to begin at the first try
+    clock = VirtualClock()
+    controller = started(spec, actors, clock=clock)
+    clock.advance(NOTE_INTERVAL_S)  # the receiver was about to begin at the first try
     controller.step()
     assert actors.noted["redo:a@b"] == actors.noted["site:a"]
 
@@ -306,38 +309,42 @@ def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, sit
 
 
 def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(spec, site):
-    host = DatabaseSite(spec, "a", "")
-    shipping = site.writer.shipping
+    host, shipping = DatabaseSite(spec, "a", ""), site.writer.shipping
+    host.redo.writer = site.writer
+
+    def problem() -> str:
+        return host.details().problem
+
     shipping.register({RECEIVER: True})
     log = standby_log(site.folder)
-    assert "dbs1@dbs3 is away" in host._waits_in_vain(site.writer)
+    assert "dbs1@dbs3 is away" in problem()
     stream = site.stream(log)
     frames = list(cut_frames(stream.frames(), lambda: 3000))
     for frame in frames:  # slow, and it moves
-        assert host._waits_in_vain(site.writer) == ""
+        assert problem() == ""
         log.take(frame)
         log.sync()
         stream.acknowledge()
         site.clock.advance(STALLED_S)
-    assert host._waits_in_vain(site.writer) == ""
+    assert problem() == ""
     site.clock.advance(3600.0)  # nothing to take is no reason to complain
     site.commit(1)
-    assert host._waits_in_vain(site.writer) == ""
+    assert problem() == ""
     site.clock.advance(STALLED_S)
-    told = host._waits_in_vain(site.writer)
+    told = problem()
     assert "dbs1@dbs3 is connected and takes nothing" in told
     assert "commits wait" in told
     shipping.register({RECEIVER: False})
-    assert host._waits_in_vain(site.writer) == ""
+    assert problem() == ""
 
 
 def test_status_of_a_source_whose_log_writer_is_dropped_meanwhile_is_still_answered(spec, site, monkeypatch):
     """The status is asked on another thread than the component's own, which drops it."""
     host, statistics = DatabaseSite(spec, "a", ""), site.writer.statistics
-    host._writer = site.writer
+    host.redo.writer = site.writer
 
     def dropped_meanwhile():
-        host._writer = None
+        host.redo.writer = None
         return statistics()
 
     monkeypatch.setattr(site.writer, "statistics", dropped_meanwhile)

@@ -99,7 +99,7 @@ _PROSE = "a sentence: no statement is in it"
 _OF_SERVER = "the server prints it quoted"
 _SITE = "a site's name: small letters, digits and _ (`topology.file.shape.values.valid_name`)"
 EXCEPTIONS = {
-    "actors/source_database:_begin_as_source": "a folder below the site's, behind nothing that is run",
+    "actors/site/source_redo:forget_earlier": "a folder below the site's, behind nothing that is run",
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
     "headrace/databases/memory/destination:how_to_empty": "the database in memory runs no SQL",
     "headrace/databases/memory/store:missing_alter": "the database in memory runs no SQL",

@@ -48,7 +48,7 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.conversation.groups import OnError
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.described import configuration_of, said_of, state_of
-from spark_apply.driver.reader import ReaderStatistics
+from spark_apply.driver.reading.row_selection import ReaderStatistics
 from spark_apply.driver.server_streams import ServerFacts
 from tests.support.actors.overviews import overview_from
 from tests.support.databases.destination_contract import error_transaction

@@ -31,7 +31,7 @@ from headrace.console.status_view import notes
 from headrace.databases.ports import Finding
 from headrace.status.overview import Overview
 from tests.support.actors.actor_system import FakeActors
-from tests.support.actors.controllers import started, with_another_destination
+from tests.support.actors.controllers import call_again, started, with_another_destination
 from tests.support.actors.overviews import overview_from
 from topology.alerts import AlertsSpec, AlertTarget
 from topology.edits.stored import spec_from_json, spec_to_json
@@ -488,7 +488,7 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
 def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Controller:
     """A controller that runs, and whose alerts of components are sent with the next look."""
     controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
-    controller._enter("ENABLED")
+    controller.life.enter("ENABLED")
     monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 0.0)
     controller.step()
     return controller
@@ -502,10 +502,8 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
 ):
     controller = with_hook(spec, actors, hook, monkeypatch)
 
-    def refuses() -> None:
-        raise DatabaseUnavailable("no answer", hint="start it")
-
-    monkeypatch.setattr(controller, "_advance", refuses)
+    call_again(controller)
+    actors.breaks["uncaptured"] = DatabaseUnavailable("no answer", hint="start it")
     monkeypatch.setattr(controller._backoff, "next_s", lambda: 0.0)
     for _ in range(5):
         controller._attempt(controller._run_once)

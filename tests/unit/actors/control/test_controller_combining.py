@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import actors.controller as controller_module
 from actors.controller import Controller
 from headrace.base.errors import PropagationError
 from headrace.databases.ports import Finding
@@ -306,19 +305,15 @@ def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_by
     assert set(actors.running) == EVERYTHING
 
 
-def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_given_up(spec, actors, monkeypatch):
+def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_given_up(spec, actors):
     """A site does not answer while databases are prepared, and the operator goes back to the file of before."""
     both = with_another_destination(spec)
     started(both, actors)
     leaves = stop(both, "propagation:p2")
-    with monkeypatch.context() as broken:
-        broken.setattr(
-            controller_module,
-            "note_first_receivers",
-            lambda *_: (_ for _ in ()).throw(PropagationError("site:c does not answer")),
-        )
-        with pytest.raises(PropagationError):
-            started(spec, actors, steps=10)
+    actors.breaks["receivers"] = PropagationError("site:c does not answer")
+    with pytest.raises(PropagationError):
+        started(spec, actors, steps=10)
+    actors.breaks.clear()
     started(both, actors, steps=10)
     assert "propagation:p2" in actors.running
     assert leaves.exists()

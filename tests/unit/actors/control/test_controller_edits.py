@@ -61,7 +61,7 @@ def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec
     monkeypatch.setattr(actors, "call", call)
     controller = Controller(changed, actors=actors)
     controller.open()
-    controller._state = "ENABLED"
+    controller.life.enter("ENABLED")
     for _ in range(6):
         controller.step()
     states = seen[0] if phase == "PREPARING" else shown(controller)

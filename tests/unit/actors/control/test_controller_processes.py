@@ -19,7 +19,7 @@ def test_components_go_into_processes_of_their_own_and_back_once_an_edit_is_prep
         assert controller.detail_state() == "RUNNING"
         assert actors.processes == processes
         assert sorted(actors.created) == sorted(EVERYTHING - alone)
-        assert not controller._outdated()
+        assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
 def test_a_stop_lasts_when_a_component_goes_into_a_process_of_its_own(spec, actors):

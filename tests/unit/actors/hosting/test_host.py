@@ -4,17 +4,33 @@ import errno
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from actors.hosting.host import Host
+from actors.hosting.life import Life
 from headrace.base.backoff import RETRY_DELAY_MAX_S, RETRY_DELAY_MIN_S, Backoff
+from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import BugError, DatabaseUnavailable, LogGone
 from headrace.console.status_view import is_healthy, notes
 from headrace.status.overview import Overview
 
 WAIT_S = 60.0  # as `STALL_S`: what takes milliseconds
+
+
+class _Mended(Life):
+    """It becomes ABORTED a moment after the operator has started it."""
+
+    def __init__(self, clock: Clock, start: Callable[[], None]) -> None:
+        super().__init__(clock)
+        self._start = start
+
+    def enter(self, state: str) -> None:
+        if state == "ABORTED":
+            self._start()
+        super().enter(state)
 
 
 class StartedLate(Host):
@@ -24,17 +40,13 @@ class StartedLate(Host):
         super().__init__("scripted:one", state_dir)
         self.errors = [BugError("its cause is mended now")]
         self.stepped = threading.Event()
+        self.life = _Mended(SystemClock(), self.start_component)
 
     def step(self) -> float:
         if self.errors:
             raise self.errors.pop()
         self.stepped.set()
         return 60.0
-
-    def _enter(self, state: str) -> None:
-        if state == "ABORTED":
-            self.start_component()
-        super()._enter(state)
 
 
 class ScriptedHost(Host):

@@ -37,7 +37,8 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.groups import forming
 from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.loop.joining import TableJoins
-from spark_apply.driver.reader import ApplyReader, LargeDropped, Mark
+from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.reading.pieces import LargeDropped, Mark
 from spark_apply.tables.arriving import ArrivingTables
 from tests.support.apply.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
 

@@ -13,7 +13,7 @@ from headrace.databases.ports import ApplyProgress
 from headrace.lcr.batch import LcrBatch, Partition, TableVersion, Truncate
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.driver.reader import LargeDropped, LargePart, Mark, Run
+from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Mark, Run
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
 from tests.support.apply.apply_reading import Reading, commits

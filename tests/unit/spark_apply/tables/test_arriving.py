@@ -13,6 +13,7 @@ from headrace.databases.ports import ApplyProgress, Instantiation, PartOf
 from headrace.lcr.batch import Column, Command, Partition, TableVersion, Truncate, content_version
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.lcr.table_name import TableName
+from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.reshaping import transformed_version
 from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
@@ -22,6 +23,7 @@ from spark_apply.copy.standing import standings, table_starts
 from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 from spark_apply.driver.groups.watermarks import Watermarks
 from spark_apply.driver.loop.joining import TableJoins
+from spark_apply.driver.reading.destination_names import DestinationNames
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
@@ -264,8 +266,9 @@ def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
             [destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "b", "z")],
             key=["id"],
         )
-        reading.reader._note_versions((before, after))
-        assert [column.name for column in reading.reader._fitting(before).columns] == ["id", expected]
+        names = DestinationNames(RuleEvaluation(RuleSet()), tables, reading.fits)
+        names.note((before, after))
+        assert [column.name for column in names.fitting(before).columns] == ["id", expected]
 
 
 def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_leaves_no_column_out():
@@ -290,9 +293,10 @@ def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_lea
         [destination_column(name, "pg_catalog.int4", equality="integer") for name in ("id", "old", "x", "region")],
         key=["id"],
     )
-    reading.reader._note_versions((before, after))
-    assert [column.name for column in reading.reader._fitting(before).columns] == ["region", "id", "old"]
-    assert [column.name for column in reading.reader._fitting(after).columns] == ["region", "id", "old", "x"]
+    names = DestinationNames(RuleEvaluation(RuleSet()), tables, reading.fits)
+    names.note((before, after))
+    assert [column.name for column in names.fitting(before).columns] == ["region", "id", "old"]
+    assert [column.name for column in names.fitting(after).columns] == ["region", "id", "old", "x"]
 
 
 def test_two_tables_that_have_one_name_behind_transformations_rename_no_columns_of_each_other():

@@ -1,0 +1,208 @@
+"""Prepares the databases for the desired topology, and puts it on record.
+
+Main path
+    Preparation.prepare -> apply processes end -> `prepare` of every site -> what an earlier topology left is taken back
+    -> Bookkeeping.save.
+
+Durable when
+    See `Bookkeeping.save`. Everything before it is idempotent: a controller that dies in the middle repeats it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from actors.control.desired import CONTROLLER
+from actors.control.preflight import PREFLIGHT_TIMEOUT_S
+from actors.site.receivers import kept_at_call, leave_out, leave_out_dropped, note_first_receivers, receivers_of
+
+if TYPE_CHECKING:
+    from actors.control.bookkeeping import Bookkeeping
+    from actors.control.desired import DesiredTopology
+    from actors.control.preflight import Preflight
+    from actors.hosting.runtime import ActorSystem
+    from headrace.databases.ports import Finding
+    from topology.edits.receivers import Receivers
+
+__all__ = ["SHUT_DOWN_TIMEOUT_S", "Preparation"]
+
+SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.hosting.host`)
+PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
+
+
+class Preparation:
+    """See the module.
+
+    Args:
+        books: the controller's record.
+        actors: the sites, and what still runs.
+        preflight: it has allowed the topology; what it saw is recorded.
+
+    Attributes:
+        is_done: the desired topology is on record as prepared: all of its components shall run.
+        statements: by full name of a site, the statements that the last preparation ran there.
+    """
+
+    def __init__(self, books: Bookkeeping, actors: ActorSystem, preflight: Preflight) -> None:
+        self._books, self._actors, self._preflight = books, actors, preflight
+        self.is_done = False
+        self.statements: dict[str, list[str]] = {}
+
+    def open(self, desired: DesiredTopology) -> None:
+        """Read the record.
+
+        Args:
+            desired: the topology.
+        """
+        self.is_done = self._books.record.read().get("prepared") == desired.fingerprint
+
+    def uncaptured(self, desired: DesiredTopology) -> list[str]:
+        """Source sites with tables that the rules select and that were created after the last preparation.
+
+        Args:
+            desired: the topology.
+
+        Returns:
+            Their full names, sorted.
+
+        Raises:
+            HeadraceError: a site does not answer.
+        """
+        found = []
+        for name in sorted(desired.sources):
+            noted = self._books.unrecorded.noted_ahead(desired.spec.site(name.removeprefix("site:")))
+            known = () if noted is None else (noted,)
+            if self._actors.call(name, "uncaptured", desired.entrusted(name), *known, timeout_s=PREFLIGHT_TIMEOUT_S):
+                found.append(name)
+        return found
+
+    def prepare(self, desired: DesiredTopology, in_force: Callable[[], None]) -> tuple[Finding, ...]:
+        """Prepare every database, and record it; idempotent.
+
+        Args:
+            desired: the topology.
+            in_force: called once it is on record.
+
+        Returns:
+            Why the topology is refused after all: then it is not on record. Empty: it is.
+
+        Raises:
+            HeadraceError: a site does not answer, or its database refuses a statement.
+        """
+        ending, new = self._to_end(desired), self._new(desired)
+        # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before
+        # the first change of such a table can arrive, and restarts with all tables.
+        applies = [name for name in ending if name.startswith("apply:")]
+        self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        self._books.left.clear_returning(desired.spec)
+        self._prepare_sites(desired, new)
+        # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have
+        # ended by now begin again when `up` repeats this. Until then the record is behind what is prepared.
+        if stopped := self._preflight.stopped(desired.spec):
+            return stopped
+        if not self.is_done:
+            leave_out_dropped(self._actors, desired.edit.before, desired.spec)
+        for name in set(ending) - set(applies):
+            self._actors.kill(name)
+        gone = self._gone(desired)
+        self._forget_stops(desired, new)
+        if ended := (*gone, *(component.name for component in desired.bypassed)):
+            for site in desired.sites:
+                self._actors.call(site.name, "delete_spilled", ended)
+        noted = receivers_of(self._actors, desired.spec, self._preflight.names)
+        # What another `up` has put into the log since `ending` was asked for.
+        late = self._with_late_tables(desired, noted)
+        self._actors.end(late, timeout_s=SHUT_DOWN_TIMEOUT_S)
+        self._leave_out(desired, noted, ended={*applies, *late})
+        self._keep_rows(desired, noted)
+        note_first_receivers(self._actors, noted)
+        self._books.save(desired, identities=self._preflight.identities, receivers=noted)
+        in_force()
+        self.is_done = True
+        # not before: until this topology is valid, another `up` may go back to one that has them
+        self._forget_stops(desired, gone)
+        return ()
+
+    def _prepare_sites(self, desired: DesiredTopology, new: tuple[str, ...]) -> None:
+        for site in desired.sites:
+            source = desired.spec.site(site.site)
+            with (
+                self._books.unrecorded.preparing(site.name, has_admin=source.database.has_admin)
+                if site.name in desired.sources
+                else contextlib.nullcontext()
+            ):
+                ran = self._actors.call(
+                    site.name, "prepare", desired.entrusted(site.name), new, timeout_s=PREPARE_TIMEOUT_S
+                )
+            self.statements[site.name] = list(ran)
+
+    def _leave_out(self, desired: DesiredTopology, noted: Mapping[str, Receivers], *, ended: Collection[str]) -> None:
+        """Let destinations record the tables that apply processes do not get any more.
+
+        Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver
+        goes on, which is fenced out by it.
+        """
+        going_on = self._actors.names() - set(ended) if self.is_done else set()
+        for apply in desired.spec.applies:
+            if f"apply:{apply.name}" not in going_on:
+                leave_out(self._actors, desired.spec, apply, noted[apply.source].tables)
+
+    def _keep_rows(self, desired: DesiredTopology, noted: Mapping[str, Receivers]) -> None:
+        """Record for a call of `up --keep-existing` which tables' rows it keeps."""
+        if self._books.kept.must_be_noted:
+            self._books.kept.note(
+                {
+                    apply.name: kept_at_call(self._actors, desired.spec, apply, noted[apply.source].tables)
+                    for apply in desired.spec.applies
+                }
+            )
+
+    def _with_late_tables(self, desired: DesiredTopology, noted: Mapping[str, Receivers]) -> list[str]:
+        """Apply processes that run, and do not know a table that is about to be recorded."""
+        late = set()
+        for source, receivers in noted.items():
+            before = self._books.unrecorded.noted_ahead(desired.spec.site(source))
+            if before is not None and not {each.identity for each in receivers.tables} <= {
+                each.identity for each in before.tables
+            }:
+                late.add(source)
+        present = self._actors.names()
+        return sorted(
+            name for each in desired.spec.applies if each.source in late and (name := f"apply:{each.name}") in present
+        )
+
+    def _forget_stops(self, desired: DesiredTopology, components: tuple[str, ...]) -> None:
+        """Let later components of these names begin enabled, at the sites of the topology."""
+        for site in desired.sites if components else ():
+            self._actors.call(site.name, "forget_stops", components)
+
+    def _to_end(self, desired: DesiredTopology) -> list[str]:
+        """Running components that must end before the topology can be as wanted.
+
+        Sites were replaced before they were asked.
+        """
+        present, uncaptured = self._actors.names(), self.uncaptured(desired)
+        edit = desired.edit
+        ending = edit.ending if self.is_done or edit.is_known else present - {CONTROLLER}
+        # one that began with the tables of the record meanwhile does not know what was captured since
+        with_new_tables = {
+            f"apply:{apply.name}"
+            for apply in desired.spec.applies
+            if f"site:{apply.source}" in {*uncaptured, *self._books.unrecorded.sites}
+        }
+        leaving = {each.component for each in self._books.left.with_edit(edit.before, desired.spec)}
+        return sorted((ending | with_new_tables) & present - {site.name for site in desired.sites} - leaving)
+
+    def _new(self, desired: DesiredTopology) -> tuple[str, ...]:
+        """Components that the topology did not have when it was last prepared.
+
+        They may have been part of it earlier, but what they left then is useless: the log has advanced without them.
+        """
+        before = self._books.record.read().get("labels")
+        return () if before is None else tuple(c.name for c in desired.components if c.name not in before)
+
+    def _gone(self, desired: DesiredTopology) -> tuple[str, ...]:
+        """Components that the topology had when it was last prepared, and that are no part of it any more or bypassed."""
+        return tuple(name for name in self._books.record.read().get("labels", ()) if name not in desired.names)

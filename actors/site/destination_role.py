@@ -1,0 +1,201 @@
+"""A site as a destination: its preparation, and what the controller asks of its tables and their records."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, ClassVar
+
+from headrace.databases.conflict_lists import conflict_list_findings
+from headrace.lcr.table_name import TableName
+from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
+from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from spark_apply.apply_config import COPIES_BESIDE
+from spark_apply.copy.standing import renamed, table_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from actors.site.claim import SiteClaim
+    from actors.site.database import SiteDatabase
+    from headrace.databases.ports import Finding, Instantiation, TableShape
+    from headrace.lcr.batch import TableVersion
+    from topology.spec import ApplySpec, TopologySpec
+
+__all__ = ["DestinationRole", "applies_at"]
+
+
+def applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
+    """The apply processes of a site.
+
+    Args:
+        spec: the topology.
+        site: its name.
+    """
+    return tuple(apply for apply in spec.applies if apply.site == site)
+
+
+class DestinationRole:
+    """See the module. A site that is no destination has it too: it may have been one.
+
+    Args:
+        topology: its name.
+        database: of the site.
+        claim: on the database.
+
+    Attributes:
+        answers: see `DatabaseSite.answering`.
+    """
+
+    answers: ClassVar[frozenset[str]] = frozenset(
+        {"filled", "instantiations", "leave_out", "leave_out_others", "preflight_tables"}
+    )
+
+    def __init__(self, topology: str, database: SiteDatabase, claim: SiteClaim) -> None:
+        self._topology, self._database, self._claim = topology, database, claim
+        self._site = database.site.name
+
+    # ------------------------------------------------------------------ preparing
+
+    def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
+        """What keeps the database from being the destination that a topology wants.
+
+        Args:
+            spec: the topology; the site need not have adopted it yet.
+        """
+        applies = applies_at(spec, self._site)
+        if not applies:
+            return ()
+        with closing(self._database.open_destination()) as destination:
+            return destination.preflight(
+                spec.name,
+                sessions=sum(apply.parallelism for apply in applies),
+                applies=len(applies),
+                copies=COPIES_BESIDE * len(applies),
+            )
+
+    def prepare(self, spec: TopologySpec, new: Collection[str]) -> tuple[str, ...]:
+        """Create what the database needs as a destination; idempotent. Returns the statements that were run.
+
+        Args:
+            spec: the wanted topology.
+            new: components that the topology did not have before; what they left from an earlier time is deleted.
+        """
+        statements: list[str] = []
+        applies = applies_at(spec, self._site)
+        if not applies:
+            return ()
+        with closing(self._database.open_destination()) as destination:
+            statements += destination.prepare(spec.name)
+            for apply in applies:
+                if apply.conflicts.with_tombstones:
+                    statements += destination.keep_tombstones(apply.conflicts.with_tombstones)
+                if f"apply:{apply.name}" in new:
+                    statements += destination.forget(spec.name, apply.name)
+        return tuple(statements)
+
+    # ------------------------------------------------------------------ what the controller asks
+
+    def instantiations(self, apply: str) -> tuple[Instantiation, ...]:
+        """What is recorded here about the instantiation of an apply process's tables.
+
+        Args:
+            apply: name of the apply process.
+        """
+        with closing(self._database.open_destination()) as destination:
+            return destination.instantiations(self._topology, apply)
+
+    def leave_out(self, apply: str, kept: Sequence[str]) -> tuple[str, ...]:
+        """Record at this destination that an apply process receives only the changes of these tables from now on.
+
+        Args:
+            apply: name of the apply process.
+            kept: identities of these tables.
+
+        Returns:
+            The names of the tables that left.
+
+        Raises:
+            RunsElsewhere: another copy of the topology uses the database: what is recorded there is of its apply
+                processes.
+        """
+        self._claim.hold()
+        with closing(self._database.open_destination()) as destination:
+            return tuple(
+                f"{table.owner}.{table.name}" for table in destination.leave_out(self._topology, apply, kept=kept)
+            )
+
+    def leave_out_others(self, applies: Collection[str]) -> tuple[str, ...]:
+        """Record at this destination that nothing comes any more to apply processes that the topology does not have here; idempotent.
+
+        Args:
+            applies: the apply processes that it has here.
+
+        Returns:
+            The names of those that left.
+
+        Raises:
+            RunsElsewhere: as `leave_out`.
+        """
+        self._claim.hold()
+        with closing(self._database.open_destination()) as destination:
+            others = tuple(name for name in destination.recorded_applies(self._topology) if name not in applies)
+            return tuple(name for name in others if destination.leave_out(self._topology, name, kept=()))
+
+    def filled(self, apply: str, tables: Sequence[TableName]) -> tuple[TableName, ...]:
+        """The tables here that have rows of which none is of an unfinished copy of another apply process.
+
+        Args:
+            apply: name of the apply process.
+            tables: their names here.
+        """
+        with closing(self._database.open_destination()) as destination:
+            return tuple(
+                table
+                for table in destination.filled(tables)
+                if all(other.is_finished for other in destination.other_copies(self._topology, apply, *table))
+            )
+
+    def preflight_tables(
+        self,
+        versions: Sequence[TableVersion],
+        apply: str = "",
+        conflicts: ConflictRules = NO_CONFLICT_RULES,
+        tables: TableSettings = NO_TABLE_SETTINGS,
+        identities: Mapping[TableName, str] | None = None,
+        domains: Sequence[TableShape] = (),
+        at_source: Mapping[TableName, TableName] | None = None,
+    ) -> tuple[Finding, ...]:
+        """The reasons why these tables of a source, as they are now, cannot be applied here.
+
+        Args:
+            versions: the tables.
+            apply: name of the apply process.
+            conflicts: its conflict handlers, which must fit the tables.
+            tables: what is set for its tables.
+            identities: of those that are captured, by their names here.
+            domains: from `domain_shapes` of the source, by their names here.
+            at_source: the names that they have there, by their names here; None: not known.
+        """
+        with closing(self._database.open_destination(tables)) as destination:
+            old_names = renamed(identities or {}, destination.instantiations(self._topology, apply))
+            # What a column's type lacks comes before the ALTER that gives the type to the column.
+            found = [
+                *destination.preflight_domains(domains),
+                *table_findings(destination, versions, old_names, self._site, at_source=at_source),
+            ]
+            if conflicts.times is not None:
+                found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)
+            for version in versions if conflicts != NO_CONFLICT_RULES else ():
+                table = destination.describe(version.owner, version.name)
+                found += (
+                    ()
+                    if table is None
+                    else conflict_list_findings(
+                        apply,
+                        conflicts,
+                        version,
+                        table,
+                        at_source=(at_source or {}).get(TableName.of(version)),
+                    )
+                )
+            return tuple(found)

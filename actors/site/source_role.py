@@ -1,0 +1,194 @@
+"""A site as a source: its preparation, the look at what changes in its database, and what is asked of its tables.
+
+`actors.site.captured_tables` answers what of them is captured.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from actors.site.captured_tables import CapturedTables
+from actors.site.connection import source_findings
+from actors.site.sampling import Heartbeats
+from headrace.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from actors.site.database import SiteDatabase
+    from actors.site.sampling import PositionSampler
+    from actors.site.source_redo import SourceRedo
+    from headrace.base.clock import Clock
+    from headrace.databases.ports import Finding, SourceDatabase, TableShape
+    from headrace.lcr.batch import TableVersion
+    from headrace.lcr.table_name import TableName
+    from headrace.rules.rule import RuleSet
+    from headrace.status.sites import SiteStatus
+    from topology.edits.receivers import Receivers
+    from topology.spec import TopologySpec
+
+__all__ = ["SourceRole", "is_source"]
+
+UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
+
+
+def is_source(spec: TopologySpec, site: str) -> bool:
+    """Whether something is captured from a site.
+
+    Args:
+        spec: the topology.
+        site: its name.
+    """
+    return any(capture.source == site for capture in spec.captures)
+
+
+class SourceRole:
+    """See the module. A site that is no source has it too: what is asked of it then says that there is nothing.
+
+    Args:
+        spec: the topology.
+        database: of the site.
+        redo: into which the database's log is written.
+        folder: of the site.
+        clock: spaces looks at the catalog, and heartbeats.
+
+    Attributes:
+        answers: see `DatabaseSite.answering`.
+        tables: those that are captured.
+    """
+
+    answers: ClassVar[frozenset[str]] = frozenset({"domain_shapes", "table_versions", "uncaptured", "write_marker"})
+
+    def __init__(
+        self, spec: TopologySpec, database: SiteDatabase, redo: SourceRedo, folder: Path, clock: Clock
+    ) -> None:
+        self._spec, self._database, self._redo, self._clock = spec, database, redo, clock
+        self._site = database.site
+        self.tables = CapturedTables(spec, database, folder)
+        self._heartbeats = Heartbeats(clock)
+        self._retained_bytes: int | None = None
+        self._uncaptured_at = 0.0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something is captured from the site, by the topology that it has adopted."""
+        return is_source(self._spec, self._site.name)
+
+    def adopt(self, spec: TopologySpec) -> None:
+        """Go by a changed topology.
+
+        Args:
+            spec: the topology.
+        """
+        self._spec = spec
+        self.tables.adopt(spec)
+
+    def shown(self, status: SiteStatus, sampler: PositionSampler, *, is_prepared: bool) -> SiteStatus:
+        """The site's status with what is known of it as a source.
+
+        Args:
+            status: without that.
+            sampler: asks the database.
+            is_prepared: the site is prepared as a source.
+        """
+        status = replace(status, heartbeats_total=self._heartbeats.written)
+        if not self.is_wanted:
+            return status
+        return replace(
+            status,
+            is_prepared=is_prepared,
+            source_retained_bytes=self._retained_bytes,
+            uncaptured_tables=tuple(self.tables.uncaptured),
+            strayed_tables=tuple(self.tables.strayed),
+            strayed_renames=tuple(self.tables.renames),
+            lost_columns=tuple(self.tables.lost_columns),
+            refused_changes=self.tables.refused,
+            held_up_by=tuple(sampler.held_up_by),
+        )
+
+    def watch(self, source: SourceDatabase) -> None:
+        """Check what else may have changed in the database, while a stream is open; called by the sampler.
+
+        Args:
+            source: a connection.
+
+        Raises:
+            LogGone: the source is not the one that was prepared.
+        """
+        if not self._redo.is_attached:
+            return
+        self._retained_bytes = source.retained_bytes(self._spec.name)
+        self._redo.check(source)
+        if self._clock.monotonic() >= self._uncaptured_at:
+            self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
+            self.tables.look(source, self._spec)
+        writer = self._redo.writer
+        if writer is not None:
+            self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
+
+    # ------------------------------------------------------------------ preparing
+
+    def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
+        """What keeps the database from being the source that a topology wants.
+
+        Args:
+            spec: the topology; the site need not have adopted it yet.
+        """
+        if not is_source(spec, self._site.name):
+            return ()
+        with closing(self._database.open_source()) as source:
+            return source_findings(spec, self._site, source)
+
+    def prepare(self, spec: TopologySpec) -> tuple[str, ...]:
+        """Create what the database needs as a source; idempotent. Returns the statements that were run.
+
+        Args:
+            spec: the wanted topology.
+        """
+        with closing(self._database.open_source()) as source:
+            statements: tuple[str, ...] = source.prepare(spec.name, spec.capture_rules(self._site.name))
+            self.tables.take_up(source, spec)
+        return statements
+
+    def drop_objects(self) -> tuple[str, ...]:
+        """Drop what the database has of the site as a source; idempotent. Returns the statements that were run."""
+        with closing(self._database.open_source()) as source:
+            statements: tuple[str, ...] = source.remove(self._spec.name)
+        return statements
+
+    # ------------------------------------------------------------------ what the controller asks
+
+    def uncaptured(self, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
+        """Tables that `prepare` for a topology would add or remove now.
+
+        They were created or renamed after the last `prepare`: the rules select tables that are not captured, or no rule
+        selects a captured table any more.
+
+        Args:
+            spec: the topology.
+            noted: see `CapturedTables.look`.
+        """
+        if not is_source(spec, self._site.name):
+            return ()
+        with closing(self._database.open_source()) as source:
+            return self.tables.look(source, spec, noted)
+
+    def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
+        """The selected tables as the log will describe them."""
+        with closing(self._database.open_source()) as source:
+            return source.table_versions(source.tables(rules))
+
+    def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
+        """What the log does not say of the types of these tables' columns."""
+        with closing(self._database.open_source()) as source:
+            return source.domain_shapes(tables)
+
+    def write_marker(self, content: bytes) -> int:
+        """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""
+        if not self.is_wanted:
+            raise ConfigError(f"nothing is captured from site {self._site.name}")
+        with closing(self._database.open_source()) as source:
+            return source.write_marker(content)

@@ -1,0 +1,118 @@
+"""The names that a batch's columns have at the destination, where columns were renamed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.base.errors import UnfitTableError
+from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.cutting import renamed
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.transformations.transformation import TransformationError
+from spark_apply.driver.reading.pieces import order_scn_of
+from spark_apply.tables.fits import TableVersions
+
+if TYPE_CHECKING:
+    from spark_apply.tables.arriving import ArrivingTables
+    from spark_apply.tables.fits import TableFits
+
+__all__ = ["DestinationNames", "Named"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A batch with the destination's names.
+
+    Args:
+        batch: with these names, as far as its tables fit.
+        unfit: its first transaction that does not fit; None: all fit.
+        error: why that one does not fit.
+    """
+
+    batch: LcrBatch
+    unfit: int | None = None
+    error: UnfitTableError | None = None
+
+
+class DestinationNames:
+    """See the module. It outlives restarts of the reader, but not of the process.
+
+    Args:
+        rules: of the apply process; they may give columns other names.
+        tables: which tables arrive.
+        fits: fits of the destination's tables.
+    """
+
+    def __init__(self, rules: RuleEvaluation, tables: ArrivingTables, fits: TableFits) -> None:
+        self._rules, self._tables, self._fits = rules, tables, fits
+        self._versions = TableVersions()
+
+    def note(self, tables: Sequence[TableVersion]) -> None:
+        """Record table versions as their rows are applied.
+
+        What cannot be transformed says so when a row of it comes.
+
+        Args:
+            tables: of a batch, in order of arrival.
+        """
+        for table in tables:
+            with contextlib.suppress(TransformationError):
+                self._versions.note((self._rules.reshaped(table),))
+
+    def named(self, batch: LcrBatch) -> Named:
+        """Give a batch the destination's column names, up to its first transaction that does not fit.
+
+        Rows that were written before a column was renamed can arrive after the destination was altered: in one
+        transaction with the ALTER, or held up behind it.
+
+        Args:
+            batch: as the rules leave it.
+        """
+        used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
+        truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        used += truncated
+        tables = list(batch.tables)
+        for row, table in sorted(used):
+            transaction = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
+            try:
+                if (row, table) in truncated:
+                    self._tables.check_truncate(tables[table], order_scn_of(batch, transaction))
+                tables[table] = self.fitting(tables[table])
+            except UnfitTableError as error:
+                return Named(batch=renamed(batch, tables), unfit=transaction, error=error)
+        return Named(batch=renamed(batch, tables))
+
+    def fitting(self, version: TableVersion) -> TableVersion:
+        """The version with names that fit the destination.
+
+        Args:
+            version: as it came.
+
+        Raises:
+            UnfitTableError: it does not fit under any names that its columns have had since.
+        """
+        self._tables.check_name(version)
+        candidates = [] if self._tables.lacks_columns(version) else list(self._versions.renamed(version))
+        for found in candidates:
+            # Another column got a column's old name: once the destination has both, the older rows would fit wrongly.
+            if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
+                return found.version
+        try:
+            self._fits.fit(version)
+        except UnfitTableError:
+            for found in candidates:
+                if self._does_fit(found.version):
+                    return found.version
+            self._fits.fit_or_error(version)
+        return version
+
+    def _does_fit(self, version: TableVersion) -> bool:
+        with contextlib.suppress(UnfitTableError):
+            self._fits.fit(version)
+            return True
+        return False

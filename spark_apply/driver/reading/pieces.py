@@ -1,0 +1,187 @@
+"""Pieces of the stream that go on to the coordinator: runs of whole transactions, and parts of large ones."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
+from spark_apply.dependencies.hashes import KeyHashes, hash_batch
+
+if TYPE_CHECKING:
+    from spark_apply.tables.fits import TableFits
+
+__all__ = ["LargeDropped", "LargePart", "Mark", "Piece", "Pieces", "Run", "order_scn_of"]
+
+
+def order_scn_of(batch: LcrBatch, transaction: int) -> Scn:
+    """What identifies a transaction of a batch.
+
+    Args:
+        batch: it is in.
+        transaction: its place there.
+    """
+    return Scn(int(batch.transactions.order_scn[transaction]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Whole transactions to apply.
+
+    Args:
+        batch: the transactions.
+        data: the serialized batch; None if the batch was changed after it arrived.
+        hashes: their key hashes, for dependencies.
+        through_scn: the last SCN that the run covers.
+    """
+
+    batch: LcrBatch
+    data: bytes | None
+    hashes: KeyHashes
+    through_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargePart:
+    """A part of a transaction that is larger than a batch.
+
+    Args:
+        batch: its rows.
+        data: see `Run`.
+        hashes: see `Run`; of one transaction.
+        order_scn: identifies the transaction.
+        is_first: it begins here.
+        is_last: it is complete with this part.
+        through_scn: the last SCN that it covers; only with the last part.
+    """
+
+    batch: LcrBatch
+    data: bytes | None
+    hashes: KeyHashes
+    order_scn: Scn
+    is_first: bool
+    is_last: bool
+    through_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeDropped:
+    """The open transaction will not be completed: its source sends it again."""
+
+    order_scn: Scn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Nothing to apply up to here."""
+
+    through_scn: Scn
+
+
+Piece = Run | LargePart | LargeDropped | Mark
+
+
+@dataclass(slots=True)
+class _Open:
+    """A large transaction of which more is to come."""
+
+    order_scn: Scn
+    is_sent: bool = False  # a part of it went on
+
+
+class Pieces:
+    """What waits for the coordinator, and the large transaction that is open at its end.
+
+    Args:
+        fits: fits of the destination's tables; they decide which keys are hashed.
+    """
+
+    def __init__(self, fits: TableFits) -> None:
+        self._fits = fits
+        self._waiting: deque[Piece] = deque()
+        self._open: _Open | None = None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._waiting.clear()
+        self._open = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no piece waits."""
+        return not self._waiting
+
+    @property
+    def open_scn(self) -> Scn | None:
+        """The order SCN of the transaction that is open; None: there is none."""
+        return None if self._open is None else self._open.order_scn
+
+    @property
+    def is_open_sent(self) -> bool:
+        """Whether a part of the open transaction went on."""
+        return self._open is not None and self._open.is_sent
+
+    def take(self) -> Piece | None:
+        """The next piece; None: none waits."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def mark(self, through_scn: Scn) -> None:
+        """Nothing is to be applied up to an SCN.
+
+        Args:
+            through_scn: that SCN.
+        """
+        self._waiting.append(Mark(through_scn=through_scn))
+
+    def drop_open(self) -> None:
+        """The open transaction will not be completed; what went on of it is taken back."""
+        if self._open is not None:
+            if self._open.is_sent:
+                self._waiting.append(LargeDropped(order_scn=self._open.order_scn))
+            self._open = None
+
+    def add(self, batch: LcrBatch, data: bytes | None) -> None:
+        """Let a batch go on: whole transactions, or a part of one.
+
+        Args:
+            batch: its tables fit.
+            data: see `Run`.
+        """
+        if batch.is_open or batch.continues:
+            if self._open is None:
+                self._open = _Open(order_scn=order_scn_of(batch, 0))
+            self._add_part(batch, data, self._open)
+        elif batch.row_count == 0:
+            self.mark(batch.through_scn)
+        else:
+            run = Run(batch=batch, data=data, hashes=self._hashes(batch), through_scn=batch.through_scn)
+            self._waiting.append(run)
+
+    def _add_part(self, batch: LcrBatch, data: bytes | None, large: _Open) -> None:
+        is_last = not batch.is_open
+        if is_last:
+            self._open = None
+        if batch.row_count == 0 and not large.is_sent:
+            # Nothing of it has to be applied so far.
+            if is_last:
+                self.mark(batch.through_scn)
+            return
+        if batch.row_count == 0 and not is_last:
+            return
+        self._waiting.append(
+            LargePart(
+                batch=batch,
+                data=data,
+                hashes=self._hashes(batch),
+                order_scn=large.order_scn,
+                is_first=not large.is_sent,
+                is_last=is_last,
+                through_scn=batch.through_scn,
+            )
+        )
+        large.is_sent = True
+
+    def _hashes(self, batch: LcrBatch) -> KeyHashes:
+        return hash_batch(batch, self._fits.fit_or_error, in_order=True)

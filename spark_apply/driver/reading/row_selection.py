@@ -1,0 +1,159 @@
+"""Which rows of a batch are to be applied: not those that are applied, that a copy has, or that the rules discard."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.cutting import row_transactions, select_rows
+from headrace.lcr.tracking import TrackLog
+from headrace.rules.conditions.nodes import ConditionError
+from headrace.rules.evaluation import RuleEvaluation
+from headrace.rules.transformations.transformation import TransformationError
+from spark_apply.driver.reading.pieces import order_scn_of
+from spark_apply.tables.copied import emptied_tables, without_copied
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from headrace.databases.ports import ApplyProgress
+    from spark_apply.tables.arriving import ArrivingTables
+
+__all__ = ["ReaderStatistics", "RowSelection"]
+
+
+@dataclass(slots=True)
+class ReaderStatistics:
+    """Totals since the start."""
+
+    batches: int = 0
+    transactions: int = 0  # complete ones dequeued
+    rows: int = 0
+    rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
+    rows_instantiated: int = 0  # dropped: in a copy, or left out until their table has joined
+    rows_discarded: int = 0  # dropped by the rules
+    returned_changes: int = 0  # rows of this site's own changes that came home
+
+
+class RowSelection:
+    """See the module. It counts what it sees, and notes what labelled transactions lose.
+
+    Args:
+        source: the site whose batches arrive.
+        rules: of the apply process.
+        tables: which tables arrive, and from where each is applied.
+        progress: what is applied.
+        returned_from: names of the apply processes of the source that apply this site's own changes.
+        tracks: takes notes of labelled transactions.
+
+    Attributes:
+        progress: what is applied; replaced when the reader restarts.
+        statistics: totals since the start.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        rules: RuleEvaluation,
+        tables: ArrivingTables,
+        progress: ApplyProgress,
+        returned_from: Collection[str],
+        tracks: TrackLog,
+    ) -> None:
+        self._source, self._rules, self._tables = source, rules, tables
+        self._returned, self._tracks = frozenset(returned_from), tracks
+        self.progress = progress
+        self.statistics = ReaderStatistics()
+
+    def count(self, batch: LcrBatch) -> None:
+        """Count a batch that was dequeued.
+
+        Args:
+            batch: as it came.
+        """
+        statistics = self.statistics
+        statistics.batches += 1
+        statistics.transactions += len(batch.transactions) - int(batch.is_open)
+        statistics.rows += batch.row_count
+        if self._returned and batch.tags:
+            home = np.array([tag.apply in self._returned for tag in batch.tags] + [False])
+            returned = home[batch.transactions.tag]  # a NULL tag is -1: the False at the end
+            statistics.returned_changes += int(np.diff(batch.transactions.first_row)[returned].sum())
+        for label in batch.labels:
+            self._tracks.note(label, self._source, "DEQUEUED")
+
+    def select(self, batch: LcrBatch) -> LcrBatch:
+        """Drop rows that are applied, that the instantiation copied, or that the rules discard.
+
+        Args:
+            batch: as it came.
+        """
+        kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
+        self.statistics.rows_applied_before += int((~kept).sum())
+        new = select_rows(batch, kept)
+        # of tables that are left out: told when their rows are applied
+        with contextlib.suppress(ConditionError, TransformationError):
+            for version, scn in emptied_tables(new, self._rules):
+                self._tables.note_emptied(version, scn)
+        left = without_copied(new, self._first_scn_of_arriving)
+        filtered = self._rules.filter(left)
+        if filtered.truncates:
+            owners = row_transactions(filtered.transactions)
+            for truncate in filtered.truncates:
+                self._tables.note_truncated(
+                    (filtered.tables[table] for table in truncate.tables),
+                    order_scn_of(filtered, int(owners[truncate.row_number])),
+                )
+        if batch.labels:
+            self._note_dropped(batch, new, "applied before")
+            self._note_dropped(new, left, "as of its instantiation SCN the copy has it, or its table is not copied yet")
+            self._note_dropped(left, filtered, "by the rules of the apply process, or of a client on the way")
+        self.statistics.rows_instantiated += new.row_count - left.row_count
+        self.statistics.rows_discarded += left.row_count - filtered.row_count
+        return filtered
+
+    def without_strangers(self, batch: LcrBatch) -> LcrBatch:
+        """Find out which tables the unknown ones are that the rules want.
+
+        Args:
+            batch: selected.
+
+        Returns:
+            The batch without rows of those that were never copied here.
+        """
+        used = {group.table for group in batch.groups} | {
+            table for truncate in batch.truncates for table in truncate.tables
+        }
+        unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
+        for version in unknown:
+            self._tables.resolve(version)
+        known = without_copied(batch, self._first_scn) if unknown else batch
+        self.statistics.rows_instantiated += batch.row_count - known.row_count
+        return known
+
+    def _note_dropped(self, before: LcrBatch, after: LcrBatch, why: str) -> None:
+        """Note which rows of labelled transactions were left out."""
+        rows = {(label.text, label.order_scn): label.rows for label in after.labels}
+        for label in before.labels:
+            if (dropped := label.rows - rows.get((label.text, label.order_scn), 0)) > 0:
+                self._tracks.note(label, self._source, "DISCARDED", detail=why, rows=dropped)
+
+    def _applied(self, order_scn: NDArray[np.int64]) -> NDArray[np.bool_]:
+        # Applied up to X means order_scn < X: commit records do not overlap.
+        applied = order_scn < self.progress.low_watermark
+        for above in self.progress.above:
+            applied |= (order_scn >= above.after) & (order_scn < above.through)
+        return applied
+
+    def _first_scn_of_arriving(self, version: TableVersion) -> int:
+        """Of a table as it comes, before its own name here is given to it."""
+        return self._first_scn(self._rules.named(version))
+
+    def _first_scn(self, version: TableVersion) -> int:
+        return self._tables.first_scn(version, self.progress.ahead_scn)
