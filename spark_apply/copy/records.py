@@ -106,6 +106,9 @@ class TableRecords:
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         ours = [each for each in recorded if each.source == self.config.source.site]
         found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
+        for each in found:
+            if each.is_finished or each.is_copied:  # the copy of another one let it go on
+                self.waits.pop(each.table.destination, None)
         self._parts = {
             each.table.part_of: str(each.table.source)
             for each in found

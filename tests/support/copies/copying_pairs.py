@@ -138,6 +138,7 @@ class CopyingPair:
                 ),
             )
             made.run_first()
+            made.starts()  # which shows where every table stands
             self.problem = made.problem
 
     def apply_all(self) -> None:

@@ -161,6 +161,8 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
     assert states.keys() == among_three.keys()
     assert states["b", "a"] == states["c", "a"] == "KEPT"
     assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
+    shown = {way: pair.shown[-1].state for way, pair in among_three.items()}
+    assert shown == states, "what is shown of a table is what is recorded"
     assert execute(full, KEPT) == before
     for site in ("b", "c"):
         assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
