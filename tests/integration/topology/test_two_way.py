@@ -235,7 +235,7 @@ def counting_users(system: Sites, table: str, site: str, keys: Sequence[int], *,
 
     def is_recorded(connection: psycopg.Connection[Any]) -> bool:
         prepared = connection.execute("SELECT to_regclass('headrace.instantiation') IS NOT NULL").fetchone()
-        query = "SELECT FROM headrace.instantiation WHERE state IN ('JOINING', 'DONE', 'KEPT')"
+        query = "SELECT FROM headrace.instantiation WHERE name = 'parts' AND state IN ('JOINING', 'DONE', 'KEPT')"
         return prepared == (True,) and connection.execute(query).fetchone() is not None
 
     def write(stop: threading.Event) -> None:
