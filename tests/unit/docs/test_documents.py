@@ -218,20 +218,3 @@ def test_a_wrong_index_of_decisions_is_really_found():
     assert wrong_rows(a + amended + "| [3](0003-c.md) | C | in force |\n", more) == [
         "0002-b.md: neither it nor 0003-c.md names the other one"
     ]
-
-
-def test_the_readme_s_two_commands_are_targets_of_make():
-    makefile, readme = (ROOT / "Makefile").read_text(), (ROOT / "README.md").read_text()
-    for command in re.findall(r"make (\w+)", readme):
-        if command not in {"and", "it"}:
-            assert f"\n{command}:" in makefile, command
-
-
-def test_the_readme_s_first_topology_is_one(tmp_path):
-    from topology.checks.static import check
-    from topology.file.reading import read_topology
-
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "hr.yaml").write_text(block)
-    spec = read_topology(tmp_path / "hr.yaml", {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"})
-    assert check(spec) == ()
