@@ -36,7 +36,9 @@ def hr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "hr.yaml").write_text(block)
     monkeypatch.chdir(tmp_path)
-    for name, dsn in SERVERS.items():
+    exported = dict(re.findall(r'^\$ export (\w+)="(.*)"$', README.read_text(), re.MULTILINE))
+    assert set(exported) == set(SERVERS)
+    for name, dsn in exported.items():
         monkeypatch.setenv(name, dsn)
     return tmp_path / "hr.yaml"
 
@@ -173,7 +175,9 @@ def test_every_command_and_each_of_its_options_is_in_the_reference():
     text = COMMANDS.read_text()
     found = list(verbs(typer.main.get_command(app)))
     assert {"check", "errors show"} <= {verb for verb, _ in found}
-    assert [verb for verb, _ in found if f"| `headrace {verb} " not in text and f"| `headrace {verb}`" not in text] == []
+    assert [
+        verb for verb, _ in found if f"| `headrace {verb} " not in text and f"| `headrace {verb}`" not in text
+    ] == []
     missing = {
         f"{verb}: {option}"
         for verb, command in found
