@@ -252,7 +252,8 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
 def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dict[int, OldImage]:
     """What the log has of old rows of each partitioned table, by its number: the least of what its partitions have.
 
-    Of one without partitions nothing is said: it has no rows. A partition does not get its replica identity from the table, nor does one that is made later.
+    Of one without partitions nothing is said: it has no rows. A partition does not get its replica identity from the
+    table, nor does one that is made later.
 
     Args:
         connection: to the source.
