@@ -1,9 +1,10 @@
-"""What Headrace is installed with: the lock file and the bill of materials agree with pyproject.toml and the
-environment.
+"""What Headrace is installed with: the lock file, the bill of materials and the licences agree with pyproject.toml and
+the environment.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+from scripts.licences import PAGE, REVIEWED, LicenceError, Review, is_usable, licence_of, licences, page
 
 ROOT = Path(__file__).resolve().parents[3]
 ENTRY = re.compile(r"^([a-z0-9.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", re.MULTILINE)
@@ -52,3 +55,54 @@ def test_the_bill_of_materials_names_every_requirement_and_the_programs_that_com
         "PostgreSQL",
         "PostgreSQL",
     ]
+
+
+def test_every_package_of_the_lock_file_has_a_licence_that_headrace_can_use_and_is_on_the_page(
+    required: list[Requirement],
+):
+    found = licences()
+    assert set(found) == {name for name, _ in ENTRY.findall((ROOT / "requirements.lock").read_text())}
+    assert {each.name.lower() for each in required} <= set(found)
+    assert PAGE.read_text() == page(found), "run python -m scripts.licences"
+    assert set(REVIEWED) <= set(found)
+    assert [name for name, each in REVIEWED.items() if not each.reason] == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "usable"),
+    [
+        ("MIT", True),
+        ("BSD-3-Clause AND MIT", True),
+        ("BSD-3-Clause AND GPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT", True),
+        ("GPL-3.0-only OR AGPL-3.0-only", False),
+        ("GPL-3.0-only OR MIT AND SSPL-1.0", False),
+        ("Apache-2.0 WITH LLVM-exception", True),
+        ("(MIT OR GPL-3.0-only) AND MIT", False),  # parentheses need a review
+        ("BSD License", False),  # one of four
+        ("", False),
+    ],
+)
+def test_a_licence_is_usable_if_one_of_its_alternatives_is_usable_as_a_whole(expression: str, usable: bool):
+    assert is_usable(expression) is usable
+
+
+@pytest.mark.parametrize("said", ["", "AGPL-3.0-only", "BSD License"])
+def test_a_package_with_another_licence_or_with_none_is_refused(said: str):
+    with pytest.raises(LicenceError, match="package"):
+        licence_of("package", said, {})
+
+
+def test_a_review_counts_until_the_metadata_say_something_else():
+    reviewed = {"package": Review("BSD License", "BSD-2-Clause", "Its licence file has two clauses.")}
+    assert licence_of("package", "BSD License", reviewed) == "BSD-2-Clause"
+    with pytest.raises(LicenceError, match="review it again"):
+        licence_of("package", "SSPL-1.0", reviewed)
+
+
+def test_headrace_has_the_apache_licence_in_full_and_its_package_says_so():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+    # The Apache Software Foundation's own file, byte for byte.
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

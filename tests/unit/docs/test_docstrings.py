@@ -12,6 +12,7 @@ import typer
 
 from headrace.cli.app import app
 from tests.support.session.packages import PACKAGES, ROOT
+from tests.support.session.verbs import verbs
 
 # `word: ...` or `word, word: ...`, four spaces further in than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)
@@ -54,14 +55,6 @@ def undocumented(function: Function) -> list[str]:
     return [name for name in names if name not in described and not name.startswith("_")]
 
 
-def verbs(command: typer.core.TyperCommand, *path: str) -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Every verb below a command, with its words."""
-    for name, each in getattr(command, "commands", {}).items():
-        yield from verbs(each, *path, name)
-    if path and not hasattr(command, "commands"):
-        yield " ".join(path), command
-
-
 def functions_of_verbs() -> set[tuple[Path, str]]:
     """Files and names. The options of a verb have help texts, see below; typer would show an "Args:" to the user."""
     registered = [*app.registered_commands]
@@ -72,14 +65,14 @@ def functions_of_verbs() -> set[tuple[Path, str]]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_function_with_several_parameters_says_what_each_of_them_is(package):
-    verbs = functions_of_verbs()
-    assert len(verbs) > 20
+    of_verbs = functions_of_verbs()
+    assert len(of_verbs) > 20
     missing = [
         f"{file.relative_to(ROOT)}:{function.lineno}: {function.name} does not say what is: {', '.join(names)}"
         for file in sorted((ROOT / package).rglob("*.py"))
         if "_pb2" not in file.name
         for function in public_functions(ast.parse(file.read_text()))
-        if (file, function.name) not in verbs and (names := undocumented(function))
+        if (file, function.name) not in of_verbs and (names := undocumented(function))
     ]
     assert missing == []
 

@@ -154,24 +154,67 @@ def test_the_manual_map_says_which_part_is_missing_and_why_a_feature_has_no_coun
 
 def test_decisions_have_a_number_each_and_are_titled_with_it():
     """Numbers are given out before the decisions are written, so there may be a gap for a while."""
-    files = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    files = decisions()
     assert len({file.name[:4] for file in files}) == len(files) > 20
     for file in files:
         assert file.read_text().startswith(f"# {int(file.name[:4])}. ")
 
 
-def test_the_readme_s_two_commands_are_targets_of_make():
-    makefile, readme = (ROOT / "Makefile").read_text(), (ROOT / "README.md").read_text()
-    for command in re.findall(r"make (\w+)", readme):
-        if command not in {"and", "it"}:
-            assert f"\n{command}:" in makefile, command
+def decisions() -> list[Path]:
+    """The files of all decisions, by number; everything in the folder but the index."""
+    folder = ROOT / "docs" / "decisions"
+    return sorted(file for file in folder.glob("*.md") if file.name != "README.md")
 
 
-def test_the_readme_s_first_topology_is_one(tmp_path):
-    from topology.checks.static import check
-    from topology.file.reading import read_topology
+DECISION = re.compile(r"^\| \[(\d+)\]\((\d{4}-[\w-]+\.md)\) \| (.+) \| (.+) \|$", re.MULTILINE)
+OTHER = r"\[\d+\]\(\d{4}-[\w-]+\.md\)"
+STATUS = re.compile(rf"in force(, amended by {OTHER}(, {OTHER})*)?|superseded by {OTHER}")
 
-    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "hr.yaml").write_text(block)
-    spec = read_topology(tmp_path / "hr.yaml", {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"})
-    assert check(spec) == ()
+
+def wrong_rows(index: str, files: dict[str, str]) -> list[str]:
+    """What the index says otherwise than the decisions do.
+
+    Args:
+        index: the text of the index.
+        files: the text of each decision, by its file's name.
+    """
+    rows = DECISION.findall(index)
+    listed = [name for _, name, _, _ in rows]
+    wrong = [f"{name}: {listed.count(name)} times" for name in files if listed.count(name) != 1]
+    for number, name, title, status in rows:
+        text = files.get(name, "")
+        if text.partition("\n")[0] != f"# {number}. {title}":
+            wrong.append(f"{name}: has another title")
+        if not STATUS.fullmatch(status):
+            wrong.append(f"{name}: {status}")
+        if ("superseded" in status) != ("\nSuperseded by " in text):
+            wrong.append(f"{name}: says something else of being superseded")
+        for other in re.findall(r"\((\d{4}-[\w-]+\.md)\)", status):
+            if other not in text and name not in files.get(other, ""):
+                wrong.append(f"{name}: neither it nor {other} names the other one")
+    return wrong
+
+
+def test_the_index_of_decisions_has_each_once_with_its_title_and_status():
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    assert wrong_rows(index, {file.name: file.read_text() for file in decisions()}) == []
+    assert index.count("\n| [") == len(decisions()), "a row that has another form"
+
+
+def test_a_wrong_index_of_decisions_is_really_found():
+    """The check itself: a decision that is missing, twice, titled otherwise, or with a wrong status."""
+    files = {"0001-a.md": "# 1. A\n\nSuperseded by [2](0002-b.md).\n", "0002-b.md": "# 2. B\n"}
+    a, b = "| [1](0001-a.md) | A | superseded by [2](0002-b.md) |\n", "| [2](0002-b.md) | B | in force |\n"
+    assert wrong_rows(a + b, files) == []
+    assert wrong_rows(a, files) == ["0002-b.md: 0 times"]
+    assert wrong_rows(a + b + b, files) == ["0002-b.md: 2 times"]
+    assert wrong_rows(a + b.replace("B", "C"), files) == ["0002-b.md: has another title"]
+    assert wrong_rows(a + b.replace("in force", "open"), files) == ["0002-b.md: open"]
+    assert wrong_rows(a.replace("superseded by [2](0002-b.md)", "in force") + b, files) == [
+        "0001-a.md: says something else of being superseded"
+    ]
+    amended = b.replace("in force", "in force, amended by [3](0003-c.md)")
+    more = {**files, "0003-c.md": "# 3. C\n"}
+    assert wrong_rows(a + amended + "| [3](0003-c.md) | C | in force |\n", more) == [
+        "0002-b.md: neither it nor 0003-c.md names the other one"
+    ]

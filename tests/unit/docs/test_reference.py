@@ -1,0 +1,198 @@
+"""What a person meets first is true: the README's commands and what they print, and all keys and options of the reference."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+
+from headrace.cli.app import app, main
+from headrace.commands.verification import comparison_line
+from headrace.console.exit_codes import DONE
+from headrace.console.status_view import render
+from headrace.status.overview import Flow, Overview
+from tests.support.actors.overviews import component_status
+from tests.support.session.packages import ROOT
+from tests.support.session.verbs import verbs
+from topology.checks.static import check
+from topology.edits.changes import components_of
+from topology.file.reading import read_topology
+from topology.file.shape import models
+
+README = ROOT / "README.md"
+FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
+SERVERS = {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"}
+WORDS_MAX = 1_300  # five minutes at 260 words a minute
+
+
+@pytest.fixture
+def hr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The README's first topology as a file, in the folder of the session and with its environment."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "hr.yaml").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    for name, dsn in SERVERS.items():
+        monkeypatch.setenv(name, dsn)
+    return tmp_path / "hr.yaml"
+
+
+def shown(verb: str) -> str:
+    """What the README says that a verb prints: the lines behind its command, up to the next one."""
+    printed = re.findall(
+        rf"^\$ \.venv/bin/headrace {verb} hr\.yaml\n(.*?)(?=^\$ |^```$)", README.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert len(printed) == 1, f"the README shows `headrace {verb}` {len(printed)} times"
+    return str(printed[0])
+
+
+@pytest.mark.parametrize("document", [README, COMMANDS], ids=lambda path: path.name)
+def test_every_make_command_is_a_target(document: Path):
+    makefile = (ROOT / "Makefile").read_text()
+    commands = set(re.findall(r"make (\w+)", document.read_text())) - {"and", "it"}
+    assert {"demo", "test", "setup"} <= commands
+    assert [command for command in commands if f"\n{command}:" not in makefile] == []
+
+
+def test_every_target_of_make_is_in_the_reference():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"help"}
+    assert {"demo", "test"} <= targets
+    assert [target for target in targets if f"`make {target}`" not in COMMANDS.read_text()] == []
+
+
+@pytest.mark.parametrize("document", [README, FILE], ids=lambda path: path.name)
+def test_the_first_topology_is_one(document: Path, tmp_path: Path):
+    block = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)[0]
+    (tmp_path / "hr.yaml").write_text(block)
+    assert check(read_topology(tmp_path / "hr.yaml", SERVERS)) == ()
+
+
+def test_the_readme_has_one_topology_and_is_read_in_five_minutes():
+    text = README.read_text()
+    assert text.count("```yaml\n") == 1
+    assert len(text.split()) <= WORDS_MAX
+
+
+@pytest.mark.parametrize("verb", ["check", "plan"])
+def test_the_readme_shows_what_a_command_prints(
+    verb: str, hr: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Of the plan it shows a part. The databases are not asked: nothing is said of them in either."""
+    monkeypatch.setattr(sys, "argv", ["headrace", verb, "--offline", hr.name])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == DONE
+    assert shown(verb).strip() in capsys.readouterr().out
+
+
+def test_the_readme_shows_a_status_as_the_command_prints_it(hr: Path):
+    spec = read_topology(hr, SERVERS)
+    states = {
+        "site:dbs1": "IDLE",
+        "site:dbs2": "READY",
+        "spark:dbs2": "RUNNING",
+        "apply:apply_from_dbs1_at_dbs2": "IDLE",
+        "capture:capture_dbs1": "WAITING FOR REDO",
+    }
+    seen = Overview(
+        topology=spec.name,
+        state="RUNNING",
+        flows=tuple(
+            Flow(
+                apply=apply.name,
+                source=apply.source,
+                destination=apply.site,
+                lag_s=0.2,
+                applied_scn=1,
+                source_scn=1,
+                scn_gap=0,
+                errors=0,
+            )
+            for apply in spec.applies
+        ),
+        components=tuple(component_status(each.name, states[each.name]) for each in components_of(spec)),
+    )
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render(seen))
+    printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert shown("status").splitlines() == printed
+
+
+def test_the_readme_shows_a_comparison_as_the_command_prints_it():
+    line = comparison_line(
+        {
+            "owner": "hr",
+            "name": "employees",
+            "destination_owner": "hr",
+            "destination_name": "employees",
+            "source": "dbs1",
+            "destination": "dbs2",
+            "equal": True,
+            "source_rows": 107,
+        }
+    )
+    assert shown("verify").splitlines() == [line, "identical"]
+
+
+def test_the_readme_has_ten_limits_and_says_where_the_others_are():
+    (limits,) = re.findall(r"^## Limits\n(.*?)^## ", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert limits.count("\n- ") == 10
+    assert "(docs/reference/limits.md)" in limits
+
+
+SECTIONS = (
+    models.TopologyModel,
+    models.SiteModel,
+    models.DatabaseModel,
+    models.TlsModel,
+    models.ReplicateModel,
+    models.SpokeModel,
+    models.QueueModel,
+    models.CaptureModel,
+    models.PropagationModel,
+    models.ApplyModel,
+    models.RulesModel,
+    models.RuleModel,
+)
+REFUSED = {"latency"}  # a key that only explains why there is none
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda model: model.__name__)
+def test_every_key_of_a_section_of_the_file_is_in_the_reference(section: type[models.Model]):
+    spans = " ".join(re.findall(r"`[^`\n]+`", FILE.read_text()))
+    keys = {field.alias or name for name, field in section.model_fields.items()} - REFUSED
+    assert keys
+    assert sorted(key for key in keys if not re.search(rf"\b{key}\b", spans)) == []
+
+
+def test_every_command_and_each_of_its_options_is_in_the_reference():
+    text = COMMANDS.read_text()
+    found = list(verbs(typer.main.get_command(app)))
+    assert {"check", "errors show"} <= {verb for verb, _ in found}
+    assert [verb for verb, _ in found if f"| `headrace {verb} " not in text and f"| `headrace {verb}`" not in text] == []
+    missing = {
+        f"{verb}: {option}"
+        for verb, command in found
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+        if option.startswith("--") and not getattr(parameter, "hidden", False)
+        # a word of its own: `--at` is not found in `--at-all`
+        if not re.search(rf"{option}(?![\w-])", text)
+    }
+    assert missing - {f"{verb}: --help" for verb, _ in found} == set()
+
+
+def test_the_reference_names_no_option_that_does_not_exist():
+    found = list(verbs(typer.main.get_command(app)))
+    known = {
+        option
+        for _, command in found
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", COMMANDS.read_text()))
+    assert named - known <= {"--help", "--version"}
