@@ -189,9 +189,11 @@ def wrong_rows(index: str, files: dict[str, str]) -> list[str]:
             wrong.append(f"{name}: {status}")
         if ("superseded" in status) != ("\nSuperseded by " in text):
             wrong.append(f"{name}: says something else of being superseded")
-        for other in re.findall(r"\((\d{4}-[\w-]+\.md)\)", status):
-            if other not in text and name not in files.get(other, ""):
-                wrong.append(f"{name}: neither it nor {other} names the other one")
+        wrong += [
+            f"{name}: neither it nor {other} names the other one"
+            for other in re.findall(r"\((\d{4}-[\w-]+\.md)\)", status)
+            if other not in text and name not in files.get(other, "")
+        ]
     return wrong
 
 

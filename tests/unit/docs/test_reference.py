@@ -26,7 +26,7 @@ from topology.file.shape import models
 
 README = ROOT / "README.md"
 FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
-SERVERS = {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"}
+SERVERS = {"DBS1_DSN": "postgresql://127.0.0.1/a", "DBS2_DSN": "postgresql://127.0.0.1/b"}
 WORDS_MAX = 1_300  # five minutes at 260 words a minute
 
 
@@ -173,7 +173,9 @@ def test_every_command_and_each_of_its_options_is_in_the_reference():
     text = COMMANDS.read_text()
     found = list(verbs(typer.main.get_command(app)))
     assert {"check", "errors show"} <= {verb for verb, _ in found}
-    assert [verb for verb, _ in found if f"| `headrace {verb} " not in text and f"| `headrace {verb}`" not in text] == []
+    assert [
+        verb for verb, _ in found if f"| `headrace {verb} " not in text and f"| `headrace {verb}`" not in text
+    ] == []
     missing = {
         f"{verb}: {option}"
         for verb, command in found

@@ -63,7 +63,9 @@ def _describe(details: ErrorDetails, model: type[Model] | None) -> tuple[str, st
         return f"{value!r} is out of range", f"write {words.get(kind, 'less than')} {bound:g}"
     if kind in {"too_short", "too_long", "string_too_short"}:
         return _describe_length(kind, context)
-    return f"{shown(value)} is not {_EXPECTED.get(kind, 'of the right kind')}", _EXAMPLES.get(kind, "see docs/reference/file.md")
+    return f"{shown(value)} is not {_EXPECTED.get(kind, 'of the right kind')}", _EXAMPLES.get(
+        kind, "see docs/reference/file.md"
+    )
 
 
 def _describe_length(kind: str, context: Mapping[str, Any]) -> tuple[str, str]:
