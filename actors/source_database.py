@@ -189,8 +189,7 @@ class DatabaseSite(SiteHost):
             database_fix=self._sampler.fix,
             server_pid=self._database.server_pid,
         )
-        is_prepared = self.source.is_wanted and self._is_prepared()
-        return self.redo.shown(self.source.shown(status, self._sampler, is_prepared=is_prepared))
+        return self.redo.shown(self.source.shown(status, self._sampler, is_prepared=self._is_prepared))
 
     # ------------------------------------------------------------------ what the controller and the command line ask
 

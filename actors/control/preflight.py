@@ -121,7 +121,7 @@ class Preflight:
         return stopped_against_edit(self._actors, self._record.topology, spec)
 
     def _instantiations(self, apply: ApplySpec) -> tuple[Instantiation, ...]:
-        """See `DatabaseSite.instantiations`."""
+        """See `DestinationRole.instantiations`."""
         found: tuple[Instantiation, ...] = self._actors.call(
             f"site:{apply.site}", "instantiations", apply.name, timeout_s=PREFLIGHT_TIMEOUT_S
         )

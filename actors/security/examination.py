@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -244,8 +244,11 @@ class _Site:
 
 
 def _key_of(certificate: x509.Certificate) -> tuple[str, int]:
-    """The kind of a certificate's key ("RSA", "DSA", "EC", else its class) and its bits."""
-    key = certificate.public_key()
+    """The kind of a certificate's key ("RSA", "DSA", "EC", else its class) and its bits; ("", 0): nobody here knows it."""
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return "", 0
     if isinstance(key, rsa.RSAPublicKey):
         return "RSA", key.key_size
     if isinstance(key, dsa.DSAPublicKey):

@@ -20,7 +20,7 @@ from headrace.lcr.table_name import TableName
 from headrace.redo.mining.names import NameOfNow
 from headrace.status.sites import RefusedChanges
 from spark_apply.copy.standing import rename_statement
-from topology.checks.logging_needs import log_needs
+from topology.checks.logging_needs import listed_needs
 from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers
 
@@ -49,6 +49,7 @@ class CapturedTables:
         strayed: captured tables that were renamed since `up`, so that an apply process no longer gets them.
         renames: statements that give destination tables of strayed ones the names of now.
         lost_columns: columns that transformations name, and that were renamed or dropped since `up`.
+        refused: tables whose own UPDATE and DELETE fail while they are captured.
     """
 
     answers: ClassVar[frozenset[str]] = frozenset({"captured", "names_of_now", "note_receivers", "receivers"})
@@ -82,13 +83,14 @@ class CapturedTables:
 
         Without strangers, see the module.
         """
+        spec = self._spec  # one for the whole answer: the site's thread may adopt another one meanwhile
         taken = self._taken_up() if self._has_admin else None
         names = (
             {} if taken is None else {table.identity: (table.owner, table.name) for table in self.receivers().tables}
         )
         found: dict[int, NameOfNow] = {}
         for table in self.captured():
-            is_wanted = self._is_selected(self._spec, table)
+            is_wanted = self._is_selected(spec, table)
             # An edit took it out of the rules under the name that it has had: it stays in the log until everything is
             # settled.
             is_left_out = not is_wanted and names.get(table.identity) == (table.owner, table.name)
@@ -178,7 +180,12 @@ class CapturedTables:
         prefix = f"sites.{self._site} "
         refused = tuple(
             RefusedChanges(table=each.path.removeprefix(prefix), problem=each.problem, fix=each.fix)
-            for each in source.refused_changes(spec.name, spec.capture_rules(self._site), log_needs(spec, self._site))
+            for each in source.refused_changes(
+                spec.name,
+                spec.capture_rules(self._site),
+                listed_needs(spec, self._site),
+                is_written=any(apply.site == self._site for apply in spec.applies),
+            )
         )
         if told == self._told:
             self._tell(uncaptured, strayed, lost, renames, refused)

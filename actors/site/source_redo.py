@@ -15,7 +15,8 @@ Durable when
 
 Threads
     The site's own thread reads and writes. Calls and the sampler only look at `writer`, which that thread may drop at
-    any time: they take it once.
+    any time: they take it once. Three calls do more: `remove` detaches, whoever ends the site stops and drops it, and
+    `prepare` forgets what an earlier topology left.
 """
 
 from __future__ import annotations

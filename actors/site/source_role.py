@@ -15,7 +15,7 @@ from actors.site.sampling import Heartbeats
 from headrace.base.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from actors.site.database import SiteDatabase
@@ -86,20 +86,20 @@ class SourceRole:
         self._spec = spec
         self.tables.adopt(spec)
 
-    def shown(self, status: SiteStatus, sampler: PositionSampler, *, is_prepared: bool) -> SiteStatus:
+    def shown(self, status: SiteStatus, sampler: PositionSampler, *, is_prepared: Callable[[], bool]) -> SiteStatus:
         """The site's status with what is known of it as a source.
 
         Args:
             status: without that.
             sampler: asks the database.
-            is_prepared: the site is prepared as a source.
+            is_prepared: asked whether the site is prepared as a source.
         """
         status = replace(status, heartbeats_total=self._heartbeats.written)
         if not self.is_wanted:
             return status
         return replace(
             status,
-            is_prepared=is_prepared,
+            is_prepared=is_prepared(),
             source_retained_bytes=self._retained_bytes,
             uncaptured_tables=tuple(self.tables.uncaptured),
             strayed_tables=tuple(self.tables.strayed),

@@ -332,7 +332,7 @@ class TableInstantiation:
         """
         can_join = any(each.is_copied and not each.awaits_rename for each in found)
         if found and not can_join:  # without any it was told to end
-            joins.hold(self._needed(*(each.held_scn for each in found if each.held_scn is not None)))
+            joins.hold(self._needed(*self._held(found)))
         return can_join
 
     def _needed(self, *scns: Scn) -> Scn | None:
@@ -403,8 +403,12 @@ class TableInstantiation:
         for each in awaiting:
             if each.table.destination not in self._records.twice:
                 self._records.show_awaited(each)
-        held = [each for each in found if each.is_awaiting]
-        return min((each.held_scn for each in (*awaiting, *held) if each.held_scn is not None), default=None)
+        return min(self._held([*awaiting, *(each for each in found if each.is_awaiting)]), default=None)
+
+    def _held(self, found: Sequence[Standing]) -> list[Scn]:
+        """Behind which SCNs the queue must keep changes; not those of tables that the source dropped."""
+        there = [each for each in found if each.table.identity not in self._records.gone]
+        return [each.held_scn for each in there if each.held_scn is not None]
 
     # ------------------------------------------------------------------ a round
 

@@ -346,6 +346,13 @@ class TableRecords:
         if each.is_awaiting:
             # Another one's copy may have let it go on: that is in `beside`, or seen now.
             beside = self.others(table)
+            if any(other.is_copying for other in beside):  # its copy may be about to let it go on
+                self.show(
+                    TableProgress(
+                        owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
+                    )
+                )
+                return
             recorded = self.destination.instantiations(self.config.topology, self.config.apply)
             if not any(found.identity == table.identity and found.state == AWAITING for found in recorded):
                 return

@@ -136,6 +136,9 @@ class SharedTables:
             return self._waits(each, f"{' and '.join(failed)}, whose copy failed: `headrace status` says why")
         if not all(other.is_awaiting or other.is_of_nothing for other in others):
             return self._beside_rows(each)
+        known = {here for here, _ in each.table.shared_by}
+        if strange := [other.apply for other in others if other.apply not in known]:
+            return self._waits(each, f"its own driver, which does not know of {' and '.join(strange)} yet")
         if missing := self._missing(each, others):
             return self._waits(each, f"{' and '.join(missing)}: every one keeps its changes first, as soon as it runs")
         filled = [other.apply for other in others if not other.is_of_nothing]

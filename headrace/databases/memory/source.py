@@ -524,7 +524,9 @@ class MemorySource:
         """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
         return ()
 
-    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+    def refused_changes(
+        self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
+    ) -> tuple[Finding, ...]:
         """See `SourceDatabase.refused_changes`: every change of a row is taken."""
         return ()
 

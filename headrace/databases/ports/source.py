@@ -272,7 +272,9 @@ class SourceDatabase(Protocol):
         """
         ...
 
-    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+    def refused_changes(
+        self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
+    ) -> tuple[Finding, ...]:
         """Captured tables, and partitions of them, of which the database refuses the user's own changes.
 
         They have lost what identifies a changed row in the log.
@@ -280,7 +282,8 @@ class SourceDatabase(Protocol):
         Args:
             topology: its name, as `prepare` had it.
             rules: as for `preflight`; the rule sets now.
-            needs: as for `preflight`.
+            needs: as for `preflight`, and what conflict handlers and dependencies need.
+            is_written: others write these tables, too.
         """
         ...
 

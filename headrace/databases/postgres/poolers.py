@@ -67,7 +67,9 @@ def _lends_for_transactions(dsn: str) -> bool:
         own = _process(first)
         for _ in range(_SESSIONS if own is not None else 0):
             other = _process(session(), begin=True)
-            if other == own or _process(first) != own:
+            again = _process(first)
+            # No answer to the first one: its process was lent to the other one, and the pool has no more.
+            if other == own or again not in {None, own} or (other is not None and again is None):
                 return True
             if other is None:
                 return False

@@ -444,7 +444,7 @@ def test_a_partition_whose_identity_is_lost_while_it_is_captured_is_shown_until_
         "table public.p partition public.p_1",
         "its replica identity is NOTHING: your own UPDATE and DELETE on it fail while it is captured",
     )
-    assert source.host.uncaptured(source.spec) == ()
+    assert source.host.source.uncaptured(source.spec) == ()
     assert source.host.status().refused_changes == status.refused_changes, "it stays"
     source.run(shown.fix)
     source.run("UPDATE p SET v = 2")

@@ -54,6 +54,7 @@ class Pooler:
         self._idle: deque[_Server] = deque()
         self._all: list[_Server] = []
         self._clients: set[asyncio.Task[None]] = set()
+        self._opening: set[asyncio.Task[_Server]] = set()
         self.shared = 0  # times that a client got a process that another one had, and may come back to
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pooler", daemon=True)
@@ -93,8 +94,11 @@ class Pooler:
         for task in list(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
+        await asyncio.gather(*self._opening, return_exceptions=True)
         for server in self._all:
             server.writer.close()
+            with contextlib.suppress(OSError):
+                await server.writer.wait_closed()
             server.connection.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -157,10 +161,16 @@ class Pooler:
                 await self._freed.wait()
             if self._idle:
                 return self._idle.popleft() if self._is_round_robin else self._idle.pop()
-            connection = await self._loop.run_in_executor(None, psycopg.connect, self._dsn)
-            reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(connection.fileno())))
-            self._all.append(_Server(connection, reader, writer))
-            return self._all[-1]
+            opening = self._loop.create_task(self._open())
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+            return await asyncio.shield(opening)  # a client that is ended meanwhile leaves no open session
+
+    async def _open(self) -> _Server:
+        connection = await self._loop.run_in_executor(None, psycopg.connect, self._dsn)
+        reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(connection.fileno())))
+        self._all.append(_Server(connection, reader, writer))
+        return self._all[-1]
 
     async def _free(self, server: _Server) -> None:
         async with self._freed:

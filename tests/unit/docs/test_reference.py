@@ -26,7 +26,7 @@ from topology.file.shape import models
 
 README = ROOT / "README.md"
 FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
-SERVERS = {"DBS1_DSN": "postgresql://a/x", "DBS2_DSN": "postgresql://b/x"}
+SERVERS = {"DBS1_DSN": "postgresql://127.0.0.1/a", "DBS2_DSN": "postgresql://127.0.0.1/b"}
 WORDS_MAX = 1_300  # five minutes at 260 words a minute
 
 

@@ -252,7 +252,8 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
 def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dict[int, OldImage]:
     """What the log has of old rows of each partitioned table, by its number: the least of what its partitions have.
 
-    A partition does not get its replica identity from the table, nor does one that is made later.
+    Of one without partitions nothing is said: it has no rows. A partition does not get its replica identity from the
+    table, nor does one that is made later.
 
     Args:
         connection: to the source.
@@ -269,8 +270,8 @@ def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dic
     )
     return {
         int(number): OldImage.NONE if "n" in there else OldImage.FULL if there == ["f"] else OldImage.KEY
-        for number, identities in rows
-        for there in [identities or []]
+        for number, there in rows
+        if there
     }
 
 

@@ -34,6 +34,7 @@ from headrace.databases.postgres.catalog.destination_tables import describe_tabl
 from headrace.databases.postgres.catalog.older_values import older_values
 from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
 from headrace.databases.postgres.catalog.source_tables import (
+    CatalogTable,
     captured_tables,
     logged_generated,
     old_images,
@@ -247,7 +248,7 @@ class PostgresSource:
                 allow_any_version=self._allow_any_version,
                 may_be_copied=may_be_copied,
                 has_admin=self._has_admin,
-                whole=_needed_whole(logged),
+                whole=_needed_whole(self._session(), selected, needs),
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
             found += tuple(pooler_findings(self._session(), self._dsn, f"sites.{self._site}"))
             if topology and not self._has_admin:
@@ -299,16 +300,18 @@ class PostgresSource:
             there = publication_tables(connection, self._name(topology))
             return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
 
-    def refused_changes(self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[Finding, ...]:
+    def refused_changes(
+        self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
+    ) -> tuple[Finding, ...]:
         """See `SourceDatabase.refused_changes`."""
         with translated("reading the catalog"):
             connection = self._session()
             there = publication_tables(connection, self._name(topology))
             tables = [table for table in select_tables(connection, rules) if table.number in there]
-            whole = _needed_whole(logged_tables(connection, tables, needs) if needs else ())
-            return tuple(
-                finding for table in tables for finding in identity_findings(table, f"sites.{self._site}", whole)
-            )
+            path = f"sites.{self._site}"
+            broken = [table for table in tables if any(identity_findings(table, path, ()))]
+            whole = _needed_whole(connection, broken, needs, all_of_them=is_written)
+            return tuple(finding for table in broken for finding in identity_findings(table, path, whole))
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: what the publication names."""
@@ -651,6 +654,25 @@ class PostgresSource:
             return row[0]
 
 
-def _needed_whole(logged: Sequence[LoggedTable]) -> frozenset[TableName]:
-    """Tables and partitions of which a rule needs more of a row than its key."""
+def _needed_whole(
+    connection: psycopg.Connection[Any],
+    tables: Sequence[CatalogTable],
+    needs: Sequence[LogNeed],
+    *,
+    all_of_them: bool = False,
+) -> frozenset[TableName]:
+    """Tables and partitions of which somebody needs more of a row than its key, whatever they have now.
+
+    Args:
+        connection: to the source.
+        tables: to judge.
+        needs: what clients need.
+        all_of_them: others write them, too: whether a row differs is seen from all of its old values.
+    """
+    if all_of_them:
+        return frozenset(TableName.of(leaf) for table in tables for leaf in table.leaves)
+    if not tables or not needs:
+        return frozenset()
+    bare = [replace(table, leaves=tuple(replace(leaf, identity="n") for leaf in table.leaves)) for table in tables]
+    logged = logged_tables(connection, bare, needs)
     return frozenset(TableName.of(each) for each in logged if each.lacking or each.uncertain)

@@ -213,20 +213,20 @@ def test_a_lost_replica_identity_is_named_with_a_statement_that_lets_users_chang
     site.run("ALTER TABLE one REPLICA IDENTITY USING INDEX one_k")
     site.prepare()
     site.run("INSERT INTO one VALUES (1, 1, 'a'), (2, 2, 'a')")
-    assert site.source.refused_changes("topo", ALL, ()) == ()
+    assert site.source.refused_changes("topo", ALL, (), is_written=False) == ()
     for statement in loss:
         site.run(statement.format("one", root))
     for change in ("UPDATE one SET v = 'b' WHERE id = 1", "DELETE FROM one WHERE id = 2"):
         with pytest.raises((psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.InvalidColumnReference)):
             site.run(change)
-    (finding,) = site.source.refused_changes("topo", ALL, ())
+    (finding,) = site.source.refused_changes("topo", ALL, (), is_written=False)
     assert (finding.problem, finding.fix) in [(f.problem, f.fix) for f in site.source.preflight(ALL, streams=1)]
     assert finding.path.endswith(where)
     assert "your own UPDATE and DELETE on it fail while it is captured" in finding.problem
     site.run(finding.fix)
     for change in ("UPDATE one SET v = 'b' WHERE id = 1", "DELETE FROM one WHERE id = 2"):
         site.run(change)
-    assert site.source.refused_changes("topo", ALL, ()) == ()
+    assert site.source.refused_changes("topo", ALL, (), is_written=False) == ()
     assert [f for f in site.source.preflight(ALL, streams=1) if f.is_error] == []
 
 
@@ -239,7 +239,7 @@ def test_what_a_rule_needs_is_in_the_log_again_with_the_one_statement_that_is_pr
     site.run("ALTER TABLE t REPLICA IDENTITY NOTHING")
     fixes = {f.fix for f in site.source.preflight(ALL, streams=1, needs=needs) if f.is_error}
     assert fixes == {'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;'}
-    assert {f.fix for f in site.source.refused_changes("topo", ALL, needs)} == fixes
+    assert {f.fix for f in site.source.refused_changes("topo", ALL, needs, is_written=False)} == fixes
     site.run(fixes.pop())
     assert [f for f in site.source.preflight(ALL, streams=1, needs=needs) if f.is_error] == []
 
@@ -248,7 +248,7 @@ def test_a_table_that_is_not_captured_is_none_whose_changes_are_refused(site: Si
     site.prepare()
     site.run("CREATE TABLE bare (id int)")
     site.run("UPDATE bare SET id = 1")
-    assert site.source.refused_changes("topo", ALL, ()) == ()
+    assert site.source.refused_changes("topo", ALL, (), is_written=False) == ()
 
 
 @pytest.mark.parametrize("version", [18, 16, 15])

@@ -161,6 +161,10 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
     assert states.keys() == among_three.keys()
     assert states["b", "a"] == states["c", "a"] == "KEPT"
     assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
+    for site in ("b", "c"):  # one copied, and said where the other one goes on
+        leader, other = sorted((records[way] for way in records if way[1] == site), key=lambda each: not each.carries)
+        assert [(each.identity, each.scn) for each in leader.carries] == [(other.identity, other.scn)]
+        assert (other.state, other.row_count, other.carries) == ("COPIED", 0, ())
     shown = {way: pair.shown[-1].state for way, pair in among_three.items()}
     assert shown == states, "what is shown of a table is what is recorded"
     assert execute(full, KEPT) == before
@@ -535,17 +539,23 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
     assert len(rows) == 101
 
 
-def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
-    interrupted_with_a_row_of_a_user(both)
-    epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
+def failed_at(pair: CopyingPair) -> int:
+    """Put a transaction into the error queue of a pair's apply process; returns its number."""
+    epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
     with contextlib.closing(
-        both.at_a.destination.open_session(TOPOLOGY, both.at_a.name, server=0, epoch=epoch, tag=b"\x00")
+        pair.destination.open_session(TOPOLOGY, pair.name, server=0, epoch=epoch, tag=b"\x00")
     ) as session:
         session.begin()
         number = session.put_error(
-            error_transaction(apply=both.at_a.name, source="b"), b"", np.empty(0, np.uint64), part=0
+            error_transaction(apply=pair.name, source=pair.site), b"", np.empty(0, np.uint64), part=0
         )
         session.commit([], Scn(0))
+    return number
+
+
+def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
+    interrupted_with_a_row_of_a_user(both)
+    number = failed_at(both.at_a)
     again = threading.Thread(target=both.at_b.run)
     again.start()
     with going_on(both):
@@ -693,3 +703,21 @@ def record(pair: CopyingPair, **changed: Any) -> None:
     assert pair.record is not None
     epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
     assert pair.destination.record_instantiation(TOPOLOGY, pair.name, epoch, replace(pair.record, **changed))
+
+
+def test_an_error_transaction_at_the_source_is_waited_for_and_named_before_its_copy_carries_the_others(
+    among_three: dict[tuple[str, str], CopyingPair],
+):
+    """What failed there may be executed behind the snapshot: the copy would lack it, and nobody send it again."""
+    execute(among_three["a", "b"].dsn, FILL)
+    at_a, into_c = among_three["b", "a"], among_three["a", "c"]
+    failed_at(at_a)
+    for pair in among_three.values():
+        pair.should_end = lambda: any("error transactions" in each.problem for each in into_c.shown)
+    run_until_settled(among_three.values())
+    said = next(each.problem for each in into_c.shown if "error transactions" in each.problem)
+    assert said == (
+        "table public.rooms waits for apply process apply_from_b_at_a at a, which has error transactions: they may hold"
+        " changes of the table. `headrace errors list FILE --apply apply_from_b_at_a` lists them"
+    )
+    assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
