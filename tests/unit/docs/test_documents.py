@@ -108,6 +108,44 @@ def test_every_link_in_a_document_leads_somewhere(document):
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a document are called in links to them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in words}
+
+
+def lost_anchors(document: Path, text: str) -> list[str]:
+    """Links of a document to headings that do not exist.
+
+    Args:
+        document: where it lies; its links are relative to that.
+        text: its text.
+    """
+    found = [(document.parent / link if link else document, name) for link, name in ANCHOR.findall(text)]
+    return [
+        f"{file.name}#{name}"
+        for file, name in found
+        if file.suffix == ".md" and name not in anchors(text if file == document else file.read_text())
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_every_link_to_a_heading_finds_it(document):
+    assert lost_anchors(document, document.read_text()) == []
+
+
+def test_a_lost_heading_is_really_found():
+    """The check itself."""
+    text = "# A page\n\n## Who's there: [you](x.md)\n\n```\n# no heading\n```\n"
+    assert anchors(text) == {"a-page", "whos-there-you"}
+    links = "[a](#a-page) [b](#no-heading) [c](glossary.md#glossary) [d](glossary.md#nothing)"
+    assert lost_anchors(ROOT / "docs" / "page.md", text + links) == ["page.md#no-heading", "glossary.md#nothing"]
+
+
 def test_the_names_of_modules_are_really_looked_up():
     """The check itself: a name that does not exist is found out at every depth."""
     assert resolve("headrace.lcr.scn.Scn") is not None
