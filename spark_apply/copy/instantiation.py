@@ -53,7 +53,6 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, HeadraceError
@@ -71,6 +70,7 @@ from spark_apply.copy.renames import RenamedTables
 from spark_apply.copy.returned_tables import ReturnedTables
 from spark_apply.copy.rounds import CopyRound, wait_captured
 from spark_apply.copy.sessions import CopySessions
+from spark_apply.copy.shared_tables import SharedTables
 from spark_apply.copy.standing import smallest, table_starts
 from spark_apply.copy.table_checks import TableChecks
 from spark_apply.copy.table_marks import TableMarks
@@ -132,6 +132,7 @@ class TableInstantiation:
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
     _sessions: CopySessions = field(init=False)
+    _shared: SharedTables = field(init=False)
     _checks: TableChecks = field(init=False)
     _returned: ReturnedTables = field(init=False)
     _marks: TableMarks = field(init=False)
@@ -149,6 +150,7 @@ class TableInstantiation:
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
         self._sessions = CopySessions(config=self.config, destination=self.destination, epoch=self.epoch)
+        self._shared = SharedTables(records=self._records, both_ways=self.both_ways)
         self._checks = TableChecks(
             config=self.config,
             source=self.source,
@@ -156,6 +158,7 @@ class TableInstantiation:
             source_reader=self.source_reader,
             both_ways=self.both_ways,
             records=self._records,
+            shared=self._shared,
         )
         self._returned = ReturnedTables(both_ways=self.both_ways, should_end=self._round_ends)
         self._obsolete = ObsoleteErrors(config=self.config, destination=self.destination, records=self._records)
@@ -522,7 +525,7 @@ class TableInstantiation:
                     del this.copies[key]
                 with this.failing_alone(copy):
                     if key in this.to_await:
-                        this.claim_awaiting(copy, partial(self._checks.may_keep, copy))
+                        this.claim_awaiting(copy, may_have_rows=self.both_ways.is_recorded_there(copy.table))
                     elif key in this.of_nothing:
                         this.claim_nothing(copy)
                     elif key in this.copies and key in this.to_find_empty:
@@ -533,7 +536,7 @@ class TableInstantiation:
     def _claim(self, this: CopyRound, copy: TableCopy) -> bool:
         """Record that a copy begins; False: not under this snapshot."""
         if copy.key in this.for_all:
-            copy.carries, why = self._checks.carries(copy, this.snapshot)
+            copy.carries, why = self._shared.carries(copy, this.snapshot)
             if why:
                 self._records.wait({**self._records.waits, copy.key: f"table {copy.key} waits for {why}"})
                 this.has_failed = True

@@ -53,7 +53,7 @@ _TO_BE_COPIED_AGAIN = "to be copied again"
 
 def to_be_copied_again(record: Instantiation) -> Instantiation:
     """The record of a table that is to be emptied and copied again, whoever made its rows."""
-    return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), carries=(), problem=_TO_BE_COPIED_AGAIN)
+    return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), problem=_TO_BE_COPIED_AGAIN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,6 +232,11 @@ class TableRecords:
         """What other apply processes have in its destination table."""
         return self.destination.other_copies(self.config.topology, self.config.apply, *table.destination)
 
+    def is_awaiting_now(self, table: TableToInstantiate) -> bool:
+        """Whether a table that was AWAITING still is: the copy of another one may have let it go on."""
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+        return any(each.identity == table.identity and each.state == AWAITING for each in recorded)
+
     def copy_again(self, tables: Collection[TableName]) -> None:
         """Note tables (as the destination calls them) that are to be copied again, and show that at once.
 
@@ -284,7 +289,7 @@ class TableRecords:
             problem: why it is FAILED, or is copied again.
             replaces: identities of records that are removed with it.
             beside: see `DestinationDatabase.record_instantiation`.
-            carries: see `Instantiation`.
+            carries: see `DestinationDatabase.record_instantiation`.
 
         Returns:
             Whether it is recorded.
@@ -303,10 +308,10 @@ class TableRecords:
                 row_count=rows,
                 digest=digest,
                 problem=problem,
-                carries=tuple(carries),
             ),
             replaces=replaces,
             beside=beside,
+            carries=carries,
         )
         if not is_recorded:
             return False
@@ -353,8 +358,7 @@ class TableRecords:
                     )
                 )
                 return
-            recorded = self.destination.instantiations(self.config.topology, self.config.apply)
-            if not any(found.identity == table.identity and found.state == AWAITING for found in recorded):
+            if not self.is_awaiting_now(table):
                 return
         scn = record.scn if record is not None and each.is_begun else Scn(0)
         self.record(table, scn, "FAILED", problem=problem, beside=beside)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -170,7 +170,6 @@ class CopyRound:
         estimated: int = 0,
         digest: str = "",
         replaces: Collection[str] = (),
-        carries: Sequence[Carried] = (),
     ) -> bool:
         """Record a table under the snapshot, unless another apply process has claimed it since it was looked at.
 
@@ -183,7 +182,6 @@ class CopyRound:
             estimated: rows the source thinks it has.
             digest: of the rows.
             replaces: identities of records that are removed with it.
-            carries: see `Instantiation`.
 
         Returns:
             Whether it is this apply process's.
@@ -196,7 +194,6 @@ class CopyRound:
             digest=digest,
             replaces=replaces,
             beside=beside,
-            carries=carries,
         )
         self.has_failed |= not is_ours
         return is_ours
@@ -209,18 +206,18 @@ class CopyRound:
             beside=copy.beside,
             estimated=copy.rows_estimated,
             replaces=copy.replaces,
-            carries=copy.carries,
         )
 
-    def claim_awaiting(self, copy: TableCopy, may: Callable[..., bool]) -> None:
+    def claim_awaiting(self, copy: TableCopy, *, may_have_rows: bool) -> None:
         """Record that the queue keeps a table's changes from the snapshot on; see `claim`.
 
         Args:
             copy: of the table.
-            may: asked with `is_of_nothing`, whether the snapshot has no row of it.
+            may_have_rows: what users write here from now on is on its way to the source; else one with rows, which may be
+                the one that fills the table, would never get it.
         """
         is_of_nothing = has_no_rows(self.source_reader, copy, snapshot=self.snapshot)
-        if not may(is_of_nothing=is_of_nothing):
+        if not (is_of_nothing or may_have_rows):
             self.has_failed = True
             return
         digest = str(copy.copied) if is_of_nothing else ""
@@ -443,7 +440,6 @@ class CopyRound:
             "COMPARING",
             rows=copy.copied.row_count,
             estimated=copy.rows_estimated,
-            carries=copy.carries,
         )
         try:
             pieces = self.destination_reader.plan(*copy.key, {}, rows=copy.table.rows).pieces

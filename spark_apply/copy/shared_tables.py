@@ -25,7 +25,7 @@ What a way does (its state at the destination)
 
 Durable when
     AWAITING is recorded: from then on, also after a restart, the queue keeps what comes behind its SCN. What a copy
-    carries is recorded with the claim that it begins.
+    carries is nowhere but in what it lets the others go on from: one that is interrupted is made again, and asks anew.
 
 Bounds
     A way without a record is waited for _MISSING_S; then the others go on without it, and it is judged by the rows that
@@ -51,8 +51,8 @@ from spark_apply.copy.both_ways import BothWays, Found
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.databases.ports import ArrivalSeen, DestinationDatabase, Instantiation, OtherCopy
-    from spark_apply.apply_config import ApplyConfig
+    from headrace.databases.ports import ArrivalSeen, Instantiation, OtherCopy
+    from spark_apply.copy.records import TableRecords
     from spark_apply.copy.rounds import TableCopy
     from spark_apply.copy.standing import Standing
 
@@ -94,13 +94,11 @@ class SharedTables:
     """See the module. One thread at a time.
 
     Args:
-        config: of the apply process.
-        destination: its database.
+        records: of the apply process's tables.
         both_ways: knows what is recorded at the source.
     """
 
-    config: ApplyConfig
-    destination: DestinationDatabase
+    records: TableRecords
     both_ways: BothWays
     _missing_since: dict[TableName, float] = field(default_factory=dict)  # on the monotonic clock
     # when a snapshot was taken, and for how long it is kept
@@ -117,7 +115,7 @@ class SharedTables:
         Raises:
             DatabaseError: the source does not say what is recorded there.
         """
-        is_ours = all(other.topology == self.config.topology for other in others)
+        is_ours = all(other.topology == self.records.config.topology for other in others)
         if not is_ours or (has_rows and each.table.keep_existing):
             return Move.AS_EVERYWHERE, ""
         if each.is_begun:  # its own copy was interrupted
@@ -147,18 +145,6 @@ class SharedTables:
         if not has_rows and all(other.is_awaiting for other in others):
             return self._copied(each, others)
         return Move.AS_EVERYWHERE, ""
-
-    def may_keep(self, copy: TableCopy, *, is_of_nothing: bool) -> bool:
-        """Whether a table may wait for others' copies from a snapshot on, as the snapshot is.
-
-        What users write here before the way back is recorded is in no log that the source gets, and a source with rows
-        may be the one that fills the table.
-
-        Args:
-            copy: of the table.
-            is_of_nothing: the snapshot has no row of it.
-        """
-        return is_of_nothing or self.both_ways.is_recorded_there(copy.table)
 
     def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
         """What a copy from a snapshot has of the others' changes, and why another snapshot is needed; empty: none is.
@@ -200,9 +186,7 @@ class SharedTables:
 
     def _beside_rows(self, each: Standing) -> tuple[Move, str]:
         """Another one has rows: its copy has let this one go on, unless it did not know of it."""
-        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
-        now = next((found for found in recorded if found.identity == each.table.identity), None)
-        if now is None or now.state != AWAITING:
+        if not self.records.is_awaiting_now(each.table):
             return self._waits(each, "its record, which has changed")
         return Move.AS_EVERYWHERE, ""
 
@@ -236,7 +220,9 @@ class SharedTables:
         return [(known[here], there) for here, there in shared_by if here in known]
 
     def _seen(self, there: str, other: OtherCopy, snapshot: str) -> ArrivalSeen | None:
-        return self.both_ways.records.arrival_seen(self.config.topology, there, other.identity, snapshot=snapshot)
+        return self.both_ways.records.arrival_seen(
+            self.records.config.topology, there, other.identity, snapshot=snapshot
+        )
 
     def _lacks(self, table: TableName, other: OtherCopy, there: str, seen: ArrivalSeen | None) -> str:
         """What a source is waited for, which may lack what another one has sent; empty: it has all."""

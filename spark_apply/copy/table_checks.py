@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
@@ -18,7 +18,6 @@ from spark_apply.copy.shared_tables import Move, SharedTables, is_shared
 
 if TYPE_CHECKING:
     from headrace.databases.ports import (
-        Carried,
         DestinationDatabase,
         DestinationSession,
         OtherCopy,
@@ -44,6 +43,7 @@ class TableChecks:
         source_reader: of the source's tables.
         both_ways: for tables that come back to their source.
         records: of the tables; they get why one cannot be copied.
+        shared: for tables that all sites send to each other.
     """
 
     config: ApplyConfig
@@ -52,18 +52,7 @@ class TableChecks:
     source_reader: TableReader
     both_ways: BothWays
     records: TableRecords
-    _shared: SharedTables = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._shared = SharedTables(config=self.config, destination=self.destination, both_ways=self.both_ways)
-
-    def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
-        """See `SharedTables.carries`."""
-        return self._shared.carries(copy, snapshot)
-
-    def may_keep(self, copy: TableCopy, *, is_of_nothing: bool) -> bool:
-        """See `SharedTables.may_keep`."""
-        return self._shared.may_keep(copy, is_of_nothing=is_of_nothing)
+    shared: SharedTables
 
     def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
         """See `captured_parts`; empty: none of the tables is a partition."""
@@ -218,7 +207,7 @@ class TableChecks:
 
     def _takes_turn(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> bool:
         """Do what is the turn of a shared table; False: it is put into the round as other tables are."""
-        move, why = self._shared.turn(each, copy.beside, has_rows=may_have_rows(session, copy))
+        move, why = self.shared.turn(each, copy.beside, has_rows=may_have_rows(session, copy))
         if move is Move.WAIT:
             this.waits[copy.key] = why
             this.is_gathering = True

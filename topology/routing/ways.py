@@ -27,7 +27,7 @@ Tags
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -418,18 +418,23 @@ def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -
     """
     name = TableName.of(table.source)
     into: dict[str, dict[str, ApplySpec]] = {}
+    ways: dict[str, tuple[Way, ...]] = {}  # by apply process
     sites = [apply.site]
     for site in sites:  # grows while it is read, by those from which the table comes
         into[site] = {}
         for other in spec.applies:
-            if other.site != site or not _may_come(spec, other, name):
+            if other.site != site:
                 continue
-            if other.source in into[site] or len(sites) > _SHARED_SITES_MAX or not _comes_whole(spec, other, name):
+            found = tuple(ways_to(spec, other))
+            if not arriving(found, (name,)) and not any(_may_become(way, name) for way in found):
+                continue
+            if other.source in into[site] or len(sites) > _SHARED_SITES_MAX or not _comes_whole(other, found, name):
                 return ()
+            ways[other.name] = found
             into[site][other.source] = other
             sites += [other.source] if other.source not in sites else []
-    applies = [each for sources in into.values() for each in sources.values()]
-    if any(len(sources) != len(sites) - 1 for sources in into.values()) or not _send_alike(spec, applies, name):
+    made = {each.tag for sources in into.values() for each in sources.values()}
+    if any(len(sources) != len(sites) - 1 for sources in into.values()) or not _send_alike(ways.values(), made, name):
         return ()
     return tuple(
         (here.name, into[apply.source][site].name)
@@ -438,20 +443,13 @@ def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -
     )
 
 
-def _may_come(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
-    """Whether an apply process gets a table, or part of it, or another one under its name."""
-    ways = ways_to(spec, apply)
-    return bool(arriving(ways, (name,))) or any(_may_become(way, name) for way in ways)
-
-
-def _comes_whole(spec: TopologySpec, apply: ApplySpec, name: TableName) -> bool:
-    """Whether an apply process gets all of a table, unchanged and under its name, and writes it as it comes."""
-    ways = ways_to(spec, apply)
+def _comes_whole(apply: ApplySpec, ways: Sequence[Way], name: TableName) -> bool:
+    """Whether an apply process gets all of a table by its ways, unchanged and under its name, and writes it as it comes."""
     return not (
         apply.handlers != NO_HANDLERS
+        or tuple(name) in apply.conflicts.tables
         # of some changes, or of some rows
         or any(rule.looks_at_rows and rule.matches_object(*name) for rule in _rules(ways))
-        or tuple(name) in apply.conflicts.tables
         or any(_may_become(way, name) for way in ways)
         or any(
             each.rows or each.transformations or TableName.of(each.destination) != name
@@ -466,17 +464,13 @@ def _rules(ways: Iterable[Way]) -> Iterator[Rule]:
             yield from (*(client.rules.include or ()), *client.rules.exclude)
 
 
-def _send_alike(spec: TopologySpec, applies: Sequence[ApplySpec], name: TableName) -> bool:
-    """Whether apply processes get a table's changes by the same tags, and none gets what another one of them made."""
-    ways = {apply.name: tuple(ways_to(spec, apply)) for apply in applies}
-    rules = [client.rules for each in ways.values() for way in each for client in way.clients]
-    made = {apply.tag for apply in applies}
-    tags = {*tags_told_apart(rules), *made}
+def _send_alike(ways: Collection[Sequence[Way]], made: Collection[bytes | None], name: TableName) -> bool:
+    """Whether ways bring a table's changes by the same tags, and none brings what apply processes made of it."""
+    tags = {*tags_told_apart(client.rules for each in ways for way in each for client in way.clients), *made}
     carried = {
-        frozenset(tag for tag in tags if any(way.carry(name, tag=tag) is not None for way in each))
-        for each in ways.values()
+        frozenset(tag for tag in tags if any(way.carry(name, tag=tag) is not None for way in each)) for each in ways
     }
-    return len(carried) == 1 and not made & next(iter(carried))
+    return len(carried) == 1 and not {*made} & next(iter(carried))
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:

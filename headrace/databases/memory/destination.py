@@ -33,6 +33,7 @@ from headrace.databases.ports import (
     ROWS_THERE,
     ApplyProgress,
     ArrivalSeen,
+    Carried,
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
@@ -395,6 +396,7 @@ class MemoryDestination:
         *,
         replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
+        carries: Sequence[Carried] = (),
     ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
         self._process(topology, apply, epoch)
@@ -408,12 +410,12 @@ class MemoryDestination:
         self.store.instantiations[key] = instantiation
         if not instantiation.is_remade:
             self.store.recorded[key] = self._number(instantiation)
-        self._let_go_on(topology, instantiation)
+        self._let_go_on(topology, carries)
         self.store.flush()
         return True
 
-    def _let_go_on(self, topology: str, copy: Instantiation) -> None:
-        for carried in copy.carries if copy.state in {"COPIED", "DONE"} else ():
+    def _let_go_on(self, topology: str, carries: Sequence[Carried]) -> None:
+        for carried in carries:
             for key, found in self.store.instantiations.items():
                 of_it = (key[0], key[1], found.identity) == (topology, carried.apply, carried.identity)
                 if of_it and found.state == AWAITING and found.scn <= carried.scn:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports.conflicts import ConflictRecord
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
-    from headrace.databases.ports.instantiations import ArrivalSeen, Instantiation, OtherCopy
+    from headrace.databases.ports.instantiations import ArrivalSeen, Carried, Instantiation, OtherCopy
     from headrace.databases.ports.planning import (
         ComputedColumn,
         ComputedDifference,
@@ -515,14 +515,12 @@ class InstantiationRecords(Protocol):
         *,
         replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
+        carries: Sequence[Carried] = (),
     ) -> bool:
         """Record a table's instantiation, replacing what was recorded of this identity before.
 
         With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each
         other, one gets it.
-
-        A copy that is finished (COPIED or DONE) and carries changes of others has them go on: those of them that are
-        AWAITING become COPIED, as rows that were kept, at the SCN that it carries.
 
         Args:
             topology: whose apply process it is.
@@ -532,6 +530,8 @@ class InstantiationRecords(Protocol):
             replaces: identities of tables whose place at the destination it takes; their records are removed with it.
             beside: what `other_copies` answered; nothing is recorded if others have anything else in the table by now.
                 None: whatever they have. Anything that takes a table, or that removes rows from it, must say it.
+            carries: what a copy that is finished has of others' changes: those of them that are AWAITING become COPIED,
+                as rows that were kept, at these SCNs.
 
         Returns:
             Whether it is recorded.

@@ -83,7 +83,6 @@ class Instantiation:
         name_now: (owner, name) that the destination's table of when this was recorded has now; None: it is gone, or
             nobody knows.
         is_gone: that table is gone; False: it is there, or nobody knows.
-        carries: what its copy has of the changes of the site's other apply processes; empty: of none is it known.
     """
 
     source: str
@@ -98,7 +97,6 @@ class Instantiation:
     is_remade: bool = False
     name_now: tuple[str, str] | None = None
     is_gone: bool = False
-    carries: tuple[Carried, ...] = ()
 
     def may_be(self, owner: str, name: str) -> bool:
         """Whether the destination's table of a name can be the one that was recorded.
@@ -189,7 +187,7 @@ class OtherCopy:
 
     @property
     def is_of_nothing(self) -> bool:
-        """Whether its source had no row of the table when it was recorded, which is for good: later ones come as changes."""
+        """Whether its source had no row of the table when it was recorded: later ones come as changes."""
         is_known = self.is_awaiting or (self.is_finished and self.state != "KEPT")
         return is_known and bool(self.digest) and self.row_count == 0
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.databases.connectors import DatabaseAccess, open_destination
-from headrace.databases.ports import Instantiation
+from headrace.databases.ports import Carried, Instantiation
 from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import Scn
@@ -35,6 +35,16 @@ __all__ = [
 TOPOLOGY = "shop"
 ENDED_S = 120.0  # far more than it takes: machines that run other things as well
 ROOMS = "CREATE TABLE rooms (id int PRIMARY KEY, v text)"
+
+
+class _Destination(PostgresDestination):
+    """Notes what copies carried."""
+
+    carried: tuple[Carried, ...] = ()
+
+    def record_instantiation(self, *args: Any, carries: Sequence[Carried] = (), **options: Any) -> bool:
+        self.carried += tuple(carries)
+        return super().record_instantiation(*args, carries=carries, **options)
 
 
 class CopyingPair:
@@ -63,7 +73,7 @@ class CopyingPair:
         self.topology = topology
         # as a topology's file names them: replication origins are one server's, which has all these databases
         self.name, self.dsn, self.target = f"apply_from_{name}_at_{site}", source, destination
-        self.source, self.destination = CapturedSource(source, site=name), PostgresDestination(destination, site=site)
+        self.source, self.destination = CapturedSource(source, site=name), _Destination(destination, site=site)
         self.opened = contextlib.ExitStack()
         self.opened.callback(self.destination.close)
         self.opened.callback(self.source.close)

@@ -30,6 +30,7 @@ from headrace.base.errors import INSTANTIATE_AGAIN, DatabaseError, DatabaseUnava
 from headrace.databases.ports import (
     ApplyProgress,
     ArrivalSeen,
+    Carried,
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
@@ -89,12 +90,10 @@ from headrace.databases.postgres.destination.records.schema import (
     schema_version,
 )
 from headrace.databases.postgres.destination.records.table_records import (
-    CARRIES,
     COLUMNS,
     IS_GONE,
     IS_REMADE,
     NAME_NOW,
-    carries_text,
     instantiation_of,
     is_current,
     let_go_on,
@@ -448,7 +447,7 @@ class PostgresDestination:
             if schema_version(connection) == 0:
                 return ()
             rows = connection.execute(
-                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE}, {CARRIES} FROM headrace.instantiation WHERE topology = %s"
+                f"SELECT {COLUMNS}, {IS_REMADE}, {NAME_NOW}, {IS_GONE} FROM headrace.instantiation WHERE topology = %s"
                 " AND apply = %s ORDER BY source, owner, name, identity",
                 (topology, apply),
             ).fetchall()
@@ -484,15 +483,10 @@ class PostgresDestination:
         *,
         replaces: Collection[str] = (),
         beside: Collection[OtherCopy] | None = None,
+        carries: Sequence[Carried] = (),
     ) -> bool:
         """See `DestinationDatabase.record_instantiation`."""
-        values = {
-            "topology": topology,
-            "apply": apply,
-            "epoch": epoch,
-            **asdict(instantiation),
-            "carries": carries_text(instantiation.carries),
-        }
+        values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
         with self._use("recording an instantiation") as connection, connection.transaction():
             if beside is not None:
                 # The next statement sees what everyone who had the lock before has committed.
@@ -507,22 +501,20 @@ class PostgresDestination:
                 " gone AS (DELETE FROM headrace.instantiation USING current WHERE topology = %(topology)s AND apply ="
                 " %(apply)s AND source = %(source)s AND identity = ANY (%(replaces)s) AND identity <> %(identity)s)"
                 " INSERT INTO headrace.instantiation AS recorded (topology, apply, changed_at, relation, recorded_in,"
-                f" {COLUMNS}, carries)"
+                f" {COLUMNS})"
                 " SELECT %(topology)s, %(apply)s, clock_timestamp(), to_regclass(format('%%I.%%I', %(owner)s::text,"
                 " %(name)s::text)), 'headrace.instantiation'::regclass, %(source)s, %(identity)s, %(owner)s, %(name)s,"
-                " %(scn)s, %(state)s, %(row_count)s, %(digest)s, %(problem)s, %(carries)s::jsonb FROM current"
+                " %(scn)s, %(state)s, %(row_count)s, %(digest)s, %(problem)s FROM current"
                 " ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner,"
                 " name = excluded.name, scn = excluded.scn, state = excluded.state, row_count = excluded.row_count,"
                 " digest = excluded.digest, problem = excluded.problem, changed_at = excluded.changed_at,"
-                " carries = excluded.carries,"
                 " relation = CASE WHEN %(is_remade)s THEN recorded.relation ELSE excluded.relation END,"
                 " recorded_in = CASE WHEN %(is_remade)s THEN recorded.recorded_in ELSE excluded.recorded_in END",
                 {**values, "replaces": list(replaces)},
             )
             if done.rowcount == 0:
                 _refuse(connection, topology, apply, epoch)
-            if instantiation.carries and instantiation.state in {"COPIED", "DONE"}:
-                let_go_on(connection, topology, instantiation.carries)
+            let_go_on(connection, topology, carries)
         return True
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:

@@ -84,7 +84,7 @@ COMMIT_LAZILY = """pg_catalog.set_config('synchronous_commit', CASE WHEN pg_cata
 #
 # What emptied apply_epoch emptied every unlogged table: those with rows of ours are to be copied again.
 _RAISE = f"""WITH emptied AS (
-    UPDATE headrace.instantiation i SET state = 'COPYING', scn = greatest(i.scn, 1), carries = '[]', problem = %(emptied)s, changed_at = pg_catalog.clock_timestamp()
+    UPDATE headrace.instantiation i SET state = 'COPYING', scn = greatest(i.scn, 1), problem = %(emptied)s, changed_at = pg_catalog.clock_timestamp()
     WHERE i.topology = %(topology)s AND i.apply = %(apply)s AND i.state = ANY (%(rows_there)s)
       AND EXISTS (SELECT FROM headrace.apply_process p WHERE (p.topology, p.apply) = (i.topology, i.apply))
       AND NOT EXISTS (SELECT FROM headrace.apply_epoch e WHERE (e.topology, e.apply) = (i.topology, i.apply))

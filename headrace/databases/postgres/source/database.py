@@ -309,9 +309,8 @@ class PostgresSource:
             there = publication_tables(connection, self._name(topology))
             tables = [table for table in select_tables(connection, rules) if table.number in there]
             path = f"sites.{self._site}"
-            broken = [table for table in tables if any(identity_findings(table, path, ()))]
-            whole = _needed_whole(connection, broken, needs, all_of_them=is_written)
-            return tuple(finding for table in broken for finding in identity_findings(table, path, whole))
+            whole = _needed_whole(connection, tables, needs, all_of_them=is_written)
+            return tuple(finding for table in tables for finding in identity_findings(table, path, whole))
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: what the publication names."""
@@ -663,16 +662,17 @@ def _needed_whole(
 ) -> frozenset[TableName]:
     """Tables and partitions of which somebody needs more of a row than its key, whatever they have now.
 
+    Of those that lack an identity: only these are asked about, each with a query.
+
     Args:
         connection: to the source.
         tables: to judge.
         needs: what clients need.
         all_of_them: others write them, too: whether a row differs is seen from all of its old values.
     """
+    broken = [table for table in tables if any(identity_findings(table, "", ()))]
     if all_of_them:
-        return frozenset(TableName.of(leaf) for table in tables for leaf in table.leaves)
-    if not tables or not needs:
-        return frozenset()
-    bare = [replace(table, leaves=tuple(replace(leaf, identity="n") for leaf in table.leaves)) for table in tables]
+        return frozenset(TableName.of(leaf) for table in broken for leaf in table.leaves)
+    bare = [replace(table, leaves=tuple(replace(leaf, identity="n") for leaf in table.leaves)) for table in broken]
     logged = logged_tables(connection, bare, needs)
     return frozenset(TableName.of(each) for each in logged if each.lacking or each.uncertain)

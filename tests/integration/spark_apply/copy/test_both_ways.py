@@ -162,9 +162,15 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
     assert states["b", "a"] == states["c", "a"] == "KEPT"
     assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
     for site in ("b", "c"):  # one copied, and said where the other one goes on
-        leader, other = sorted((records[way] for way in records if way[1] == site), key=lambda each: not each.carries)
-        assert [(each.identity, each.scn) for each in leader.carries] == [(other.identity, other.scn)]
-        assert (other.state, other.row_count, other.carries) == ("COPIED", 0, ())
+        ways = [way for way in records if way[1] == site]
+        leader, other = sorted(ways, key=lambda way: not among_three[way].destination.carried)
+        carried = among_three[leader].destination.carried
+        record = records[other]
+        assert [(each.apply, each.identity, each.scn) for each in carried] == [
+            (among_three[other].name, record.identity, record.scn)
+        ]
+        assert (record.state, record.row_count) == ("COPIED", 0)
+        assert among_three[other].destination.carried == ()
     shown = {way: pair.shown[-1].state for way, pair in among_three.items()}
     assert shown == states, "what is shown of a table is what is recorded"
     assert execute(full, KEPT) == before

@@ -297,8 +297,6 @@ _VERSION_18 = (
 )""",
 )
 
-_VERSION_20 = ("ALTER TABLE headrace.instantiation ADD COLUMN carries jsonb NOT NULL DEFAULT '[]'",)
-
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1,
     _VERSION_2,
@@ -319,7 +317,6 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_17,
     _VERSION_18,
     QUOTED_SCHEMA,
-    _VERSION_20,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

@@ -6,7 +6,6 @@ The rows of `headrace.instantiation`, and which of them concern other apply proc
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
     from headrace.lcr.table_name import TableName
 
 __all__ = [
-    "CARRIES",
     "COLUMNS",
     "IS_GONE",
     "IS_REMADE",
     "NAME_NOW",
-    "carries_text",
     "instantiation_of",
     "let_go_on",
     "may_hold",
@@ -49,9 +46,6 @@ NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg
     WHERE c.oid = relation AND recorded_in = 'headrace.instantiation'::regclass)"""
 IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
     AND relation IS NOT NULL"""
-
-# A database that `up` has not upgraded yet lacks the column.
-CARRIES = "coalesce(to_jsonb(instantiation) -> 'carries', '[]')"
 
 # The same table under another name counts, too (see `IS_REMADE` for `recorded_in`), and so do its partitions and what
 # it is a partition of.
@@ -78,15 +72,6 @@ def other_copies(
         "claimed": sorted({*ROWS_THERE, AWAITING}),
     }
     return tuple(connection.cursor(row_factory=class_row(OtherCopy)).execute(_OTHER_COPIES, values))
-
-
-def carries_text(carries: Sequence[Carried]) -> str:
-    """What a copy has of others' changes, as it is stored."""
-    return json.dumps([[each.apply, each.identity, each.scn] for each in carries])
-
-
-def _carries(stored: Sequence[Any]) -> tuple[Carried, ...]:
-    return tuple(Carried(apply=apply, identity=identity, scn=Scn(scn)) for apply, identity, scn in stored)
 
 
 def read_arrival(
@@ -133,7 +118,7 @@ def instantiation_of(row: Sequence[Any]) -> Instantiation:
     """The record of a row.
 
     Args:
-        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW`, `IS_GONE` and `CARRIES`.
+        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
     """
     return Instantiation(
         source=row[0],
@@ -148,7 +133,6 @@ def instantiation_of(row: Sequence[Any]) -> Instantiation:
         is_remade=len(row) > 9 and row[9],
         name_now=(row[10][0], row[10][1]) if len(row) > 10 and row[10] else None,
         is_gone=len(row) > 11 and row[11],
-        carries=_carries(row[12]) if len(row) > 12 else (),
     )
 
 
