@@ -5,7 +5,7 @@ The start of a topology does not wait for each JVM to read and check them then.
 usage: python -P archive_classes.py [--folder FOLDER]      (-P: this folder's names must not hide the packages)
 
 Which classes that are is found by running an application, with tasks, on a private Ray cluster. The archive (90 MB,
-which all JVMs of a machine share) is for the installed jars as they are (`spark_apply.application.class_path`); where
+which all JVMs of a machine share) is for the installed jars as they are (`spark_apply.application.jvm.class_path`); where
 there is one for them, nothing is done. JVMs start without it too, at twice the processor time.
 """
 
@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from actors.cluster.local import LocalCluster
-from spark_apply.application.class_path import ARCHIVES, archived, prepare_archive
 from spark_apply.application.config import ApplicationConfig
 from spark_apply.application.environment import java_environment, java_home
+from spark_apply.application.jvm.class_path import ARCHIVES, archived, prepare_archive
 from spark_apply.application.spark import SparkApplication
 
 CPUS = 3

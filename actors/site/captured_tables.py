@@ -19,7 +19,7 @@ from headrace.base.plain_data import as_json, from_json
 from headrace.lcr.table_name import TableName
 from headrace.redo.mining.names import NameOfNow
 from headrace.status.sites import RefusedChanges
-from spark_apply.copy.standing import rename_statement
+from spark_apply.copy.records.standing import rename_statement
 from topology.checks.logging_needs import listed_needs
 from topology.checks.transformations import lost_columns
 from topology.edits.receivers import Receivers

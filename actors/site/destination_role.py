@@ -10,7 +10,7 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import COPIES_BESIDE
-from spark_apply.copy.standing import renamed, table_findings
+from spark_apply.copy.records.standing import renamed, table_findings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -36,7 +36,7 @@ def verify(
     from headrace.commands.verification import comparison_line, difference_lines, table_name, verify_topology
     from headrace.console.progress import live_lines
     from headrace.lcr.table_name import TableName, quoted_name
-    from spark_apply.copy.standing import correct_alone
+    from spark_apply.copy.records.standing import correct_alone
 
     output = Output(as_json=as_json)
     with deployment_of(file, address) as deployment, live_lines(output, "verify") as show:

@@ -24,7 +24,7 @@ POLL_S = 0.5
 # The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED
 # before still looks so for a moment.
 FAILED_AFTER_S = 5.0
-# As long as a piece may take without a word (`spark_apply.copy.rounds`): a copy that moves is waited for, however long
+# As long as a piece may take without a word (`spark_apply.copy.pieces.rounds`): a copy that moves is waited for, however long
 # it takes.
 STALLED_S = 1800.0
 _CALL_TIMEOUT_S = 15.0

@@ -27,8 +27,8 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
 from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
 from spark_apply.apply_config import COPIES_BESIDE
-from spark_apply.copy.row_marks import MarkedTable, compare_marks
-from spark_apply.copy.standing import renamed, table_findings
+from spark_apply.copy.marks.row_marks import MarkedTable, compare_marks
+from spark_apply.copy.records.standing import renamed, table_findings
 from topology.checks.functions import custom_transformations
 from topology.checks.logging_needs import listed_needs
 from topology.checks.static import another_database, lasting_identities, one_database_twice

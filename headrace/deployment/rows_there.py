@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, Instantiation
     from headrace.deployment.open_databases import OpenDatabases
     from headrace.lcr.batch import TableVersion
-    from spark_apply.copy.both_ways import BothWays
+    from spark_apply.copy.ways.both_ways import BothWays
     from topology.routing.ways import ArrivingTable
     from topology.spec import ApplySpec, TopologySpec
 
@@ -94,7 +94,7 @@ def _coming_back(
 
 def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
     """Destination tables of `_coming_back` that have rows."""
-    from spark_apply.copy.obstacles import REPAIRED_ALONE  # numpy, as above
+    from spark_apply.copy.ways.obstacles import REPAIRED_ALONE  # numpy, as above
 
     for name in filled:
         yield Finding(
@@ -108,7 +108,7 @@ def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableNam
 
 
 class _TwoWayTable(NamedTuple):
-    """Implements `spark_apply.copy.both_ways.TwoWayTable`."""
+    """Implements `spark_apply.copy.ways.both_ways.TwoWayTable`."""
 
     source: TableName
     destination: TableName
@@ -126,7 +126,7 @@ def _staying(
         tables: of which no copy has begun.
         databases: of the topology.
     """
-    from spark_apply.copy.both_ways import Found
+    from spark_apply.copy.ways.both_ways import Found
 
     said = {
         Found.NOTHING: f"{apply.source} has none",
@@ -154,7 +154,7 @@ def _only_rows(
 
 
 def _both_ways(spec: TopologySpec, apply: ApplySpec, databases: OpenDatabases) -> BothWays:
-    from spark_apply.copy.both_ways import BothWays
+    from spark_apply.copy.ways.both_ways import BothWays
 
     here = databases.source(apply.site)
     return BothWays(

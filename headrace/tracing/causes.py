@@ -42,7 +42,7 @@ from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus
 from headrace.status.queues import QueueStatus
 from headrace.tracing.following import low_watermark_of
-from spark_apply.copy.standing import correct_alone
+from spark_apply.copy.records.standing import correct_alone
 from spark_apply.tables.arriving import restart_hint
 from topology.routing.combined import bypassed_on
 from topology.routing.ways import writes_alone

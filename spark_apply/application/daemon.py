@@ -4,7 +4,7 @@ It imports the tasks' modules before the first fork and loads the kernels that w
 share those pages and begin at once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead
 of 4. It only imports and loads: no thread, gRPC channel or connection may exist when Spark's daemon forks. The
 environment arms failpoints; the daemon has the same environment. It forks for no connection of another user
-(`spark_apply.application.peers`).
+(`spark_apply.application.access.peers`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["TASK_MODULES", "load_kernels", "preload"]
 TASK_MODULES = (
     "spark_apply.application.runs",
     "spark_apply.server.task",
-    "spark_apply.copy.tasks",
+    "spark_apply.copy.pieces.tasks",
     "spark_apply.server.apply_server",
     "spark_apply.conversation.messages",
     "protos.links.apply_link",
@@ -70,7 +70,7 @@ def _load(kernel: Any) -> int:  # noqa: ANN401 - parts of it that are not public
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
-    from spark_apply.application.peers import guard_worker_daemon
+    from spark_apply.application.access.peers import guard_worker_daemon
 
     preload()
     guard_worker_daemon()

@@ -14,17 +14,17 @@ import types
 from pathlib import Path
 from typing import Any
 
-from spark_apply.application.authentication import master_option
-from spark_apply.application.master_gateway import open_gateway
+from spark_apply.application.access.authentication import master_option
+from spark_apply.application.access.master_gateway import open_gateway
 
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
-"""Setting with the Spark home of the application's JVMs (`spark_apply.application.spark_home`); absent: the installed
+"""Setting with the Spark home of the application's JVMs (`spark_apply.application.jvm.spark_home`); absent: the installed
 one.
 """
 FOLDER = "spark.headrace.folder"
-"""Setting with the working folder of the application master's JVM (`spark_apply.application.class_path`)."""
+"""Setting with the working folder of the application master's JVM (`spark_apply.application.jvm.class_path`)."""
 
 _MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 _DATA_SETS = "raydp.spark.dataset"

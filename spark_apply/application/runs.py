@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.base.errors import HeadraceError, ProtocolError
 from protos import apply_pb2 as pb
-from spark_apply.application.task_access import TaskAccess
+from spark_apply.application.access.task_access import TaskAccess
 
 if TYPE_CHECKING:
     from protos.wire.identity import Identity
@@ -42,8 +42,8 @@ __all__ = ["SparkRuns", "run_task"]
 # The function that a task runs in its worker: (access, topology, apply, number, items) -> results.
 _CODE = {
     pb.TASK_KIND_APPLY_SERVER: "spark_apply.server.task:serve",
-    pb.TASK_KIND_COPY: "spark_apply.copy.tasks:copy_pieces",
-    pb.TASK_KIND_DIGEST: "spark_apply.copy.tasks:digest_pieces",
+    pb.TASK_KIND_COPY: "spark_apply.copy.pieces.tasks:copy_pieces",
+    pb.TASK_KIND_DIGEST: "spark_apply.copy.pieces.tasks:digest_pieces",
 }
 # A job can be submitted just after it was cancelled: cancel it again at this interval until it has ended.
 _CANCEL_AGAIN_S = 0.5

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any
 import psutil  # type: ignore[import-untyped]
 
 from headrace.base.errors import ApplyError, Retry
-from spark_apply.application.authentication import SETTINGS, executor_option, join_application, write_secret
-from spark_apply.application.class_path import class_path
+from spark_apply.application.access.authentication import SETTINGS, executor_option, join_application, write_secret
+from spark_apply.application.access.peers import guard_accumulator_server
 from spark_apply.application.config import TASK_SLOTS
 from spark_apply.application.environment import LOOPBACK, OWN_MODULES, java_environment
-from spark_apply.application.peers import guard_accumulator_server
+from spark_apply.application.jvm.class_path import class_path
+from spark_apply.application.jvm.spark_home import home_environment, write_spark_home
 from spark_apply.application.raydp_parts import FOLDER, SPARK_HOME, use_own_master, without_data_sets
-from spark_apply.application.spark_home import home_environment, write_spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -25,7 +25,7 @@ from protos.links.spark_link import RunCall
 from protos.wire.identity import Peer
 
 if TYPE_CHECKING:
-    from spark_apply.application.run_tokens import RunTokens
+    from spark_apply.application.access.run_tokens import RunTokens
     from spark_apply.apply_config import ApplyConfig
 
 __all__ = ["ApplicationAccess", "TaskRun", "TaskRunner"]

@@ -4,7 +4,7 @@ Job
     Copy every table that is not at the destination yet, prove the copy equal, and record its instantiation SCN.
 
 Main path
-    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.rounds.CopyRound`: pieces
+    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.pieces.rounds.CopyRound`: pieces
     on the CopyBoard, one Spark job whose tasks take them, digests of both sides
     -> DONE, or COPIED -> TableJoins.
 
@@ -14,7 +14,7 @@ Main path
 
 States (of a table; recorded at the destination)
     PENDING    not begun. Not recorded, or recorded by an earlier version.
-    AWAITING   see `spark_apply.copy.shared_tables`; shown as PENDING.
+    AWAITING   see `spark_apply.copy.ways.shared_tables`; shown as PENDING.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
     COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
@@ -34,12 +34,12 @@ Durable when
     snapshot is taken.
 
 Several apply processes in one table
-    See `spark_apply.copy.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
+    See `spark_apply.copy.ways.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
 
 One sick table
     A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
     tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
-    What the source rewrites, or truncates, while it is copied: `spark_apply.copy.restarts`.
+    What the source rewrites, or truncates, while it is copied: `spark_apply.copy.records.restarts`.
 
 Worked flow
     tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
@@ -61,28 +61,28 @@ from headrace.databases.table_digest import TableDigest
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.copy.both_ways import BothWays, Found
-from spark_apply.copy.emptied import copy_of_emptied, emptied_tables
-from spark_apply.copy.obsolete_errors import ObsoleteErrors
-from spark_apply.copy.parts import part_facts
-from spark_apply.copy.records import TableProgress, TableRecords, to_be_copied_again
-from spark_apply.copy.renames import RenamedTables
-from spark_apply.copy.returned_tables import ReturnedTables
-from spark_apply.copy.rounds import CopyRound, wait_captured
-from spark_apply.copy.sessions import CopySessions
-from spark_apply.copy.shared_tables import SharedTables
-from spark_apply.copy.standing import smallest, table_starts
+from spark_apply.copy.marks.table_marks import TableMarks
+from spark_apply.copy.pieces.rounds import CopyRound, wait_captured
+from spark_apply.copy.records.emptied import copy_of_emptied, emptied_tables
+from spark_apply.copy.records.obsolete_errors import ObsoleteErrors
+from spark_apply.copy.records.parts import part_facts
+from spark_apply.copy.records.renames import RenamedTables
+from spark_apply.copy.records.sessions import CopySessions
+from spark_apply.copy.records.standing import smallest, table_starts
+from spark_apply.copy.records.tables import TableProgress, TableRecords, to_be_copied_again
 from spark_apply.copy.table_checks import TableChecks
-from spark_apply.copy.table_marks import TableMarks
+from spark_apply.copy.ways.both_ways import BothWays, Found
+from spark_apply.copy.ways.returned_tables import ReturnedTables
+from spark_apply.copy.ways.shared_tables import SharedTables
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, SourceDatabase
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-    from spark_apply.copy.join_calls import JoinCalls
-    from spark_apply.copy.rounds import TableCopy
-    from spark_apply.copy.standing import Standing
-    from spark_apply.copy.workers import CopyWorkers
+    from spark_apply.copy.pieces.rounds import TableCopy
+    from spark_apply.copy.pieces.workers import CopyWorkers
+    from spark_apply.copy.records.join_calls import JoinCalls
+    from spark_apply.copy.records.standing import Standing
     from spark_apply.tables.arriving import TableStart
 
 __all__ = ["TableInstantiation"]
@@ -361,7 +361,7 @@ class TableInstantiation:
         return True
 
     def _end_truncated_parts(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
-        """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.parts`).
+        """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.records.parts`).
 
         Returns whether there are any.
         """

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.both_ways import BothWays, Found
-from spark_apply.copy.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
-from spark_apply.copy.obstacles import not_as_called, refused, table_copy, unlike_types
-from spark_apply.copy.parts import captured_parts, other_bounds
-from spark_apply.copy.records import TableProgress, TableRecords
-from spark_apply.copy.reshaped import has_function
-from spark_apply.copy.shared_tables import Move, SharedTables, is_shared
+from spark_apply.copy.pieces.reshaped import has_function
+from spark_apply.copy.records.parts import captured_parts, other_bounds
+from spark_apply.copy.records.tables import TableProgress, TableRecords
+from spark_apply.copy.ways.both_ways import BothWays, Found
+from spark_apply.copy.ways.neighbours import applied_twice, awaited, may_be_of_nothing, may_have_rows, not_copied_beside
+from spark_apply.copy.ways.obstacles import not_as_called, refused, table_copy, unlike_types
+from spark_apply.copy.ways.shared_tables import Move, SharedTables, is_shared
 
 if TYPE_CHECKING:
     from headrace.databases.ports import (
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     )
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.rounds import CopyRound, TableCopy
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.pieces.rounds import CopyRound, TableCopy
+    from spark_apply.copy.records.standing import Standing
 
 __all__ = ["TableChecks"]
 

@@ -52,9 +52,9 @@ from protos.links.grpc_links import GrpcLinks
 from protos.wire.admission import Admission
 from protos.wire.transport import epoch_incarnation
 from spark_apply.application.task_runs import ApplicationAccess, TaskRunner
-from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.workers import SparkCopyWorkers
+from spark_apply.copy.pieces.workers import SparkCopyWorkers
+from spark_apply.copy.ways.both_ways import BothWays
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.join_calls import LoopJoinCalls
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from headrace.rules.user_code.last_call import LastCall
     from protos.wire.identity import Peer
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.board import BoardSlot
+    from spark_apply.copy.pieces.board import BoardSlot
     from spark_apply.driver.loop.host import CoordinatorHost
     from spark_apply.driver.source_questions import TablesOfNow
     from spark_apply.tables.arriving import TableStart
@@ -388,7 +388,7 @@ def _missing_alter(
         of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
     """
     from headrace.lcr.table_name import TableName
-    from spark_apply.copy.standing import another_table, missing_rename, rename_fix
+    from spark_apply.copy.records.standing import another_table, missing_rename, rename_fix
 
     if destination.describe(version.owner, version.name) is None:
         recorded = destination.instantiations(config.topology, config.apply)

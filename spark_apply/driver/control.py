@@ -19,14 +19,14 @@ from headrace.databases.connectors import open_destination, open_source
 from headrace.lcr.table_name import TableName, argument
 from protos import apply_pb2 as pb
 from spark_apply.conversation.groups import Failure
-from spark_apply.copy.catching_up import WaysBack
-from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
-from spark_apply.copy.differing_rows import RowDifference
+from spark_apply.copy.comparison.catching_up import WaysBack
+from spark_apply.copy.comparison.differing_rows import RowDifference
+from spark_apply.copy.comparison.jobs import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.marked_columns import paired
-from spark_apply.copy.records import TableProgress, to_be_copied_again
-from spark_apply.copy.row_marks import columns_here, marked_table
-from spark_apply.copy.standing import correct_alone
+from spark_apply.copy.marks.marked_columns import paired
+from spark_apply.copy.marks.row_marks import columns_here, marked_table
+from spark_apply.copy.records.standing import correct_alone
+from spark_apply.copy.records.tables import TableProgress, to_be_copied_again
 from spark_apply.driver.error_edits import edited_part
 from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.join_calls import DELETED_AT_ONCE

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import ProtocolError
 from protos import apply_pb2 as pb
 from protos.links.apply_link import ServerStream
-from spark_apply.application.run_tokens import RunTokens
+from spark_apply.application.access.run_tokens import RunTokens
 from spark_apply.conversation.messages import access_to_wire
-from spark_apply.copy.board import BoardSlot
+from spark_apply.copy.pieces.board import BoardSlot
 
 if TYPE_CHECKING:
     from spark_apply.apply_config import ApplyConfig

@@ -20,7 +20,7 @@ _WAIT_POLL_S = 0.2  # how soon the end of the driver is noticed
 
 
 class LoopJoinCalls:
-    """See `spark_apply.copy.join_calls.JoinCalls`: every call runs on the loop's thread, and waits for its outcome.
+    """See `spark_apply.copy.records.join_calls.JoinCalls`: every call runs on the loop's thread, and waits for its outcome.
 
     Args:
         host: runs the loop.

@@ -49,7 +49,7 @@ FAILURE_TOLD_S = 86_400.0
 # as `ApplyServer.state` says it, from the failure until the group is written or given back
 _FAILED = "ROLLBACK TRANSACTION"
 # Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same
-# numbers, and counted their incarnations from 1 (`spark_apply.copy.sessions`).
+# numbers, and counted their incarnations from 1 (`spark_apply.copy.records.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
 
 log = logging.getLogger("headrace.apply")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.base.errors import HeadraceError
     from protos import apply_pb2 as pb
     from protos.links.apply_link import CoordinatorLink
-    from spark_apply.application.task_access import TaskAccess
+    from spark_apply.application.access.task_access import TaskAccess
     from spark_apply.server.apply_server import ApplyServer
 
 __all__ = ["serve"]

@@ -4,7 +4,7 @@ The number is that of the table as of the change (`TableVersion.table_number`): 
 table's, also of a partition that was made since the driver began, or that is dropped by now.
 
     number known, its own name         the table
-    number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.standing`)
+    number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.records.standing`)
     number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
     number unknown                     the table was not copied here: its rows are left out, `status` says so, and the next start copies it
 
@@ -13,7 +13,7 @@ asked, once: a new partition is its table's. The changes of that table wait for 
 
 From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
 
-A partition that is copied alone (`spark_apply.copy.parts`) has a start of its own; its changes come with its number. A
+A partition that is copied alone (`spark_apply.copy.records.parts`) has a start of its own; its changes come with its number. A
 TRUNCATE of the whole table would empty a partition that is being copied. The table waits there until the partition is
 admitted: it is empty then, and the log has all its rows. Without a list of tables (simulations) names are all that is
 known. A list that is empty is one: then everything that arrives is a stranger.

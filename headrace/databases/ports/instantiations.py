@@ -46,7 +46,7 @@ class PartOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What a copy has of the changes that another apply process of its site brings (`spark_apply.copy.shared_tables`).
+    """What a copy has of the changes that another apply process of its site brings (`spark_apply.copy.ways.shared_tables`).
 
     Args:
         apply: the other apply process.
@@ -127,7 +127,7 @@ class Instantiation:
 
 
 AWAITING = "AWAITING"
-"""State of an instantiation that waits for the copy of another apply process; see `spark_apply.copy.shared_tables`."""
+"""State of an instantiation that waits for the copy of another apply process; see `spark_apply.copy.ways.shared_tables`."""
 
 BEGUN = frozenset({"COPYING", "COMPARING"})
 """States of an instantiation whose copy runs, or was interrupted and will be made again."""

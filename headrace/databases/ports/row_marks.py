@@ -2,7 +2,7 @@
 
 A mark is read in the snapshot that a table is copied under, and kept with the table's record at the destination. While
 the mark of now says the same, the log has every change of the table's rows since the copy (see
-`spark_apply.copy.row_marks`).
+`spark_apply.copy.marks.row_marks`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.custom import CustomTransformation
 from headrace.rules.transformations.transformation import Transformation
 from headrace.rules.user_code.source import UserFunction
-from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
+from spark_apply.copy.pieces.reshaped import ReshapedPiece, ReshapedTable
 from tests.support.apply.handlers import code_of
 from tests.support.session.bounds import STALL_S
 from tests.support.session.matrices import cases

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.application.class_path import ARCHIVES, archived, class_path
 from spark_apply.application.environment import java_home
+from spark_apply.application.jvm.class_path import ARCHIVES, archived, class_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

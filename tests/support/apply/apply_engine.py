@@ -29,7 +29,7 @@ from headrace.simulation.surroundings import Killed
 from protos import codec
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.conversation.groups import CoordinatorMessage, OnError, ServerMessage
-from spark_apply.copy.standing import standings, table_starts
+from spark_apply.copy.records.standing import standings, table_starts
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.loop.flushes import FlushGate

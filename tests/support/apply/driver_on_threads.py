@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace.base.errors import DestinationRestarted, PropagationError
 from spark_apply.application import runs
-from spark_apply.application.run_tokens import RunTokens
-from spark_apply.application.task_access import TaskAccess
+from spark_apply.application.access.run_tokens import RunTokens
+from spark_apply.application.access.task_access import TaskAccess
 from spark_apply.apply_config import ApplyConfig
 
 WAIT_S = 240.0  # far more than it takes: machines that run other things as well

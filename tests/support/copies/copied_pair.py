@@ -21,10 +21,10 @@ from headrace.rules.rule import RuleSet
 from headrace.rules.transformations.transformation import Transformation
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.comparison import Comparison, TableComparison, tables_of_now
+from spark_apply.copy.comparison.jobs import Comparison, TableComparison, tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.standing import table_findings
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records.standing import table_findings
 from tests.support.apply.apply_engine import APPLY
 from tests.support.copies.copying_threads import ThreadWorkers
 from tests.support.copies.table_copies import one_way
@@ -53,7 +53,7 @@ class _Digested:
 
 @dataclass
 class _Runner:
-    """Digests pieces in the test's thread; see `spark_apply.copy.tasks.digest_pieces`."""
+    """Digests pieces in the test's thread; see `spark_apply.copy.pieces.tasks.digest_pieces`."""
 
     here: str
     there: str

@@ -16,10 +16,10 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records.tables import TableProgress
+from spark_apply.copy.ways.both_ways import BothWays
 from tests.support.copies.copying_threads import ThreadWorkers
 from tests.support.databases.captured_source import CapturedSource
 from tests.support.databases.statements import execute

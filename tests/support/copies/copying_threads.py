@@ -1,4 +1,4 @@
-"""Copying tasks as threads of the test, in place of a Spark job; see `spark_apply.copy.workers`."""
+"""Copying tasks as threads of the test, in place of a Spark job; see `spark_apply.copy.pieces.workers`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from headrace.base.errors import HeadraceError
 from headrace.databases.ports import DestinationSession
 from protos import apply_pb2 as pb
-from spark_apply.copy.board import CopyBoard
-from spark_apply.copy.tasks import CopyPlaces, PieceCopier
+from spark_apply.copy.pieces.board import CopyBoard
+from spark_apply.copy.pieces.tasks import CopyPlaces, PieceCopier
 
 _FROZEN_S = 60.0  # at most: a test that fails must not hang
 

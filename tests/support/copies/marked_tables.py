@@ -24,8 +24,8 @@ from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records.tables import TableProgress
 from spark_apply.driver.control import ApplyControl
 from tests.support.copies.copying_threads import ThreadWorkers
 from tests.support.copies.table_copies import one_way

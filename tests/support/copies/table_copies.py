@@ -16,10 +16,10 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.both_ways import BothWays
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records.tables import TableProgress
+from spark_apply.copy.ways.both_ways import BothWays
 from tests.support.copies.copying_threads import ThreadWorkers
 
 __all__ = ["APPLY", "Reader", "Source", "TOPOLOGY", "World", "one_way"]

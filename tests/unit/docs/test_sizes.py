@@ -13,7 +13,7 @@ from tests.support.session.packages import PACKAGES, ROOT
 # What 500 lines had at most before the formatter broke them.
 STATEMENTS_MAX = 376
 P90_MAX = 14
-# `spark_apply.copy.row_marks.compare_marks`, whose cases are read as one; numba's kernels, which call nothing, have more.
+# `spark_apply.copy.marks.row_marks.compare_marks`, whose cases are read as one; numba's kernels, which call nothing, have more.
 FUNCTION_MAX = 45
 REASON = "Longer than 500 lines: "
 

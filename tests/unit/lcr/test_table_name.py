@@ -13,7 +13,7 @@ from hypothesis import example, given
 from headrace.commands.verification import table_name
 from headrace.lcr.table_name import TableName, argument, flow_table, flow_text, literal, quoted, quoted_name, remark
 from headrace.tracing.track import labelling
-from spark_apply.copy.standing import rename_statement
+from spark_apply.copy.records.standing import rename_statement
 from tests.support.values.hostile_names import HOSTILE, names
 from topology.patterns import parse_table
 

@@ -19,7 +19,7 @@ from headrace.databases.ports import Instantiation
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
 from spark_apply.copy import instantiation
-from spark_apply.copy.board import CopyBoard
+from spark_apply.copy.pieces.board import CopyBoard
 from spark_apply.driver import apply_driver
 from spark_apply.driver.join_calls import LoopJoinCalls
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for

@@ -27,7 +27,8 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.copy import instantiation, returned_tables
+from spark_apply.copy import instantiation
+from spark_apply.copy.ways import returned_tables
 from tests.support.copies.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.databases.destination_contract import error_transaction
 from tests.support.databases.statements import execute

@@ -21,7 +21,7 @@ from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
 from tests.support.copies.copying_threads import FreezingTask, ThreadWorkers
 from tests.support.copies.table_copies import one_way
 from tests.support.databases.captured_source import CapturedSource

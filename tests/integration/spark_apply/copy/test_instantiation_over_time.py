@@ -23,10 +23,10 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import Operation, RenameSchema, RenameTable, Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.comparison import tables_of_now
+from spark_apply.copy.comparison.jobs import tables_of_now
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress, TableRecords
-from spark_apply.copy.standing import rename_findings
+from spark_apply.copy.records.standing import rename_findings
+from spark_apply.copy.records.tables import TableProgress, TableRecords
 from tests.support.copies.marked_tables import NothingIsApplied
 from tests.support.copies.table_copies import one_way
 from tests.support.databases.captured_source import CapturedSource

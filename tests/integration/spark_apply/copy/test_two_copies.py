@@ -22,7 +22,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records.schema import CLAIM_LOCK
 from headrace.lcr.scn import Scn
 from spark_apply.copy import instantiation as module
-from spark_apply.copy.records import to_be_copied_again
+from spark_apply.copy.records.tables import to_be_copied_again
 from tests.support.copies.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.databases.statements import execute
 from tests.support.session.matrices import cases

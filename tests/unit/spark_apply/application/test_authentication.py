@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from spark_apply.application import authentication
-from spark_apply.application.authentication import (
+from spark_apply.application.access import authentication
+from spark_apply.application.access.authentication import (
     SETTINGS,
     executor_option,
     join_application,
     master_option,
     write_secret,
 )
+from spark_apply.application.access.master_gateway import open_gateway
 from spark_apply.application.environment import java_home
-from spark_apply.application.master_gateway import open_gateway
-from spark_apply.application.spark_home import spark_jars
+from spark_apply.application.jvm.spark_home import spark_jars
 
 VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_apply.application import class_path as module
-from spark_apply.application.class_path import archived, class_path, prepare_archive
 from spark_apply.application.environment import java_home
+from spark_apply.application.jvm import class_path as module
+from spark_apply.application.jvm.class_path import archived, class_path, prepare_archive
 
 JAVA = str(java_home() / "bin" / "java")
 CLASS = "io/ray/runtime/RayNativeRuntime.class"

@@ -13,9 +13,9 @@ import pytest
 
 from headrace.base.errors import ApplyError
 from spark_apply.application import raydp_parts
+from spark_apply.application.access.master_gateway import open_gateway
 from spark_apply.application.environment import java_home
-from spark_apply.application.master_gateway import open_gateway
-from spark_apply.application.spark_home import spark_jars
+from spark_apply.application.jvm.spark_home import spark_jars
 from tests.support.wire.attackers import ask_for_variable
 
 JAVA = str(java_home() / "bin" / "java")

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from pyspark import accumulators
 
-from spark_apply.application import peers
-from spark_apply.application.peers import guard_accumulator_server, is_own_peer
+from spark_apply.application.access import peers
+from spark_apply.application.access.peers import guard_accumulator_server, is_own_peer
 from tests.support.wire.attackers import silent_connections
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from headrace.base.errors import BugError
-from spark_apply.application.ray_class import write_ray_class
+from spark_apply.application.jvm.ray_class import write_ray_class
 
 CLASS = "io/ray/runtime/RayNativeRuntime.class"
 JAR = Path(ray.__file__).parent / "jars" / "ray_dist.jar"

@@ -16,8 +16,8 @@ from protos.links.apply_link import CoordinatorLink, fetch_access, make_server_h
 from protos.links.spark_link import serve_tasks
 from protos.wire.admission import Admission
 from protos.wire.transport import Server
+from spark_apply.application.access.run_tokens import RunTokens
 from spark_apply.application.process import ALL_LOST_TIMEOUT_S, FIRST_TIMEOUT_S, SILENCE_MAX_S, ApplicationWatch
-from spark_apply.application.run_tokens import RunTokens
 from spark_apply.application.runs import SparkRuns
 from spark_apply.application.spark import SparkUnavailable
 from spark_apply.application.task_runs import ApplicationAccess, TaskRunner

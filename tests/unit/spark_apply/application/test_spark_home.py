@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_apply.application.spark_home import home_environment, spark_jars, write_spark_home
+from spark_apply.application.jvm.spark_home import home_environment, spark_jars, write_spark_home
 
 INSTALLED = Path(pyspark.__file__).resolve().parent
 

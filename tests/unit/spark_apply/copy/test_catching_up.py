@@ -13,7 +13,7 @@ from headrace.base.errors import ApplyError, DatabaseError, DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.lcr.scn import Scn
 from spark_apply.copy import catching_up as module
-from spark_apply.copy.catching_up import CatchingUp, WaysBack
+from spark_apply.copy.comparison.catching_up import CatchingUp, WaysBack
 
 
 class Log:

@@ -12,7 +12,7 @@ from headrace.rules.transformations.transformation import (
     Transformation,
 )
 from spark_apply.apply_config import TableToInstantiate
-from spark_apply.copy.comparison import ComparedColumns, compared_columns
+from spark_apply.copy.comparison.jobs import ComparedColumns, compared_columns
 
 
 def compared(

@@ -21,8 +21,8 @@ from headrace.lcr.table_name import TableName
 from spark_apply.copy import instantiation as module
 from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.obstacles import refused
-from spark_apply.copy.records import TableProgress
+from spark_apply.copy.records.tables import TableProgress
+from spark_apply.copy.ways.obstacles import refused
 from tests.support.copies.copying_threads import FreezingTask
 from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 

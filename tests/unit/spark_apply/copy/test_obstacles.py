@@ -11,10 +11,10 @@ from headrace.databases.ports import Instantiation, OtherCopy
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.neighbours import not_copied_beside
-from spark_apply.copy.obstacles import refused
-from spark_apply.copy.rounds import what_changes_a_copy
-from spark_apply.copy.standing import Standing
+from spark_apply.copy.pieces.rounds import what_changes_a_copy
+from spark_apply.copy.records.standing import Standing
+from spark_apply.copy.ways.neighbours import not_copied_beside
+from spark_apply.copy.ways.obstacles import refused
 
 T = TableName("shop", "orders")
 TABLE = TableToInstantiate(identity="1", source=T, destination=T, object_numbers=())

@@ -13,8 +13,8 @@ from headrace.lcr.batch import LcrBatch, Partition, Truncate
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.lcr.table_name import TableName
 from protos import codec
-from spark_apply.copy.older_errors import OlderErrors
-from spark_apply.copy.row_marks import MarkedTable
+from spark_apply.copy.marks.older_errors import OlderErrors
+from spark_apply.copy.marks.row_marks import MarkedTable
 from tests.support.values.lcr_batches import insert_batch, table_version
 
 TABLE, NEW, BACK, OTHER = 16384, 16390, 16391, 16392

@@ -14,8 +14,8 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import RenameTable, Transformation
 from spark_apply.apply_config import TableToInstantiate
-from spark_apply.copy.renames import RenamedTables
-from spark_apply.copy.standing import remade_problem, standings
+from spark_apply.copy.records.renames import RenamedTables
+from spark_apply.copy.records.standing import remade_problem, standings
 
 STAFF = TableName("sales", "staff")
 TABLE = TableToInstantiate(

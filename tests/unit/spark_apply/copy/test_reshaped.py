@@ -16,7 +16,7 @@ from headrace.rules.transformations.transformation import (
     Transformation,
 )
 from headrace.rules.user_code.source import UserFunction
-from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
+from spark_apply.copy.pieces.reshaped import ReshapedPiece, ReshapedTable
 from tests.support.apply.handlers import code_of
 from tests.support.copies.table_copies import World
 

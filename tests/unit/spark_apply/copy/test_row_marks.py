@@ -11,7 +11,7 @@ import pytest
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
-from spark_apply.copy.table_marks import TableMarks
+from spark_apply.copy.marks.table_marks import TableMarks
 from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 

@@ -13,7 +13,14 @@ from headrace.lcr.batch import OldImage, TableVersion
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import TableToInstantiate
-from spark_apply.copy.standing import Standing, missing_rename, rename_findings, rename_statement, renamed, standings
+from spark_apply.copy.records.standing import (
+    Standing,
+    missing_rename,
+    rename_findings,
+    rename_statement,
+    renamed,
+    standings,
+)
 
 
 def wanted(identity: str, name: str) -> TableToInstantiate:

@@ -11,7 +11,7 @@ from headrace.databases.ports import DestinationSession
 from headrace.databases.ports.copying import NATIVE, TableReader
 from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
-from spark_apply.copy.tasks import CopyPlaces, PieceCopier
+from spark_apply.copy.pieces.tasks import CopyPlaces, PieceCopier
 from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness
 
 TYPES = {"id": "pg_catalog.text"}

@@ -23,9 +23,9 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy import standing
 from spark_apply.copy.instantiation import TableInstantiation
-from spark_apply.copy.records import TableProgress
-from spark_apply.copy.standing import Standing
-from spark_apply.copy.tasks import CopyPlaces
+from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records.standing import Standing
+from spark_apply.copy.records.tables import TableProgress
 from tests.support.copies.copying_threads import ThreadWorkers
 from tests.support.copies.table_copies import one_way
 

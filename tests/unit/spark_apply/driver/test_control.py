@@ -16,7 +16,7 @@ from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from protos import apply_pb2 as pb
-from spark_apply.copy.records import TableProgress
+from spark_apply.copy.records.tables import TableProgress
 from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
 

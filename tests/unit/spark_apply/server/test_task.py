@@ -10,7 +10,7 @@ import pytest
 
 from protos import apply_pb2 as pb
 from protos.links import apply_link
-from spark_apply.application.task_access import TaskAccess
+from spark_apply.application.access.task_access import TaskAccess
 from spark_apply.handlers.process_bounds import HandlersGrew
 from spark_apply.server import task as tasks
 from spark_apply.server.apply_server import ServerStep

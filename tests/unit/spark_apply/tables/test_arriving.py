@@ -18,8 +18,8 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.reshaping import transformed_version
 from headrace.rules.transformations.transformation import AddColumn, DeleteColumns, RenameColumn, Transformation
 from spark_apply.apply_config import TableToInstantiate
-from spark_apply.copy.parts import parts_of
-from spark_apply.copy.standing import standings, table_starts
+from spark_apply.copy.records.parts import parts_of
+from spark_apply.copy.records.standing import standings, table_starts
 from spark_apply.driver.groups.unfinished_groups import UnfinishedGroups
 from spark_apply.driver.groups.watermarks import Watermarks
 from spark_apply.driver.loop.joining import TableJoins

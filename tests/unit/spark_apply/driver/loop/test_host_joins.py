@@ -18,7 +18,7 @@ from headrace.base.errors import (
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.ports import Instantiation
 from headrace.lcr.scn import Scn
-from spark_apply.copy.standing import standings, table_starts
+from spark_apply.copy.records.standing import standings, table_starts
 from spark_apply.driver.loop import inbox as loop_inbox
 from spark_apply.driver.loop.flushes import POLL_INTERVAL_S
 from spark_apply.tables.arriving import TableStart

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.simulation.observing.history import Source
-from spark_apply.copy.standing import standings, table_starts
+from spark_apply.copy.records.standing import standings, table_starts
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply.apply_engine import Engine, arm, table_of
 from tests.support.copies.copies_beside import CopiesBeside, record_of

@@ -2,8 +2,8 @@
 
 Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
 side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each
-has settled or is known to differ (`spark_apply.copy.differing_rows`): what is on its way is no difference, either way
-(`spark_apply.copy.catching_up`). Tables whose
+has settled or is known to differ (`spark_apply.copy.comparison.differing_rows`): what is on its way is no difference, either way
+(`spark_apply.copy.comparison.catching_up`). Tables whose
 rows cannot be looked for (functions make them) are compared again whole, and so are those that could not be read; for
 these a difference is definite on a quiet source alone.
 """
@@ -26,8 +26,8 @@ from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import AddColumn, TransformationError
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
-from spark_apply.copy.catching_up import POLL_S, CatchingUp, WaysBack
-from spark_apply.copy.differing_rows import (
+from spark_apply.copy.comparison.catching_up import POLL_S, CatchingUp, WaysBack
+from spark_apply.copy.comparison.differing_rows import (
     DIFFERENCES_MAX,
     STEADY_LOOKS,
     FoundRows,
@@ -36,9 +36,9 @@ from spark_apply.copy.differing_rows import (
     differing_rows,
     judged_rows,
 )
-from spark_apply.copy.padded_columns import why_padded
-from spark_apply.copy.parts import here
-from spark_apply.copy.reshaped import ReshapedTable, has_function
+from spark_apply.copy.pieces.padded_columns import why_padded
+from spark_apply.copy.pieces.reshaped import ReshapedTable, has_function
+from spark_apply.copy.records.parts import here
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, MarkedPart, RowMark, SourceDatabase
@@ -76,7 +76,7 @@ class TableComparison:
         differences: rows that differ, some of them.
         has_more_differences: there are others.
         settled: how many rows differed at first, and were the same when they were compared again.
-        in_flight, in_flight_rows: rows of which nothing is known (`spark_apply.copy.differing_rows`): some of them, and
+        in_flight, in_flight_rows: rows of which nothing is known (`spark_apply.copy.comparison.differing_rows`): some of them, and
             how many there are.
         left_out: what a SELECT shows at either side and was not compared, each with the reason.
         computed: names of the columns that were compared and that the destination computes itself: no copy changes

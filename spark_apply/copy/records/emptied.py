@@ -1,4 +1,4 @@
-"""Tables whose copy began again and again, and that the source has emptied since (`spark_apply.copy.restarts`).
+"""Tables whose copy began again and again, and that the source has emptied since (`spark_apply.copy.records.restarts`).
 
 A TRUNCATE of the whole table that the log has behind the snapshot of such a copy is as good as a copy: the table was
 empty then, and the log has every row that it got since (decision 71).
@@ -14,9 +14,9 @@ from headrace.databases.table_digest import TableDigest
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationSession
     from headrace.lcr.scn import Scn
-    from spark_apply.copy.join_calls import JoinCalls
-    from spark_apply.copy.records import TableRecords
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.records.join_calls import JoinCalls
+    from spark_apply.copy.records.standing import Standing
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["copy_of_emptied", "emptied_tables"]
 

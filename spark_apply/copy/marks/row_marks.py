@@ -27,9 +27,9 @@ from headrace.databases.ports import MarkedPart, RowMark
 from headrace.databases.ports.row_marks import OF_TRANSACTION
 from headrace.lcr.table_name import TableName, argument, quoted, quoted_name, remark
 from headrace.lcr.type_name import type_parts
-from spark_apply.copy.computed_columns import Computed, both_compute, compare_computed
-from spark_apply.copy.marked_columns import earlier_column, replaced_columns, taken_over
-from spark_apply.copy.marked_parts import (
+from spark_apply.copy.marks.computed_columns import Computed, both_compute, compare_computed
+from spark_apply.copy.marks.marked_columns import earlier_column, replaced_columns, taken_over
+from spark_apply.copy.marks.marked_parts import (
     kept_parts,
     logged_again,
     may_be_one_alter,
@@ -39,9 +39,9 @@ from spark_apply.copy.marked_parts import (
     unlogged_parts,
     written_by_alter,
 )
-from spark_apply.copy.parts import here
-from spark_apply.copy.relabelled import Relabelled, RelabelledTypes
-from spark_apply.copy.standing import brought_up
+from spark_apply.copy.marks.relabelled import Relabelled, RelabelledTypes
+from spark_apply.copy.records.parts import here
+from spark_apply.copy.records.standing import brought_up
 
 if TYPE_CHECKING:
     from headrace.databases.ports import ComputedDifference, InstantiationRecords, MarkedColumn, SourceDatabase
@@ -69,7 +69,7 @@ class MarkedTable:
         may_be_copied: it can be copied again: nothing else writes it at the destination.
         copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same
             partition.
-        detached: what becomes of partitions that the source has no longer (`spark_apply.copy.detached`).
+        detached: what becomes of partitions that the source has no longer (`spark_apply.copy.marks.detached`).
         is_reshaped: its rows are not those of the source: a condition of the one database means nothing in the other.
         numbers: of it and of its partitions, as changes in the log have them.
     """

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_apply.application.environment import java_home, package_folder
-from spark_apply.application.ray_class import CLASS, write_ray_class
-from spark_apply.application.spark_home import spark_jars
+from spark_apply.application.jvm.ray_class import CLASS, write_ray_class
+from spark_apply.application.jvm.spark_home import spark_jars
 
 __all__ = ["ARCHIVES", "ClassPath", "archived", "class_path", "prepare_archive"]
 

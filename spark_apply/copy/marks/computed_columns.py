@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.databases.ports import ComputedDifference, MarkedColumn, MarkedPart, RowMark
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.parts import here as part_here
+from spark_apply.copy.records.parts import here as part_here
 
 if TYPE_CHECKING:
     from headrace.databases.ports import InstantiationRecords, SourceDatabase

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, ErrorTransaction, Instantiation
     from headrace.lcr.batch import LcrBatch
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.join_calls import JoinCalls
-    from spark_apply.copy.records import TableRecords
+    from spark_apply.copy.records.join_calls import JoinCalls
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["ObsoleteErrors", "held_behind"]
 

@@ -41,7 +41,7 @@ from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, Instantiation
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.records.standing import Standing
 
 __all__ = ["BothWays", "Found", "TwoWayTable"]
 

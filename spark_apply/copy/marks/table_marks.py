@@ -2,7 +2,7 @@
 
 When they are looked at, recorded and shown, and what is done about partitions that came or left.
 
-What the marks say is in `spark_apply.copy.row_marks`, which has the job and the flow. Nothing here is durable but the
+What the marks say is in `spark_apply.copy.marks.row_marks`, which has the job and the flow. Nothing here is durable but the
 marks: another driver looks again.
 """
 
@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import DatabaseError, DestinationRestarted, FencedError
 from headrace.databases.ports import MarkedPart, RowMark
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.detached import DetachedPartitions
-from spark_apply.copy.marked_columns import paired
-from spark_apply.copy.older_errors import OlderErrors
-from spark_apply.copy.parts import copies_parts, here
-from spark_apply.copy.row_marks import (
+from spark_apply.copy.marks.detached import DetachedPartitions
+from spark_apply.copy.marks.marked_columns import paired
+from spark_apply.copy.marks.older_errors import OlderErrors
+from spark_apply.copy.marks.row_marks import (
     ChangedRows,
     ChangedTable,
     MarkedTable,
@@ -31,13 +30,14 @@ from spark_apply.copy.row_marks import (
     follows,
     marked_table,
 )
+from spark_apply.copy.records.parts import copies_parts, here
 from spark_apply.tables.arriving import restart_hint
 
 if TYPE_CHECKING:
     from headrace.databases.ports import SourceDatabase
     from headrace.lcr.scn import Scn
-    from spark_apply.copy.records import TableRecords
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.records.standing import Standing
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["TableMarks"]
 

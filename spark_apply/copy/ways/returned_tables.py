@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.rounds import is_still_empty
+from spark_apply.copy.pieces.rounds import is_still_empty
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationSession
-    from spark_apply.copy.both_ways import BothWays
-    from spark_apply.copy.rounds import CopyRound
+    from spark_apply.copy.pieces.rounds import CopyRound
+    from spark_apply.copy.ways.both_ways import BothWays
 
 __all__ = ["ReturnedTables"]
 

@@ -10,7 +10,7 @@ from protos import apply_pb2 as pb
 if TYPE_CHECKING:
     from headrace.base.errors import HeadraceError
     from spark_apply.application.task_runs import TaskRunner
-    from spark_apply.copy.board import BoardSlot, CopyBoard
+    from spark_apply.copy.pieces.board import BoardSlot, CopyBoard
 
 __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 

@@ -64,7 +64,7 @@ class Standing:
         table: the table.
         record: its record; None: there is none.
         replaced: records of tables that had this name and are no longer captured; usually at most one.
-        parts: identities of records of its partitions (`spark_apply.copy.parts`), which a copy of the table removes.
+        parts: identities of records of its partitions (`spark_apply.copy.records.parts`), which a copy of the table removes.
         occupant: another table of this apply process that is recorded under this name and now has another one, so that
             the destination table of this name may still hold its rows; None: there is none.
     """
@@ -102,7 +102,7 @@ class Standing:
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether it waits for the copy of another apply process (`spark_apply.copy.shared_tables`)."""
+        """Whether it waits for the copy of another apply process (`spark_apply.copy.ways.shared_tables`)."""
         return self.record is not None and self.record.state == AWAITING
 
     @property

@@ -1,4 +1,4 @@
-"""Renamed tables: their records take the names of now, once the destination has them; see `spark_apply.copy.standing`."""
+"""Renamed tables: their records take the names of now, once the destination has them; see `spark_apply.copy.records.standing`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.standing import Standing, is_exchanged, names_passed_on, occupied, rename_statement
+from spark_apply.copy.records.standing import Standing, is_exchanged, names_passed_on, occupied, rename_statement
 
 if TYPE_CHECKING:
     from headrace.databases.ports import Instantiation
-    from spark_apply.copy.records import TableRecords
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["RenamedTables"]
 

@@ -1,6 +1,6 @@
 """Copies that begin again for no fault of the table: something rewrote it at the source, or a task died with a piece.
 
-The queue keeps what is behind the first snapshot in a row: a TRUNCATE behind it ends the copies (`spark_apply.copy.emptied`).
+The queue keeps what is behind the first snapshot in a row: a TRUNCATE behind it ends the copies (`spark_apply.copy.records.emptied`).
 What goes on without one makes the table FAILED.
 """
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
 from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.parts import here
+from spark_apply.copy.records.parts import here
 
 if TYPE_CHECKING:
     from headrace.databases.ports import InstantiationRecords, RowMark, SourceDatabase
     from headrace.lcr.scn import Scn
-    from spark_apply.copy.join_calls import JoinCalls
-    from spark_apply.copy.row_marks import MarkedTable
+    from spark_apply.copy.marks.row_marks import MarkedTable
+    from spark_apply.copy.records.join_calls import JoinCalls
 
 __all__ = ["DetachedPartitions", "Outcome"]
 

@@ -20,7 +20,7 @@ from headrace.lcr.table_name import TableName
 if TYPE_CHECKING:
     from headrace.databases.ports import ErrorRecords, ErrorTransaction
     from headrace.lcr.scn import Scn
-    from spark_apply.copy.row_marks import MarkedTable
+    from spark_apply.copy.marks.row_marks import MarkedTable
 
 __all__ = ["OlderErrors"]
 

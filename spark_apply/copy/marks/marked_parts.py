@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
 from headrace.lcr.table_name import quoted_name
-from spark_apply.copy.computed_columns import both_compute
-from spark_apply.copy.marked_columns import earlier_column
+from spark_apply.copy.marks.computed_columns import both_compute
+from spark_apply.copy.marks.marked_columns import earlier_column
 
 __all__ = [
     "kept_parts",

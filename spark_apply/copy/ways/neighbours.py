@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import BEGUN
-from spark_apply.copy.obstacles import REPAIRED_ALONE
-from spark_apply.copy.rounds import has_no_rows
+from spark_apply.copy.pieces.rounds import has_no_rows
+from spark_apply.copy.ways.obstacles import REPAIRED_ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DestinationSession, OtherCopy
     from headrace.databases.ports.copying import TableReader
     from spark_apply.apply_config import ApplyConfig
-    from spark_apply.copy.rounds import TableCopy
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.pieces.rounds import TableCopy
+    from spark_apply.copy.records.standing import Standing
 
 __all__ = ["applied_twice", "awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
 

@@ -7,7 +7,7 @@ number of the column that has its values here (`MarkedColumn.here`); a copy pair
 source has since gets its partner at the first look at which the destination has one of its name, if older rows have the
 same value at both sides.
 
-What both sides compute never travels: there the expressions are compared (`spark_apply.copy.computed_columns`), and
+What both sides compute never travels: there the expressions are compared (`spark_apply.copy.marks.computed_columns`), and
 the numbers are not.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from headrace.databases.ports import MarkedColumn, RowMark
-from spark_apply.copy.computed_columns import Computed, both_compute, doubtful_parts, with_uncompared
+from spark_apply.copy.marks.computed_columns import Computed, both_compute, doubtful_parts, with_uncompared
 
 __all__ = ["earlier_column", "paired", "replaced_columns", "taken_over"]
 

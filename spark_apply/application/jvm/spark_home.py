@@ -107,7 +107,7 @@ def write_spark_home(home: Path) -> None:
     """Make a Spark home of links to the installed one.
 
     Its only jar is that of Spark's launcher, a JVM of 0.02 CPU seconds instead of 0.2 with all jars: the others are on
-    the class path that the application's JVMs get (`spark_apply.application.class_path`).
+    the class path that the application's JVMs get (`spark_apply.application.jvm.class_path`).
 
     Args:
         home: folder to make; may exist, of another pyspark too.

@@ -38,7 +38,7 @@ from spark_apply.apply_config import TableToInstantiate
 if TYPE_CHECKING:
     from headrace.databases.ports import InstantiationRecords, SourceDatabase, SourceTable
     from headrace.databases.ports.copying import TableReader
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.records.standing import Standing
 
 __all__ = ["begun_part", "captured_parts", "copies_parts", "here", "other_bounds", "part_facts", "parts_of"]
 

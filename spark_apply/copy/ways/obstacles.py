@@ -9,8 +9,8 @@ from headrace.databases.ports.copying import copied_columns
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import AddColumn, TransformationError
-from spark_apply.copy.rounds import TableCopy
-from spark_apply.copy.standing import rename_statement
+from spark_apply.copy.pieces.rounds import TableCopy
+from spark_apply.copy.records.standing import rename_statement
 from spark_apply.tables.arriving import restart_hint
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         WriteSession,
     )
     from spark_apply.apply_config import TableToInstantiate
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.records.standing import Standing
 
 __all__ = ["REPAIRED_ALONE", "not_as_called", "refused", "table_copy", "unlike_types"]
 

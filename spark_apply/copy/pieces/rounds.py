@@ -1,7 +1,7 @@
 """One pass over tables that are to be copied, under one snapshot: pieces for the tasks, and what they report.
 
 Main path
-    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.tasks`) -> _take -> _copied -> digests of
+    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.pieces.tasks`) -> _take -> _copied -> digests of
     the destination -> _compared -> DONE or COPIED.
 """
 
@@ -23,10 +23,10 @@ from headrace.lcr.table_name import TableName, argument
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SEE_LOG, SparkUnavailable
 from spark_apply.apply_config import COPIES_BESIDE
-from spark_apply.copy.board import CopyBoard, PieceOutcome
-from spark_apply.copy.padded_columns import why_padded
-from spark_apply.copy.reshaped import ReshapedTable, has_function, timestamp_text
-from spark_apply.copy.restarts import LET_IT_REST, RESTARTS_MAX
+from spark_apply.copy.pieces.board import CopyBoard, PieceOutcome
+from spark_apply.copy.pieces.padded_columns import why_padded
+from spark_apply.copy.pieces.reshaped import ReshapedTable, has_function, timestamp_text
+from spark_apply.copy.records.restarts import LET_IT_REST, RESTARTS_MAX
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationSession, DestinationTable, OtherCopy, Snapshot
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import Column
     from headrace.rules.transformations.transformation import AddColumn
     from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-    from spark_apply.copy.records import TableRecords
-    from spark_apply.copy.standing import Standing
-    from spark_apply.copy.workers import CopyWorkers
+    from spark_apply.copy.pieces.workers import CopyWorkers
+    from spark_apply.copy.records.standing import Standing
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["CopyRound", "TableCopy", "has_no_rows", "is_still_empty", "wait_captured", "what_changes_a_copy"]
 
@@ -63,7 +63,7 @@ class TableCopy:
     target: DestinationTable | None
     replaces: tuple[str, ...]
     beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
-    carries: tuple[Carried, ...] = ()  # what it has of the others' changes (`spark_apply.copy.shared_tables`)
+    carries: tuple[Carried, ...] = ()  # what it has of the others' changes (`spark_apply.copy.ways.shared_tables`)
     mark: str = ""  # of the emptied table, see `TableWriter.files_mark`
     keeps_rows: bool = False  # which are no copy of the source's: those stay, and the source has none
     sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
@@ -105,7 +105,7 @@ class CopyRound:
         source_reader, destination_reader: of the tables.
         workers: who copies.
         is_beside: apply servers run meanwhile.
-        incarnation: of the sessions of this round; see `spark_apply.copy.sessions`.
+        incarnation: of the sessions of this round; see `spark_apply.copy.records.sessions`.
         should_end: asked between waits.
         told: told why no task runs now.
         time_us: microseconds since the Unix epoch, UTC: what a transformation adds as the time.
@@ -117,7 +117,7 @@ class CopyRound:
         to_find_empty: names of tables whose rows were removed before the snapshot.
         of_nothing: names of tables that others have copied, of which there must be nothing to copy.
         to_await: names of tables whose changes are kept from the snapshot on, for a copy of another apply process.
-        for_all: names of tables whose copies must have what the others have sent (`spark_apply.copy.shared_tables`).
+        for_all: names of tables whose copies must have what the others have sent (`spark_apply.copy.ways.shared_tables`).
         waits: why tables wait for the copies of others, by name at the destination.
         is_gathering: one of those that wait is a shared table, whose ways look at each other often.
         needs_operator: a table cannot be copied before an operator acts.
@@ -475,7 +475,7 @@ class CopyRound:
         )
 
     def _why_padded(self, copy: TableCopy) -> str:
-        """Whether `char(n)` is why the copy differs, see `spark_apply.copy.padded_columns`; empty: no."""
+        """Whether `char(n)` is why the copy differs, see `spark_apply.copy.pieces.padded_columns`; empty: no."""
         table = copy.table
         try:
             there, here = self.source_reader.seen(*table.source), self.destination_reader.seen(*copy.key)

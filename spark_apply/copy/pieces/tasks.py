@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.databases.ports.copying import OpenPiece, TableReader
     from headrace.databases.table_digest import TableDigest
     from protos import apply_pb2 as pb
-    from spark_apply.application.task_access import TaskAccess
-    from spark_apply.copy.reshaped import ReshapedPiece
+    from spark_apply.application.access.task_access import TaskAccess
+    from spark_apply.copy.pieces.reshaped import ReshapedPiece
 
 __all__ = ["CopyPlaces", "PieceCopier", "PieceLink", "copy_pieces", "digest_pieces"]
 
@@ -86,7 +86,7 @@ def digest_pieces(
 
 def _reshaped(piece: OpenPiece, table: pb.ReshapedTable) -> ReshapedPiece:
     from headrace.databases.connectors import value_types
-    from spark_apply.copy.reshaped import ReshapedPiece, ReshapedTable
+    from spark_apply.copy.pieces.reshaped import ReshapedPiece, ReshapedTable
 
     return ReshapedPiece(piece, ReshapedTable.from_bytes(table.document), value_types())
 
@@ -98,7 +98,7 @@ class PieceLink(Protocol):
     """A copying task's connection to the board: it reports a piece and takes the next one."""
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
-        """See `spark_apply.copy.board.CopyBoard.next`."""
+        """See `spark_apply.copy.pieces.board.CopyBoard.next`."""
         ...
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from headrace.databases.ports import AWAITING, BEGUN, Carried, Instantiation, PartOf
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.parts import begun_part, parts_of
-from spark_apply.copy.restarts import TableRestarts
-from spark_apply.copy.standing import Standing, remade_problem, rename_fix, standings
+from spark_apply.copy.records.parts import begun_part, parts_of
+from spark_apply.copy.records.restarts import TableRestarts
+from spark_apply.copy.records.standing import Standing, remade_problem, rename_fix, standings
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, OtherCopy
@@ -72,7 +72,7 @@ class TableRecords:
         left: names of tables that are shown though their changes come no more.
         again: names of tables that are to be copied again; this driver has not begun with it.
         changed: what to do about tables whose rows changed at the source without events, by identity
-            (`spark_apply.copy.row_marks`).
+            (`spark_apply.copy.marks.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
         restarts: tables whose last copy is to be made again for no fault of theirs.
         obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied

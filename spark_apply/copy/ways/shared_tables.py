@@ -33,7 +33,7 @@ Bounds
     than about the time that it has waited.
 
 Nothing else decides here: a destination table with another one's rows is judged as everywhere
-(`spark_apply.copy.neighbours`).
+(`spark_apply.copy.ways.neighbours`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from typing import TYPE_CHECKING
 from headrace.databases.ports import AWAITING, Carried
 from headrace.lcr.scn import scn_text
 from headrace.lcr.table_name import TableName
-from spark_apply.copy.both_ways import BothWays, Found
+from spark_apply.copy.ways.both_ways import BothWays, Found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.databases.ports import ArrivalSeen, Instantiation, OtherCopy
-    from spark_apply.copy.records import TableRecords
-    from spark_apply.copy.rounds import TableCopy
-    from spark_apply.copy.standing import Standing
+    from spark_apply.copy.pieces.rounds import TableCopy
+    from spark_apply.copy.records.standing import Standing
+    from spark_apply.copy.records.tables import TableRecords
 
 __all__ = ["Move", "SharedTables", "is_shared"]
 

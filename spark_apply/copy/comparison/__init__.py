@@ -1,0 +1,1 @@
+"""Comparison of source and destination tables, as Spark jobs."""

@@ -1,0 +1,1 @@
+"""Tables that several apply processes write: which of them copies, and what of a table is not copied."""
