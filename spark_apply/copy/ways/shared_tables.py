@@ -167,6 +167,33 @@ class SharedTables:
             found.append(Carried(apply=other.apply, identity=other.identity, scn=seen.scn))
         return tuple(found), ""
 
+    def not_arrived(self, copy: TableCopy, snapshot: str) -> str:
+        """What a copy waits for that begins beside others, which went on without it; empty: it may begin.
+
+        The snapshot may have rows that the others send, too. They must have been applied here: the copy differs from
+        the table then, and fails. Rows that are applied behind the copy would be there twice.
+
+        Args:
+            copy: of a table that all sites share.
+            snapshot: of the source.
+
+        Raises:
+            DatabaseError: the source does not say what it has applied.
+        """
+        topology = self.records.config.topology
+        for other, there in self._others(copy.table.shared_by, copy.beside):
+            if (in_snapshot := self._seen(there, other, snapshot)) is None:
+                continue  # it has sent nothing to the source
+            if not in_snapshot.is_settled:
+                return f"a moment in which apply process {there} at {self.both_ways.there} has nothing half applied"
+            here = self.records.destination.arrival_seen(topology, other.apply, other.identity, snapshot="")
+            if here is None or here.has_errors or here.scn < in_snapshot.scn:
+                return (
+                    f"apply process {other.apply}, until it has applied everything up to SCN"
+                    f" {scn_text(in_snapshot.scn)} without an error transaction"
+                )
+        return ""
+
     def _begun(self, each: Standing) -> tuple[Move, str]:
         """The table has no record that counts, and no rows."""
         if self.both_ways.has_none_there(each.table) or self.both_ways.is_recorded_there(each.table):

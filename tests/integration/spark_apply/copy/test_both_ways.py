@@ -28,7 +28,7 @@ from headrace.databases.postgres.source.database import PostgresSnapshot
 from headrace.lcr.scn import Scn
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation
-from spark_apply.copy.ways import returned_tables
+from spark_apply.copy.ways import returned_tables, shared_tables
 from tests.support.copies.copying_pairs import ENDED_S, ROOMS, TOPOLOGY, CopyingPair, at_once
 from tests.support.databases.destination_contract import error_transaction
 from tests.support.databases.statements import execute
@@ -728,3 +728,35 @@ def test_an_error_transaction_at_the_source_is_waited_for_and_named_before_its_c
         " changes of the table. `headrace errors list FILE --apply apply_from_b_at_a` lists them"
     )
     assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
+
+
+def test_rows_that_a_late_full_site_has_of_others_come_once_into_a_table_without_a_key(
+    among_three: dict[tuple[str, str], CopyingPair], monkeypatch: pytest.MonkeyPatch
+):
+    """b and c went on without a. Its copy at b would have a row of c that c's own apply process still brings there."""
+    monkeypatch.setattr(shared_tables, "_MISSING_S", 0.0)
+    for site in ("b", "c"):
+        execute(among_three["a", site].target, "ALTER TABLE rooms DROP CONSTRAINT rooms_pkey")
+    a = among_three["a", "b"].dsn
+    execute(a, "ALTER TABLE rooms DROP CONSTRAINT rooms_pkey")
+    execute(a, FILL)
+    at_once(among_three["b", "c"], among_three["c", "b"])
+    at_once(among_three["b", "a"], among_three["c", "a"])
+    row = "INSERT INTO rooms VALUES (1001, 'of c')"
+    execute(among_three["c", "a"].dsn, row)
+    execute(a, row)
+    among_three["c", "a"].apply_all()
+
+    late, beside = among_three["a", "b"], among_three["c", "b"]
+    late.should_end = lambda: any("until it has applied" in each.problem for each in late.shown)
+    late.run()
+    assert any("apply process apply_from_c_at_b, until it has applied" in each.problem for each in late.shown)
+    assert execute(late.target, "SELECT count(*) FROM rooms") == [(0,)]
+
+    execute(late.target, row)
+    beside.apply_all()
+    late.should_end = lambda: False
+    late.run()
+    assert execute(late.target, "SELECT * FROM rooms") == [(1001, "of c")]
+    assert late.record is not None
+    assert late.record.state == "FAILED"
