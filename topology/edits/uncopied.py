@@ -2,7 +2,8 @@
 
 Of several sites that all write, each gets a source's changes from the source alone. A site that has begun with a table
 when it was empty everywhere waits for the source's own apply process to bring its rows. If that one leaves first, nobody
-brings them: the site lacks rows that its neighbours have, and everything that runs is in order.
+brings them: the site lacks rows that its neighbours have, and everything that runs is in order. If it leaves in the
+middle of its copy, half of its rows stay.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def uncopied(
     for left in before.applies:
         if left.site not in stay or counterpart(left, after.applies) is not None:
             continue
+        named: set[TableName] = set()
         for goes_on, earlier, there in _neighbours(before, after, left):
             # What the neighbour's own apply process has still to copy comes with the rows that the neighbour has. One
             # that goes on may have a snapshot of before.
@@ -49,7 +51,17 @@ def uncopied(
             )
             for table in sorted(begun - _in(recorded(left.name), _HERE)) if begun else ():
                 if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
-                    yield _finding(left, goes_on.source, table)
+                    named.add(table)
+                    yield _missing(left, goes_on.source, table)
+        half = _in([each for each in recorded(left.name) if each.scn], BEGUN | {"FAILED"}) - named
+        for goes_on in (each for each in after.applies if each.site == left.site):
+            # One without a record judges the table by its rows, and asks.
+            earlier = counterpart(goes_on, before.applies)
+            begun = _in(recorded(earlier.name), _HERE | BEGUN | {AWAITING}) if half and earlier is not None else ()
+            for table in sorted(half.intersection(begun) - named):
+                if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
+                    named.add(table)
+                    yield _half(left, goes_on.source, table)
 
 
 def _neighbours(
@@ -74,15 +86,33 @@ def _in(records: Sequence[Instantiation], states: Collection[str]) -> frozenset[
     )
 
 
-def _finding(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
+def _missing(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
+    return _finding(
+        left,
+        neighbour,
+        table,
+        f"apply process {left.name} leaves before `headrace status FILE` shows that it has brought the table: what"
+        f" {neighbour} has of {left.source} may be missing at {left.site} for good, as {neighbour} does not send it again",
+    )
+
+
+def _half(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
+    return _finding(
+        left,
+        neighbour,
+        table,
+        f"apply process {left.name} leaves in the middle of its copy: the rows that it has copied stay at {left.site},"
+        f" and no apply process completes or removes them, as {neighbour} writes the table, too",
+    )
+
+
+def _finding(left: ApplySpec, neighbour: str, table: TableName, problem: str) -> Finding:
     # No error: records do not say whether the source had rows, and after a call of `up` that was interrupted they may
     # be gone already.
     return Finding(
         path=f"sites.{left.site} table {table}",
         is_error=False,
-        problem=f"apply process {left.name} leaves before `headrace status FILE` shows that it has brought the table:"
-        f" what {neighbour} has of {left.source} may be missing at {left.site} for good, as {neighbour} does not send it"
-        " again",
+        problem=problem,
         fix=f"keep {left.name} in the file until the table is DONE or KEPT there. If {left.source} is lost, and `headrace"
         f" verify FILE` names the table, wait until what was written at {left.site} has arrived at {neighbour},"
         f" `headrace down FILE --purge --keep-servers`, empty the table at {left.site}, and `headrace up FILE`: it is"

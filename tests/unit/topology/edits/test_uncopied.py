@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,22 @@ def test_a_table_that_the_one_that_leaves_does_not_bring_is_not_named(tmp_path, 
         "  - {tables: [public.u], from: a, to: [c]}\n"
     )
     assert found(read_anyway(tmp_path, WRITERS + pairs), without_a, {("a", "b"): "DONE", ("b", "c"): "DONE"}) == []
+
+
+@pytest.mark.parametrize("state", ["COPYING", "COMPARING", "FAILED"])
+@pytest.mark.parametrize("beside", ["AWAITING", "COPYING", "DONE"])
+def test_half_a_copy_that_stays_is_named_also_where_nobody_else_has_the_source_s_rows(before, without_a, state, beside):
+    assert found(before, without_a, {("a", "c"): state, ("b", "c"): beside}) == ["sites.c table public.t"]
+
+
+def test_a_table_whose_copy_never_began_has_no_half_of_it(before, without_a):
+    failed = [replace(record("a", "FAILED"), scn=Scn(0))]
+    assert list(uncopied(before, without_a, lambda apply: failed if apply.source == "a" else [])) == []
+
+
+def test_half_a_copy_in_a_table_that_nothing_else_writes_is_left_to_its_way_back(tmp_path):
+    one, none = (
+        read_anyway(tmp_path, f"{WRITERS}replicate:\n  - {{tables: [public.{name}], from: a, to: [b]}}\n")
+        for name in ("t", "u")
+    )
+    assert found(one, none, {("a", "b"): "COPYING"}) == []
