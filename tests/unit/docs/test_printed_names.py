@@ -138,8 +138,8 @@ EXCEPTIONS = {
     "headrace/demo/load:differences": _CONSTANT,
     "headrace/load/contents:contents": "a table of the demo, of a test or of the benchmark",
     "headrace/rules/transformations/calling:_check_values": _PROSE,
-    "spark_apply/copy/marked_columns:replaced_columns": _PROSE,
-    "spark_apply/copy/marked_parts:rewritten_parts": _PROSE,
+    "spark_apply/copy/marks/marked_columns:replaced_columns": _PROSE,
+    "spark_apply/copy/marks/marked_parts:rewritten_parts": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
     "topology/checks/transformations:_rule_columns": _PROSE,
 }
