@@ -71,7 +71,7 @@ class TableRecords:
         failing: why the last copy of a table failed that is retried; shown until the copy is proved equal.
         left: names of tables that are shown although their changes no longer arrive.
         again: names of tables that must be copied again, and that this driver has not begun.
-        changed: what to do about tables whose rows changed at the source without log records, by identity
+        changed: what to do about tables whose rows changed at the source without events, by identity
             (`spark_apply.copy.marks.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
         restarts: tables whose last copy must be repeated for no fault of theirs.
@@ -391,7 +391,7 @@ class TableRecords:
             )
 
     def note_changed(self, found: Sequence[Standing], changed: Mapping[str, str]) -> None:
-        """Show exactly the tables whose rows changed at the source without log records.
+        """Show exactly the tables whose rows changed at the source without events.
 
         Args:
             found: the standing of every table.
