@@ -291,7 +291,7 @@ class ArrivingTables:
         table, holder = self._by_number.get(int(version.table_number)), self._by_name.get(TableName.of(version))
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
-                f"the source now calls {table.source} {TableName.of(version)}, which is another table's name at the"
+                f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
                 " destination: their changes would be mixed up",
                 hint=restart_hint(self._apply),
                 table=version.qualified_name,

@@ -44,8 +44,9 @@ def why_padded(
     return (
         f"char(n) in column{'s' if len(found) > 1 else ''} {', '.join(name for _, name in found)}: the {bytes_at} (its"
         f" encoding is SQL_ASCII) counts bytes and the {letters_at} letters, so a value with a letter that is not ASCII"
-        f" is padded differently there, or is too long. At the source: {_alter(source, (origin for origin, _ in found))};"
-        f" at the destination: {_alter(destination, (name for _, name in found))}; or move the SQL_ASCII database to UTF8"
+        " is padded differently there, or is too long. At the source:"
+        f" {_alter(source, (origin for origin, _ in found))}; at the destination:"
+        f" {_alter(destination, (name for _, name in found))}; or move the SQL_ASCII database to UTF8"
     )
 
 
