@@ -413,7 +413,7 @@ def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTa
         assert tables.look() == {}
         assert tables.verify() == {"ev": True, "t": True}
         assert tables.left_out == {
-            "ev": ("partition app.ev_1: the source has it no longer, and it is kept (detached_partitions)",)
+            "ev": ("partition app.ev_1: the source no longer has it, and it is kept (detached_partitions)",)
         }
         tables.up(detached="keep")
     assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(100,)]
