@@ -28,9 +28,9 @@ States (of a table; recorded at the destination)
 
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
-    when the driver starts is emptied (if only this apply process has rows there) and copied again under a new snapshot,
-    with a later instantiation SCN; the others keep theirs. Nothing is copied before redo has everything that the
-    snapshot has (`Snapshot.is_captured`). Before the snapshot of a table copied alongside, the queue is told to hold
+    when the driver starts is copied again under a new snapshot, with a later instantiation SCN; the others keep theirs.
+    It is emptied first, if only this apply process has rows there. Nothing is copied before redo has everything that
+    the snapshot has (`Snapshot.is_captured`). Before the snapshot of a table copied alongside, the queue begins to hold
     the changes that the snapshot needs.
 
 Several apply processes in one table
@@ -235,7 +235,7 @@ class TableInstantiation:
         found = self._standings()
         return table_starts(found), min((each.held_scn for each in found if each.held_scn is not None), default=None)
 
-    # ------------------------------------------------------------------ beside the others
+    # ------------------------------------------------------------------ alongside the others
 
     def copy_again(self, tables: Collection[TableName]) -> None:
         """Empty these tables (named as at the destination) and copy them again; may be called on any thread."""

@@ -66,10 +66,6 @@ class TableChecks:
         """Skip partitions that left, were renamed, or got other bounds just before the snapshot.
 
         The next round looks at them again.
-
-        Args:
-            this: the round, under its snapshot.
-            chosen: its tables.
         """
         captured = self.captured_parts(chosen, this.snapshot)
         for each in chosen:
@@ -231,12 +227,7 @@ class TableChecks:
         return True
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """Take tables out of a round if their types have other values at the two sites (`unlike_types`).
-
-        Args:
-            this: the round.
-            chosen: its tables.
-        """
+        """Take tables out of a round if their types have other values at the two sites (`unlike_types`)."""
         copied = {
             each.table.destination: each
             for each in chosen

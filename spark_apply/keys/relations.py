@@ -11,8 +11,8 @@ that the log lacks.
 An old foreign-key value that the log lacks gives no dependency. Every UPDATE of a table with the default replica
 identity lacks it, and nearly all such UPDATEs leave it unchanged. An old referred value that the log lacks gives no
 dependency either, unless foreign keys are checked at the destination. With checks, an earlier row that refers to that
-value must not be applied after the change. The same holds for an UPDATE that may refer to a different row than before
-and whose foreign key is incomplete in the log, because a large column of the key did not change.
+value must not be applied after the change. The same holds for an UPDATE that may refer to a different row than before,
+if its foreign key is incomplete in the log because a large column did not change.
 
 Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions";
 `semantics.md` 4.6.
@@ -55,8 +55,8 @@ class RelatedColumns:
         equalities: canonical form per column.
         seed: hash seed, the same for every table that takes part.
         is_in_identity: the log identifies rows by these columns: without old values they did not change.
-        touch: hash that stands for all rows of a value dependency; for checked foreign keys, a hash that stands for
-            all rows that refer to a table and only orders them; otherwise 0.
+        touch: hash that stands for all rows of a value dependency. For checked foreign keys, a hash that stands for
+            all rows that refer to a table and only orders them. Otherwise 0.
     """
 
     relation: Relation

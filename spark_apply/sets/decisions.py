@@ -58,27 +58,15 @@ class Met:
     kind: str
 
     def name(self, position: int) -> str:
-        """Return a column's name.
-
-        Args:
-            position: in the version.
-        """
+        """Return the name of the column at a position in the version."""
         return self.fit.version.columns[position].name
 
     def position(self, name: str) -> int:
-        """Return a column's position in the version; -1: the LCRs lack it.
-
-        Args:
-            name: of the column.
-        """
+        """Return a column's position in the version; -1: the LCRs lack it."""
         return next((place for place, column in enumerate(self.fit.version.columns) if column.name == name), -1)
 
     def listed(self, handler: ConflictHandler) -> tuple[int, ...]:
-        """Return a handler's column list as positions, -1 for a column that the LCRs lack.
-
-        Args:
-            handler: whose list.
-        """
+        """Return a handler's column list as positions, -1 for a column that the LCRs lack."""
         if handler.columns:
             return tuple(self.position(name) for name in handler.columns)
         key = {self.fit.table.columns[place].name for place in self.fit.table.key}
@@ -339,7 +327,7 @@ def _insert_exists(
     (first, *others) = found
     if not others and first.is_same and not first.differs:
         return Decision(outcome="LCR DISCARDED", by=f"{handler}: the row is the same")
-    # Ask about every row: if one cannot be decided it is an error, in whatever order a database finds the rows.
+    # Ask about every row: an undecidable one is an error, in whatever order a database finds the rows.
     if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     removed = tuple(row for row in found if not row.is_same)
@@ -370,7 +358,7 @@ def _update_exists(
     (handler,) = handlers
     if not found:
         _give_up(f"{handler}: the row in the way cannot be found by its values")
-    # Ask about every row: if one cannot be decided it is an error, in whatever order a database finds the rows.
+    # Ask about every row: an undecidable one is an error, in whatever order a database finds the rows.
     if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=found)

@@ -130,10 +130,6 @@ def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
 def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) -> list[Latest] | None:
     """Apply row LCRs of different keys, each one if no later change is there.
 
-    Args:
-        session: in a transaction.
-        rows: the LCRs.
-
     Returns:
         The outcome of each; None: another session of the site interfered, or an LCR changes a key; roll back.
 

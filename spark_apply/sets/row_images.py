@@ -140,12 +140,7 @@ class RowImages:
         return None if self.command is Command.DELETE else self.values_of(self.new)
 
     def texts(self, values: Mapping[int, bytes | None], show: ShowValue) -> tuple[str, ...]:
-        """Format values as text, "column=value".
-
-        Args:
-            values: some of the row's values.
-            show: formats one of them.
-        """
+        """Format values as text, "column=value"."""
         return tuple(
             shown(column, values[place], show) for place, column in enumerate(self.version.columns) if place in values
         )

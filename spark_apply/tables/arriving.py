@@ -85,8 +85,8 @@ class ArrivingTables:
             applied from the beginning.
         tables: the tables that the apply process replicates; None: tables are known by name only.
         apply: name of the apply process, for messages.
-        identity_of: returns the identity of the captured table that now has an object number at the source; empty: no
-            table has it; None: the source was asked and has not answered yet.
+        identity_of: returns the identity of the captured table that now has an object number at the source. Empty: no
+            table has it. None: the source was asked and has not answered yet.
     """
 
     def __init__(
@@ -154,12 +154,7 @@ class ArrivingTables:
         return self._emptied.get(self._key(name))
 
     def leave_out(self, names: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> None:
-        """Skip all further changes of these tables, named as at the destination.
-
-        Args:
-            names: the tables.
-            parts: partitions that are copied alone.
-        """
+        """Skip all further changes of these tables, named as at the destination."""
         self._parts |= {part.number: part for part in parts}
         keys = {self._key(name) for name in (*names, *(part.key for part in parts))}
         # The copy of a table includes its partitions, also those that were to be copied alone.

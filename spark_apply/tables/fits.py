@@ -94,7 +94,7 @@ class TableFit:
     def taking_touch(self) -> int:
         """Hash that orders rows that may take over key values that are not in the log; 0: no row can.
 
-        It is the same for all versions of a table, whatever their replica identity: rows of a version with all values
+        It is the same for all versions of a table, whatever their replica identity. Rows of a version with all values
         in the log depend on rows of a version that lacks some.
         """
         may_lack = len(self.hashed_keys) > 1 and any(len(key.columns) > 1 for key in self.hashed_keys)
@@ -105,9 +105,6 @@ class TableFit:
 
         A handler's SQL can touch anything. So handled rows of all tables are applied one after another, and in order
         with the rows of their own table and of the tables that the handler declares.
-
-        Args:
-            command: of the rows.
         """
         return self._order_touches.get(command, ())
 
@@ -455,13 +452,7 @@ class TableFits:
 
     @classmethod
     def of(cls, config: ApplyConfig, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
-        """Return fits for hashing rows of an apply process, with everything that makes one row depend on another.
-
-        Args:
-            config: of the apply process.
-            describe: as for the class.
-            missing_alter: as for the class.
-        """
+        """Return fits for hashing rows of an apply process, with everything that makes one row depend on another."""
         return cls(
             describe,
             missing_alter,

@@ -177,11 +177,7 @@ class CatchingUp:
 
     @contextlib.contextmanager
     def reading(self, readers: Sequence[TableReader]) -> Iterator[None]:
-        """Interrupt readers if the comparison is stopped: the scan of a large table takes hours.
-
-        Args:
-            readers: used by this thread meanwhile.
-        """
+        """Interrupt readers if the comparison is stopped: the scan of a large table takes hours."""
         over = threading.Event()
         watch = threading.Thread(target=self._interrupt, args=(readers, over), name="compare-watch", daemon=True)
         watch.start()

@@ -149,13 +149,7 @@ def compare_computed(
 
 
 def with_uncompared(mark: RowMark, was: RowMark, computed: Computed) -> RowMark:
-    """Return a mark with a note of the definitions that are not compared.
-
-    Args:
-        mark: to be recorded.
-        was: the mark recorded before.
-        computed: the definitions in doubt.
-    """
+    """Return a mark with a note of the definitions that are not compared."""
     parts = {
         number: replace(
             part,

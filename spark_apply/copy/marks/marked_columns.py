@@ -4,8 +4,8 @@ Tells whether a column at the source still has the values of its partner here.
 
 A column is its number, at either side, whatever its name. A mark has for each column of the source's table the number
 of the column that has its values here (`MarkedColumn.here`); a copy pairs them by their names. A column that the source
-added later gets its partner at the first look at which the destination has a column of its name, if older rows have the
-same value at both sides.
+added later gets its partner when a look finds a column of its name at the destination, and older rows have the same
+value at both sides.
 
 Values of columns that both sides compute are never sent. For these, the expressions are compared, not the numbers
 (`spark_apply.copy.marks.computed_columns`).
@@ -94,13 +94,7 @@ def _older(earlier: MarkedColumn | None, column: MarkedColumn) -> str | None:
 
 
 def earlier_column(was: RowMark, name: str, column: MarkedColumn) -> MarkedColumn | None:
-    """Return the column as it was recorded, under any name; None: it was not recorded.
-
-    Args:
-        was: the recorded mark.
-        name: its current name.
-        column: the current column.
-    """
+    """Return the column as it was recorded, under any name; None: it was not recorded."""
     found = was.columns.get(name)
     if found is not None and found.number == column.number:
         return found

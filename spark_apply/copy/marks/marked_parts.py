@@ -28,12 +28,7 @@ __all__ = [
 
 
 def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
-    """Describe partitions that are unlogged, or were at an earlier look.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Describe partitions that are unlogged, or were at an earlier look."""
     for number, part in now.parts.items():
         if part.is_unlogged:
             yield f"partition {part.owner}.{part.name} is UNLOGGED at the source: changes of its rows are in no log"
@@ -42,23 +37,14 @@ def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
 
 
 def logged_again(now: RowMark) -> Iterator[str]:
-    """Return statements for the source, after which the log has the changes of all partitions.
-
-    Args:
-        now: the source's mark.
-    """
+    """Return statements for the source, after which the log has the changes of all partitions."""
     for part in now.parts.values():
         if part.is_unlogged:
             yield f"ALTER TABLE {quoted_name(part)} SET LOGGED"
 
 
 def noted_unlogged(was: RowMark, now: RowMark) -> RowMark:
-    """Return the recorded mark with a note of unlogged partitions, whose changes meanwhile never arrive.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Return the recorded mark with a note of unlogged partitions, whose changes meanwhile never arrive."""
     parts = {
         number: replace(part, is_unlogged=part.is_unlogged or (number in now.parts and now.parts[number].is_unlogged))
         for number, part in was.parts.items()
@@ -112,21 +98,12 @@ def rewritten_parts(
 
 
 def kept_parts(was: RowMark, now: RowMark) -> dict[str, tuple[MarkedPart, MarkedPart]]:
-    """Return parts that both the recorded and the current mark have, as they were and as they are, by number.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Return parts that both the recorded and the current mark have, as they were and as they are, by number."""
     return {number: (was.parts[number], part) for number, part in now.parts.items() if number in was.parts}
 
 
 def may_be_one_alter(kept: Iterable[tuple[MarkedPart, MarkedPart]]) -> bool:
-    """Return whether one ALTER TABLE may have rewritten all parts.
-
-    Args:
-        kept: from `kept_parts`.
-    """
+    """Return whether one ALTER TABLE may have rewritten all parts."""
     return all(earlier.file != part.file and written_by_alter(earlier, part) is not False for earlier, part in kept)
 
 
@@ -134,10 +111,6 @@ def written_by_alter(earlier: MarkedPart, part: MarkedPart) -> bool | None:
     """Return whether an ALTER TABLE rewrote a part: it creates another table for large values.
 
     VACUUM FULL, CLUSTER and TRUNCATE keep that table. None: the part has no such table, or a mark does not record it.
-
-    Args:
-        earlier: the recorded part.
-        part: the current part.
     """
     return earlier.rewrite != part.rewrite if earlier.rewrite and part.rewrite else None
 

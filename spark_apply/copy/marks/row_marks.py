@@ -5,8 +5,8 @@ Job
     that arrived or left with rows. The log has no LCR for any of these.
 
 Durable
-    A mark is recorded when a table is copied or kept, as its snapshot sees it, and when a comparison finds both sides
-    equal, as the comparison's snapshot sees it. A change that left all rows as they were updates the mark. So a finding
+    A mark is recorded when a table is copied or kept, and when a comparison finds both sides equal, as the respective
+    snapshot sees it. A change that left all rows as they were updates the mark. So a finding
     lasts until a copy or a clean comparison, across restarts. A table without a mark (an earlier version copied it)
     gets the current mark.
 
@@ -96,11 +96,7 @@ class Readiness:
 
 
 def marked_table(table: TableToInstantiate) -> MarkedTable:
-    """Return a table of an apply process, without knowledge of its partitions.
-
-    Args:
-        table: as the driver has it.
-    """
+    """Return a table of an apply process, without knowledge of its partitions."""
     return MarkedTable(
         identity=table.identity,
         source=table.source,
@@ -354,10 +350,6 @@ def columns_here(
     """Return the destination's columns of tables.
 
     Tables reshaped by a transformation are omitted: their columns may have other names there.
-
-    Args:
-        destination: the database.
-        tables: of the destination.
 
     Raises:
         DatabaseUnavailable: it does not answer.

@@ -131,10 +131,6 @@ class TableMarks:
 
         The marks of their partitions stay: a later look must see what happens to them.
 
-        Args:
-            found: the tables.
-            snapshot: its name.
-
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
         """
@@ -155,10 +151,6 @@ class TableMarks:
         """Look for tables whose rows changed without events, periodically or when requested, and show them.
 
         While a database does not answer, the findings stay as they are.
-
-        Args:
-            found: the standing of every table.
-            is_asked: look now.
 
         Returns:
             Whether partitions must be copied now.

@@ -254,9 +254,6 @@ class CopyRound:
     def failing_alone(self, copy: TableCopy) -> Iterator[None]:
         """Take a table out of the round if a database refuses it; the others continue.
 
-        Args:
-            copy: of the table.
-
         Raises:
             DatabaseUnavailable: a database does not answer.
             DestinationRestarted: the destination may have lost commits: begin again.
@@ -302,10 +299,6 @@ class CopyRound:
 
         A copy beside such rows would differ or fail at its end. Rows that are gone again count too: the source may have
         them in the snapshot, and their deletion is not sent back.
-
-        Args:
-            session: of the destination.
-            copy: of the table.
         """
         if not is_still_empty(session, copy):
             copy.problem, copy.is_final = (
@@ -512,9 +505,6 @@ def what_changes_a_copy(table: TableToInstantiate) -> str:
     """Return what to do if a copy differs from what was read at the source.
 
     The table is copied again: rows that users wrote into it meanwhile are removed with the copy.
-
-    Args:
-        table: the copied table.
     """
     remedy = (
         "remove whatever changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule,"
@@ -600,11 +590,6 @@ def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> 
 
 
 def is_still_empty(session: DestinationSession, copy: TableCopy) -> bool:
-    """Return whether no session has written into a table since it was emptied.
-
-    Args:
-        session: of the destination.
-        copy: of the table.
-    """
+    """Return whether no session has written into a table since it was emptied."""
     assert copy.target is not None
     return not session.has_rows(copy.target) and (not copy.mark or session.files_mark(copy.target) == copy.mark)

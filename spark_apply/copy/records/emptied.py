@@ -1,7 +1,7 @@
 """Tables whose copy was restarted, and that the source has emptied since (`spark_apply.copy.records.restarts`).
 
-If the log has a TRUNCATE of the whole table behind the snapshot of such a copy, it replaces the copy: the table was
-empty then, and the log has all its later rows (decision 71).
+A TRUNCATE of the whole table, behind the snapshot of such a copy, replaces the copy: the table was empty then, and the
+log has all its later rows (decision 71).
 """
 
 from __future__ import annotations

@@ -64,9 +64,6 @@ class ObsoleteErrors:
     def delete(self, joins: JoinCalls) -> None:
         """Delete obsolete error transactions, and have the transactions executed that were held behind them.
 
-        Args:
-            joins: calls the coordinator.
-
         Raises:
             DatabaseUnavailable: the destination does not answer; call again.
             ApplyError: the coordinator does not answer; call again.

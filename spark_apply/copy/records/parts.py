@@ -199,13 +199,6 @@ def other_bounds(
 
     That partition is emptied first, so it must not have rows of others.
 
-    Args:
-        part: the partition at the source.
-        name: its name at the destination.
-        whole: its table there.
-        source: the source database.
-        destination: the destination database.
-
     Raises:
         DatabaseUnavailable: one of them does not answer.
     """

@@ -67,8 +67,8 @@ class Standing:
         replaced: records of tables that had this name and are no longer captured; usually at most one.
         parts: identities of its partitions' records (`spark_apply.copy.records.parts`); a copy of the table removes
             them.
-        occupant: another table of this apply process that is recorded under this name and now has another one, so that
-            the destination table of this name may still hold its rows; None: no such table.
+        occupant: another table of this apply process that is recorded under this name and now has another one: the
+            destination table of this name may still hold its rows; None: no such table.
     """
 
     table: TableToInstantiate

@@ -169,24 +169,14 @@ class TableRecords:
             self.show_recorded(name, record)
 
     def rename_part(self, part: Standing, name: TableName) -> None:
-        """Record a partition under its current name at the source, which it should have here too.
-
-        Args:
-            part: the partition, which is recorded.
-            name: the name.
-        """
+        """Record a partition under its current name at the source, which it should have here too."""
         assert part.record is not None
         if part.table.destination in self.progress:
             self._show_gone(part.table.destination)
         self.put(replace(part.record, owner=name.owner, name=name.name))
 
     def forget_part(self, part: Standing, whole: Standing) -> None:
-        """Remove the record of a partition that left its table while it was copied or pending.
-
-        Args:
-            part: the partition.
-            whole: its table, which is recorded.
-        """
+        """Remove the record of a partition that left its table while it was copied or pending."""
         assert whole.record is not None
         self.destination.record_instantiation(
             self.config.topology,
@@ -333,12 +323,7 @@ class TableRecords:
         return True
 
     def fail_at_once(self, each: Standing, problem: str) -> None:
-        """Report why the table cannot be copied; the record of its rows stays, because they have not changed.
-
-        Args:
-            each: the table.
-            problem: the reason, for the operator.
-        """
+        """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
             self.show(

@@ -17,7 +17,7 @@ site.
                    other site's rows are there (a topology of one way becomes one of two); otherwise the operator
                    decides
 
-A copy that is out of date (LEFT: the way to it ended, and comes back) is kept if the other site has no row: it has
+A copy that is out of date (LEFT: the way to it ended, and comes back) is kept if the other site has no row. It then has
 the only rows, and the other site gets a copy of them when that is recorded.
 
 Worked flow

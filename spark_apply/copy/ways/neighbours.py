@@ -140,11 +140,6 @@ def may_be_of_nothing(reader: TableReader, each: Standing, copy: TableCopy) -> b
     An empty copy collides with nothing. Changes that others apply there meanwhile stay. This source's changes come
     behind its snapshot, which has no row either.
 
-    Args:
-        reader: of the source.
-        each: the table's standing.
-        copy: of the table.
-
     Raises:
         DatabaseError: the source cannot be read.
     """

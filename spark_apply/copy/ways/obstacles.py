@@ -130,11 +130,6 @@ def unlike_types(
     In types that are not built in, fields have other names, or values are changed. `check` and `up` refuse such tables.
     This finds tables whose types were altered since.
 
-    Args:
-        source: of the tables.
-        destination: has the tables.
-        copies: copies that are possible otherwise.
-
     Returns:
         The reason by name at the destination; tables without a problem are omitted.
     """

@@ -33,8 +33,8 @@ Durable when
 
 Bounds
     A way without a record is waited for _MISSING_S. Then the others continue without it, and it decides later by the
-    rows that it finds. While no way copies, an AWAITING one takes a new snapshot from time to time, so that queue and
-    redo keep no more than about the time that it has waited.
+    rows that it finds. While no way copies, an AWAITING one takes new snapshots. So queue and redo hold no more than
+    about the time that it has waited.
 
 Other cases are decided elsewhere: a destination table with rows of another apply process is handled by
 `spark_apply.copy.ways.neighbours`.
@@ -82,11 +82,7 @@ class Move(Enum):
 
 
 def is_shared(each: Standing) -> bool:
-    """Return whether a table is shared, and nothing else is known of it that must be decided first.
-
-    Args:
-        each: the table's standing.
-    """
+    """Return whether a table is shared, and nothing else is known of it that must be decided first."""
     record = each.record
     is_new = record is None or record.is_refused or record.state in {AWAITING, "LEFT"}
     is_plain = each.occupant is None and each.part is None and not each.is_renamed
