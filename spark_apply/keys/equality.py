@@ -79,8 +79,8 @@ def forms_of(table: DestinationTable) -> tuple[int, ...]:
     The first identifies the table by its number; its form is the table's name and key. The second identifies the table
     by its name; its form is the key.
 
-    Row hashes of two different forms cannot be compared. A held transaction therefore blocks every transaction that
-    has the same table in another form. The form covers only the key that finds rows: rows that collide in another
+    Row hashes of two different forms cannot be compared. So an error transaction holds every later transaction that has
+    the same table in another form. The form covers only the key that finds rows: rows that collide in another
     unique key conflict at the destination, so they do not go unnoticed.
 
     Args:

@@ -360,7 +360,7 @@ def _mismatched(session: WriteSession, write: Write, count: int) -> tuple[str, s
         if found:
             return f"{kind}_differs", _DIFFERS
     if write.paired:
-        return f"{kind}_missing", "no row has the LCR's old values, and the NULL in its key identifies no row"
+        return f"{kind}_missing", "no row has the LCR's old values, and its key has a NULL, which identifies no row"
     return f"{kind}_missing", f"{_MISSING}; or {diverted}" if diverted else _MISSING
 
 

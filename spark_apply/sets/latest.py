@@ -170,7 +170,7 @@ class _Overtaken(Exception):  # noqa: N818 - an outcome
 
 
 def _keys(row: TimedRow) -> list[tuple[_Values, bool]]:
-    """Return the keys that the LCR describes, and whether it leaves a row there; one that lost its row first."""
+    """Return the keys that the LCR describes, and whether it leaves a row there; the one without a row comes first."""
     write, fit = row.write, row.fit
     found = {} if write.old is None else {place: write.old.value(place, 0) for place in write.match_columns}
     old = {place: value if isinstance(value, bytes) else None for place, value in found.items()} | dict(row.row.old)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["delete_of", "deletes", "inserts", "updates", "with_keys", "write_row", "write_run"]
 
 # Rows with the same combination of changed columns get their own set from this many rows on. With fewer rows,
-# another statement costs more than comparing and setting a few columns needlessly: a statement over 200 rows costs 1.5
+# another statement costs more than comparing and setting a few columns needlessly. A statement over 200 rows costs 1.5
 # to 1.8 times as much per row as one over 2,000.
 _SIGNATURE_ROWS_MIN = 256
 

@@ -278,7 +278,7 @@ class ArrivingTables:
         """
         if self.is_unknown(version):
             raise UnfitTableError(
-                f"rows of {version.qualified_name} come from a partition that apply does not know, and the source does"
+                f"rows of {version.qualified_name} come from a partition that apply does not know, and its source does"
                 " not answer which table it belongs to",
                 hint=_SOURCE_HINT,
                 table=version.qualified_name,

@@ -269,10 +269,10 @@ class TableFit:
         They do not if the destination can never refuse a row because of another one: no unique key contains a column of
         the LCRs. An UPDATE, DELETE or TRUNCATE may reach any row, so it uses the table exclusively.
 
-        INSERTs must still keep their order if the table is `DestinationTable.ordered` (an exclusion constraint, a
-        unique index over an expression or some of the rows, a trigger that fires for applied changes), has a key that
-        the file sets, or has conflict handlers. The same holds for a DML or error handler of INSERTs: its SQL may read
-        or change earlier rows of the table.
+        INSERTs keep their order for other reasons: `DestinationTable.ordered` (an exclusion constraint, a unique index
+        over an expression or some of the rows, a trigger that fires for applied changes), a key that the file sets, or
+        conflict handlers. So they do with a DML or error handler of INSERTs: its SQL may read or change earlier rows of
+        the table.
         """
         table, insert = (self.version.owner, self.version.name), Command.INSERT.name.lower()
         is_refused = any(self._is_mixed(key) or self._arriving(key) for key in self.table.unique_keys)

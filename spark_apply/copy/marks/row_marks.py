@@ -6,9 +6,8 @@ Job
 
 Durable
     A mark is recorded when a table is copied or kept, and when a comparison finds both sides equal, as the respective
-    snapshot sees it. A change that left all rows as they were updates the mark. So a finding
-    lasts until a copy or a clean comparison, across restarts. A table without a mark (an earlier version copied it)
-    gets the current mark.
+    snapshot sees it. A change that left all rows as they were updates the mark. So a finding lasts until a copy or a
+    clean comparison, across restarts. A table without a mark (an earlier version copied it) gets the current mark.
 
 Worked flow
     copy under a snapshot at 100: column amount has stamp x700, the table file 5.

@@ -9,8 +9,7 @@ Worked flow (a has 100 rows; b and c have none, and users begin to write there)
     at c, the way from a and the way from b each take a snapshot of their source, from which on their queue keeps
     everything: AWAITING at a:50, and at b:20 (b had no row)
       -> a has applied what b had sent by b:20, and copies: its snapshot at a:70 shows 100 rows, 3 that users wrote at
-      b,
-         and the progress of b's changes at a, b:28
+         b, and the progress of b's changes at a, b:28
       -> the way from a: COPIED at a:70, and in the same transaction the way from b, which it carries: COPIED at b:28
       -> both join: changes of b after b:28 come from b, and none of them twice.
 
@@ -33,8 +32,8 @@ Durable when
 
 Bounds
     A way without a record is waited for _MISSING_S. Then the others continue without it, and it decides later by the
-    rows that it finds. While no way copies, an AWAITING one takes new snapshots. So queue and redo hold no more than
-    about the time that it has waited.
+    rows that it finds. While no way copies, an AWAITING one renews its snapshot from time to time. So queue and redo
+    hold no more than about the time that it has waited.
 
 Other cases are decided elsewhere: a destination table with rows of another apply process is handled by
 `spark_apply.copy.ways.neighbours`.
