@@ -1,1 +1,1 @@
-"""Spark jobs beside apply: instantiation and comparison."""
+"""Spark jobs that run alongside apply: instantiation and comparison."""

@@ -1,49 +1,49 @@
 """Instantiation: copy the source's tables to the destination, consistent with the stream of changes.
 
 Job
-    Copy every table that is not at the destination yet, prove the copy equal, and record its instantiation SCN.
+    Copy every table that the destination does not have yet, prove the copy equal, and record its instantiation SCN.
 
 Main path
-    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.pieces.rounds.CopyRound`: pieces
-    on the CopyBoard, one Spark job whose tasks take them, digests of both sides
+    TableInstantiation.run_first, run_beside -> a snapshot of the source -> `spark_apply.copy.pieces.rounds.CopyRound`:
+    pieces on the CopyBoard, one Spark job whose tasks take them, digests of both sides
     -> DONE, or COPIED -> TableJoins.
 
-    The first tables of an apply process are copied before it applies anything (`run_first`): nothing can be held up.
-    Every later one is copied beside (`run_beside`): the others are applied meanwhile, and it joins them when it is
-    copied.
+    The first tables of an apply process are copied before it applies anything (`run_first`), so they hold up no other
+    table. Every later table is copied alongside (`run_beside`): the others are applied meanwhile, and it joins them
+    when its copy is finished.
 
 States (of a table; recorded at the destination)
     PENDING    not begun. Not recorded, or recorded by an earlier version.
-    AWAITING   see `spark_apply.copy.ways.shared_tables`; shown as PENDING.
+    AWAITING   waits for the copy of another apply process (`spark_apply.copy.ways.shared_tables`); shown as PENDING.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.
-    COPIED     equal; later changes are left out until it joins. Only of a table that is copied beside.
-    JOINING    see `spark_apply.driver.loop.joining`.
+    COPIED     equal; later changes are skipped until it joins. Only for a table that is copied alongside.
+    JOINING    catches up with the other tables (`spark_apply.driver.loop.joining`).
     DONE       equal; changes up to the instantiation SCN are in the copy, later ones are applied.
     KEPT       its rows were kept as they were; only the instantiation SCN was set.
     FAILED     an operator must act (`problem`); checked again periodically. With an SCN of 0, no rows are ours.
-    LEFT       see `headrace.databases.ports.Instantiation`.
-    LEFT OUT   only shown: LEFT, and no table of this apply process now; its rows at the destination are out of date.
+    LEFT       its changes stopped arriving (`headrace.databases.ports.Instantiation`).
+    LEFT OUT   only shown: LEFT, and not a table of this apply process now; its rows at the destination are out of date.
     GONE       only shown: the source dropped it before it was copied; nothing waits for it.
 
 Durable when
     A table is DONE or COPIED when that is recorded, after its digests were equal. A table that is COPYING or COMPARING
-    when the driver starts is emptied (if it is this apply process's alone) and copied again under a new snapshot, with
-    a later instantiation SCN; the others keep theirs. Nothing is copied before redo has what the snapshot has
-    (`Snapshot.is_captured`). What the snapshot of a table that is copied beside needs of the queue is held before the
-    snapshot is taken.
+    when the driver starts is copied again under a new snapshot, with a later instantiation SCN; the others keep theirs.
+    It is emptied first, if only this apply process has rows there. Nothing is copied before redo has everything that
+    the snapshot has (`Snapshot.is_captured`). Before the snapshot of a table copied alongside, the queue begins to hold
+    the changes that the snapshot needs.
 
 Several apply processes in one table
-    See `spark_apply.copy.ways.neighbours`: one of them copies, and a table in which another one has rows is never emptied.
+    One of them copies (`spark_apply.copy.ways.neighbours`). A table in which another one has rows is never emptied.
 
-One sick table
-    A table that cannot be copied is FAILED alone: its rows are left out, everything else goes on. The first tables are
-    tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied beside, too.
-    What the source rewrites, or truncates, while it is copied: `spark_apply.copy.records.restarts`.
+One failing table
+    A table that cannot be copied is FAILED alone: its changes are skipped, all others continue. The first tables are
+    tried _FIRST_ROUNDS_MAX times before the others are applied; after that they are copied alongside, too.
+    `spark_apply.copy.records.restarts` counts copies of tables that the source rewrites or truncates meanwhile.
 
 Worked flow
-    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed with a piece in hand -> nobody knows whether
-    the piece was committed -> b is emptied, snapshot at 180, b: DONE at 180.
+    tables a, b; snapshot at 100. a: DONE at 100. b: its task is killed while it has a piece -> the outcome of the piece
+    is unknown -> b is emptied, snapshot at 180, b: DONE at 180.
     The stream began below 100: the reader drops changes of a up to 100, of b up to 180.
 """
 
@@ -87,34 +87,34 @@ if TYPE_CHECKING:
 
 __all__ = ["TableInstantiation"]
 
-_RETRY_S = 1.0  # after something that time heals
+_RETRY_S = 1.0  # after a problem that passes with time
 _LOOK_AGAIN_S = 10.0  # at a table that needs an operator
 _WAITING_S = 3.0  # at a table that another apply process copies
-_GATHERING_S = 0.5  # at a table of which each way waits for the others' records: seconds in all
-_LOOKED_POLL_S = 0.05  # how soon the end of a look is noticed that was asked for
-_IDLE_S = 0.5  # how soon a table that is to be copied again is noticed
-_FIRST_WAITS_MAX = 60  # a second each: drivers of other apply processes, which are waited for, start within a minute
-# Ways of one site may wait for what others apply, and those for tables that these bring: they apply other tables
-# meanwhile.
+_GATHERING_S = 0.5  # at a table for which every way waits for the others' records: seconds in all
+_LOOKED_POLL_S = 0.05  # how soon the end of a requested look is noticed
+_IDLE_S = 0.5  # how soon a table that must be copied again is noticed
+_FIRST_WAITS_MAX = 60  # a second each: drivers of the other apply processes start within a minute
+# Ways of one site may wait for tables that other ways apply, and those in turn for tables that these deliver. So each
+# starts to apply its other tables after a while.
 _FIRST_GATHERINGS_MAX = 10  # half a second each
-_FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; what lasts longer must not hold up the others
+_FIRST_ROUNDS_MAX = 3  # a killed task or a rewritten table costs one; a longer problem must not hold up other tables
 
 
 @dataclass(slots=True, kw_only=True)
 class TableInstantiation:
-    """See the module. One thread at a time; `copy_again` comes from others.
+    """Copies the tables of an apply process, first and alongside. One thread at a time; other threads may `copy_again`.
 
     Args:
         config: of the apply process.
         source: the source database.
         destination: the destination database.
-        source_reader, destination_reader: of the same databases' tables.
-        workers: who copies.
-        epoch: this driver's.
-        both_ways: for tables that come back to their source.
+        source_reader, destination_reader: read the same databases' tables.
+        workers: run the copying tasks.
+        epoch: of this driver.
+        both_ways: decides about tables that return to their source.
         moved: called when a table's progress changes.
         should_end: checked between waits.
-        problem: what stops it now, for `status`.
+        problem: what blocks the copies now, for `status`.
     """
 
     config: ApplyConfig
@@ -137,10 +137,11 @@ class TableInstantiation:
     _returned: ReturnedTables = field(init=False)
     _marks: TableMarks = field(init=False)
     _obsolete: ObsoleteErrors = field(init=False)
-    _asked: int = 0  # how often somebody has asked for a look
-    _looked: int = 0  # how many of these a look has answered
-    _left_out: set[tuple[str, str]] = field(default_factory=set)  # nothing of them (`Standing.key`) is applied now
-    # of the copies that cannot join yet (`Standing.awaits_rename`), and of tables that wait for others' copies
+    _asked: int = 0  # number of looks requested
+    _looked: int = 0  # number of these that are answered
+    _left_out: set[tuple[str, str]] = field(default_factory=set)  # skipped tables (`Standing.key`)
+    # lowest SCN that the queue must keep for copies that cannot join yet (`Standing.awaits_rename`), and for tables
+    # that wait for others' copies
     _awaited_scn: Scn | None = None
 
     def __post_init__(self) -> None:
@@ -166,7 +167,7 @@ class TableInstantiation:
     # ------------------------------------------------------------------ before anything is applied
 
     def run_first(self) -> None:
-        """Copy the tables of an apply process that has none yet; returns when none is left that time alone would heal.
+        """Copy the tables of an apply process that has none yet; return when only an operator can help the rest.
 
         Raises:
             FencedError: a newer driver runs.
@@ -207,9 +208,9 @@ class TableInstantiation:
             found = self._standings(show=False)
 
     def _follow_all_renames(self) -> bool:
-        """Return when each name is one table's at both sides; False: told to end before.
+        """Wait until each name means the same table at both sites; return False if the driver must end first.
 
-        Changes of two tables that come under one name cannot be told apart: nothing is applied before that.
+        Changes of two tables that arrive under one name cannot be distinguished, so nothing is applied before that.
         """
         found = self._standings()
         while not self.should_end():
@@ -227,28 +228,31 @@ class TableInstantiation:
         return False
 
     def starts(self) -> tuple[dict[tuple[str, str], TableStart], Scn | None]:
-        """From where each table is applied, and what the queue must keep for tables that are copied and have not joined."""
+        """Return where apply starts in each table, and the lowest SCN behind which the queue must keep changes.
+
+        The queue keeps them for tables that are copied and have not joined.
+        """
         found = self._standings()
         return table_starts(found), min((each.held_scn for each in found if each.held_scn is not None), default=None)
 
-    # ------------------------------------------------------------------ beside the others
+    # ------------------------------------------------------------------ alongside the others
 
     def copy_again(self, tables: Collection[TableName]) -> None:
-        """Have these tables (as the destination calls them) emptied and copied again; called on any thread."""
+        """Empty these tables (named as at the destination) and copy them again; may be called on any thread."""
         self._records.copy_again(tables)
 
     def part_of(self, table: TableToInstantiate) -> str:
-        """A partition of a table that is copied alone and has not joined, for people; empty: there is none.
+        """Return a partition of a table that is copied alone and has not joined, for the operator; empty: no such one.
 
-        Called on any thread.
+        May be called on any thread.
         """
         return self._records.part_of(table)
 
     def look_now(self, timeout_s: float) -> bool:
-        """Look at every table that is not finished at once; called on any thread.
+        """Look at every unfinished table now; may be called on any thread.
 
         Args:
-            timeout_s: longest wait for the look. One that finds something to copy can last.
+            timeout_s: longest wait for the look. A look that copies a table can take longer.
 
         Returns:
             Whether a look that began after this call has ended.
@@ -260,10 +264,10 @@ class TableInstantiation:
         return self._looked >= wanted
 
     def run_beside(self, joins: JoinCalls) -> None:
-        """Copy what is pending while the others are applied, until told to end.
+        """Copy pending tables while the others are applied, until the driver must end.
 
         Args:
-            joins: how tables are left out, and join.
+            joins: makes the coordinator skip tables and let them join.
 
         Raises:
             FencedError: a newer driver runs.
@@ -293,14 +297,14 @@ class TableInstantiation:
             self._looked = asked
 
     def _look(self, joins: JoinCalls) -> float:
-        """One round over what is pending; seconds until the next look."""
+        """Run one round over the pending tables; return the seconds until the next look."""
         found = self._standings()
-        # not a partition that left, or whose table is copied: it may come back
+        # Forget a partition that left, or whose table is copied: it may come back.
         self._left_out &= {each.key for each in found}
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
-        if self._obsolete.is_due:  # before a copy that joined is DONE: who waits for that is told how many there were
+        if self._obsolete.is_due:  # before a joined copy is DONE: a caller that waits for DONE gets their number
             self._obsolete.delete(joins)
         if self._end_truncated_parts(joins, found) or self._marks.look(found, is_asked=self._asked > self._looked):
             return 0.0
@@ -314,7 +318,7 @@ class TableInstantiation:
             joining = []
         if copied := [record for record in records if record.state == "COPIED"]:
             if joins.join(copied):
-                for record in copied:  # who waits until everything is applied may ask for a comparison now
+                for record in copied:  # a caller that waits until everything is applied may ask for a comparison now
                     self._records.show_recorded(TableName.of(record), replace(record, state="JOINING"))
                 self._left_out -= {record.key for record in copied}
                 joins.hold(self._needed())
@@ -329,23 +333,26 @@ class TableInstantiation:
         return 0.0 if joining else _LOOK_AGAIN_S
 
     def _hold(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
-        """Have the queue keep what is behind the copies that have not joined, and nothing else.
+        """Make the queue keep exactly the changes behind the copies that have not joined.
 
-        Returns whether one can join now.
+        Returns whether a table can join now.
         """
         can_join = any(each.is_copied and not each.awaits_rename for each in found)
-        if found and not can_join:  # without any it was told to end
+        if found and not can_join:  # empty if the driver must end
             joins.hold(self._needed(*self._held(found)))
         return can_join
 
     def _needed(self, *scns: Scn) -> Scn | None:
-        """What the queue must keep: behind these SCNs, the copies that cannot join yet, and those that a TRUNCATE may end."""
+        """Return the SCN behind which the queue must keep changes.
+
+        It keeps them for these SCNs, the copies that cannot join yet, and copies that a TRUNCATE may end.
+        """
         return min((*scns, *filter(None, [self._awaited_scn]), *self._records.restarts.needed_scns), default=None)
 
     def _end_by_truncates(self, joins: JoinCalls, pending: Sequence[Standing]) -> bool:
-        """Take tables for copied that the source empties while they are copied (decision 71).
+        """Take tables as copied that the source empties while they are copied (decision 71).
 
-        Returns whether there are any.
+        Returns whether there were any.
         """
         if not (ended := emptied_tables(self._records, joins, pending)):
             return False
@@ -363,12 +370,12 @@ class TableInstantiation:
     def _end_truncated_parts(self, joins: JoinCalls, found: Sequence[Standing]) -> bool:
         """End the copies of partitions whose tables wait to be truncated (`spark_apply.copy.records.parts`).
 
-        Returns whether there are any.
+        Returns whether there were any.
         """
         truncated = joins.truncated_parts
         if not truncated:
             return False
-        self._sessions.begin_round()  # what a task has in hand must not be written behind the TRUNCATE
+        self._sessions.begin_round()  # a piece that a task still has must not be written behind the TRUNCATE
         for each in found:
             if each.part is not None and (scn := truncated.get(each.part)) is not None and each.record is not None:
                 self._records.settle(
@@ -379,18 +386,18 @@ class TableInstantiation:
         return True
 
     def _leave_out(self, joins: JoinCalls) -> None:
-        """Begin to copy tables again that are replicated: nothing of them is applied any more, and their rows are ours."""
+        """Begin to copy replicated tables again: from now on their changes are skipped, and their rows are ours."""
         again, found = set(self._records.again), self._standings(show=False)
-        # Recorded first: a driver that dies when rows are left out already must not take the table for finished.
+        # Recorded first: if the driver dies after rows were skipped, the next one must not take the table as finished.
         for each in found:
             if each.table.destination in again and each.record is not None:
                 self._records.settle(to_be_copied_again(each.record))
         if found and joins.leave_out(again):
-            self._left_out |= again  # names: no partition is copied again by an operator
+            self._left_out |= again  # names only: an operator cannot have a partition copied again
             self._records.again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
-        """What is to be copied: not what the source dropped meanwhile, nor what is copied and waits for its name."""
+        """Return the tables to copy: not those that the source dropped, nor copied ones that wait for their name."""
         return [
             each
             for each in found
@@ -400,7 +407,7 @@ class TableInstantiation:
     def _awaited(self, found: Sequence[Standing]) -> Scn | None:
         """Show the copied tables that the destination has under another name.
 
-        Returns what the queue must keep for them, and for those that wait for others' copies.
+        Returns the SCN behind which the queue must keep changes for them, and for tables that wait for others' copies.
         """
         awaiting = [each for each in found if each.awaits_rename]
         for each in awaiting:
@@ -409,14 +416,14 @@ class TableInstantiation:
         return min(self._held([*awaiting, *(each for each in found if each.is_awaiting)]), default=None)
 
     def _held(self, found: Sequence[Standing]) -> list[Scn]:
-        """Behind which SCNs the queue must keep changes; not those of tables that the source dropped."""
+        """Return the SCNs behind which the queue must keep changes, without those of tables that the source dropped."""
         there = [each for each in found if each.table.identity not in self._records.gone]
         return [each.held_scn for each in there if each.held_scn is not None]
 
     # ------------------------------------------------------------------ a round
 
     def _round(self, pending: Sequence[Standing]) -> float:
-        """Make one pass; returns the seconds to wait before the next."""
+        """Make one pass; return the seconds to wait before the next."""
         try:
             pause_s = self._try_round(pending)
             self.problem = ""
@@ -425,7 +432,7 @@ class TableInstantiation:
         except DatabaseUnavailable as error:
             self.problem, pause_s = error.message, _RETRY_S
         except DatabaseError as error:
-            # A right is missing, or the like: none of them can be copied until an operator acts.
+            # For example, a privilege is missing: none of them can be copied until an operator acts.
             self.problem, pause_s = error.message, _LOOK_AGAIN_S
             identities = {each.table.identity for each in pending}
             for each in self._pending(self._standings(show=False)):  # as this round left them
@@ -439,7 +446,7 @@ class TableInstantiation:
             for name in {each.table.part_of or each.table.source for each in pending}
         )
         facts = {TableName.of(t): t for t in self.source.tables((RuleSet(include=include),))}
-        # Before the snapshot: what is not the same afterwards is found to be another table the next time.
+        # Read before the snapshot: a table that changes its identity afterwards counts as another table the next time.
         found = self.source.captured(self.config.topology)
         captured = {TableName.of(t): t.identity for t in found} | self._checks.captured_parts(pending)
         pending = self._checks.without_dropped(pending, self._standings(show=False), facts, captured)
@@ -472,7 +479,7 @@ class TableInstantiation:
         for each in chosen:
             if each.table.destination not in this.copies:
                 self._records.restarts.end(each.table.destination)
-        self._records.wait(this.waits)  # those that waited before were looked at, too
+        self._records.wait(this.waits)  # this round looked at the tables that waited before, too
         if this.copies or this.kept:
             if self._joins is not None:
                 self._joins.hold_now()
@@ -497,7 +504,7 @@ class TableInstantiation:
         return _RETRY_S if this.has_failed else 0.0
 
     def _leave_out_first(self, joins: JoinCalls, chosen: Sequence[Standing]) -> bool:
-        """Let nothing be applied to tables that are copied now, although they were applied when the driver started."""
+        """Make the coordinator skip the tables copied now, if it applied them when the driver started."""
         applied = [each for each in chosen if each.key not in self._left_out]
         tables = {each.table.destination for each in applied if each.part is None}
         if applied and not joins.leave_out(tables, [each.part for each in applied if each.part is not None]):
@@ -508,11 +515,11 @@ class TableInstantiation:
     def _begin(self, this: CopyRound) -> None:
         """Record that the copies begin, and empty the tables whose rows are ours.
 
-        What others have claimed since is looked at again.
+        Check again what other apply processes have claimed meanwhile.
         """
         for each, others in this.kept:
-            # Asked again behind the snapshot: what others wrote at the source before it does not come, and their
-            # records are older than what they write.
+            # Asked again after the snapshot: others' changes at the source from before it do not arrive here, and they
+            # record a table before they write it.
             if each.table.keep_existing or self.both_ways.found(each, has_rows=True) is Found.KEEP:
                 this.claim_kept(each.table, beside=others, replaces=each.replaced_identities)
             else:
@@ -534,7 +541,7 @@ class TableInstantiation:
                         this.empty(session, copy)
 
     def _claim(self, this: CopyRound, copy: TableCopy) -> bool:
-        """Record that a copy begins; False: not under this snapshot."""
+        """Record that a copy begins; return False if it cannot under this snapshot."""
         why = ""
         if copy.key in this.for_all:
             copy.carries, why = self._shared.carries(copy, this.snapshot)
@@ -551,14 +558,14 @@ class TableInstantiation:
         this.copy()
 
     def _round_ends(self) -> bool:
-        """A round ends with the driver, and when a table waits to be truncated of which it copies a partition."""
+        """Return whether a round ends: with the driver, or when the table of a partition waits to be truncated."""
         return self.should_end() or (self._joins is not None and bool(self._joins.truncated_parts))
 
     def _told(self, problem: str) -> None:
         self.problem = problem
 
     def _standings(self, *, show: bool = True) -> tuple[Standing, ...]:
-        """Where every table stands, as soon as the destination answers; nothing when told to end."""
+        """Return every table's standing when the destination answers; empty if the driver must end."""
         while True:
             try:
                 return self._records.standings(show=show)

@@ -1,4 +1,4 @@
-"""Which tables a round of copies can copy, and how: before its snapshot, and once more under it."""
+"""Which tables a round can copy, and how: checked before its snapshot, and once more under it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["TableChecks"]
 
 @dataclass(slots=True, kw_only=True)
 class TableChecks:
-    """See the module.
+    """Checks of the tables of a round.
 
     Args:
         config: of the apply process.
         source: the source database.
         destination: the destination database.
-        source_reader: of the source's tables.
-        both_ways: for tables that come back to their source.
-        records: of the tables; they get why one cannot be copied.
-        shared: for tables that all sites send to each other.
+        source_reader: reads the source's tables.
+        both_ways: decides about tables that return to their source.
+        records: of the tables; receive the reason why one cannot be copied.
+        shared: decides about tables that all sites send to each other.
     """
 
     config: ApplyConfig
@@ -55,7 +55,7 @@ class TableChecks:
     shared: SharedTables
 
     def captured_parts(self, pending: Sequence[Standing], snapshot: str = "") -> dict[TableName, str]:
-        """See `captured_parts`; empty: none of the tables is a partition."""
+        """Return the identities of pending partitions by name (`parts.captured_parts`); empty: no partition."""
         if not any(each.part is not None for each in pending):
             return {}
         config = self.config
@@ -63,13 +63,9 @@ class TableChecks:
         return captured_parts(pending, self.source, recorded, config.topology, snapshot=snapshot)
 
     def leave_moved_parts(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """Do not copy partitions that left, were renamed, or got other bounds just before the snapshot.
+        """Skip partitions that left, were renamed, or got other bounds just before the snapshot.
 
         The next round looks at them again.
-
-        Args:
-            this: the round, under its snapshot.
-            chosen: its tables.
         """
         captured = self.captured_parts(chosen, this.snapshot)
         for each in chosen:
@@ -82,7 +78,7 @@ class TableChecks:
                 this.has_failed = True
 
     def _other_bounds(self, each: Standing) -> str:
-        """See `other_bounds`; empty: it is a table."""
+        """Return why a partition has other bounds here (`parts.other_bounds`); empty: the same, or a table."""
         if each.part is None:
             return ""
         whole = next(table.destination for table in self.config.tables if table.identity == each.part.table)
@@ -95,11 +91,11 @@ class TableChecks:
         facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> list[Standing]:
-        """Those of the tables that the source has: nothing waits for one that was dropped before it was copied.
+        """Return the pending tables that the source still has: nothing waits for a table dropped before its copy.
 
         Args:
             pending: the tables that are to be copied.
-            all_tables: where every table stands.
+            all_tables: the standing of every table.
             facts: the source's tables.
             captured: the identities of captured tables and partitions.
         """
@@ -112,7 +108,7 @@ class TableChecks:
         for each in pending:
             if each.table.part_of is None and each.table.source not in facts and each.table.identity not in identities:
                 self.records.gone.add(each.table.identity)
-                if each.is_awaiting:  # the queue need not keep anything for it
+                if each.is_awaiting:  # the queue need not keep changes for it
                     self.records.fail_at_once(each, "the source has no such table any more")
                 self.records.show(
                     TableProgress(owner=each.table.destination.owner, name=each.table.destination.name, state="GONE")
@@ -127,7 +123,7 @@ class TableChecks:
         facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> None:
-        """Find out whether a table can be copied, and put it into the round; records why it cannot.
+        """Check whether a table can be copied, and add it to the round; otherwise record the reason.
 
         Args:
             this: the round.
@@ -161,7 +157,7 @@ class TableChecks:
         facts: Mapping[TableName, SourceTable],
         captured: Mapping[TableName, str],
     ) -> tuple[TableCopy, str]:
-        """What is to be copied, and why it cannot be, whatever rows are there; empty: it can."""
+        """Return the copy to make, and why it is impossible regardless of the destination's rows; empty: possible."""
         table = each.table
         copy, problem = table_copy(session, each, facts)
         if not problem and has_function(table.transformations):
@@ -170,21 +166,21 @@ class TableChecks:
         if captured.get(table.source) != table.identity:
             problem = not_as_called(table, captured, self.config.apply)
         if not problem and each.occupant is not None:
-            # Empty or not, the destination's table is another one's. And as nothing is applied before both have
-            # their names, redo that is full would never have what a copy would hold.
+            # Empty or not, the destination's table belongs to another table. And nothing is applied before both have
+            # their names, so if redo is full, it would never receive what a copy would hold.
             problem = refused(each)
         problem = problem or self._other_bounds(each)
         copy.beside = self.records.others(table)
         return copy, problem or applied_twice(each, copy.beside, self.config.topology)
 
     def _place(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> str:
-        """Put a table into the round, by the rows that are there; returns why it cannot be copied beside them."""
+        """Add a table to the round according to the destination's rows; return why it cannot be copied beside them."""
         table, key = each.table, copy.key
         is_for_all = key in this.for_all
         # Rows of a copy that was begun are not the destination's own: they are never kept.
         may_empty = each.is_begun or (each.is_outdated and table.may_empty)
         if may_empty and not copy.beside_rows:
-            copy.scn = each.record.scn if each.record is not None else copy.scn  # rows of that copy are there
+            copy.scn = each.record.scn if each.record is not None else copy.scn  # the rows there are of that copy
             this.to_empty.add(key)
         elif not is_for_all:
             has_rows = may_have_rows(session, copy)
@@ -206,7 +202,7 @@ class TableChecks:
         return ""
 
     def _takes_turn(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> bool:
-        """Do what is the turn of a shared table; False: it is put into the round as other tables are."""
+        """Take the next step of a shared table; return False if it must be added to the round like other tables."""
         move, why = self.shared.turn(each, copy.beside, has_rows=may_have_rows(session, copy))
         if move is Move.WAIT:
             this.waits[copy.key] = why
@@ -216,7 +212,7 @@ class TableChecks:
             this.to_await.add(copy.key)
         elif move is Move.NOTHING:
             assert each.record is not None
-            # Not DONE, also before anything is applied: an earlier driver may have been further than this SCN.
+            # Not DONE, even before anything is applied: an earlier driver may have been beyond this SCN.
             this.has_failed |= not self.records.record(
                 each.table,
                 each.record.scn,
@@ -231,12 +227,7 @@ class TableChecks:
         return True
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
-        """Take the tables out of a round whose types have other values at the two sites; see `unlike_types`.
-
-        Args:
-            this: the round.
-            chosen: its tables.
-        """
+        """Take tables out of a round if their types have other values at the two sites (`unlike_types`)."""
         copied = {
             each.table.destination: each
             for each in chosen
@@ -251,6 +242,6 @@ class TableChecks:
             self.records.fail_at_once(copied[name], problem)
 
     def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
-        """Why a table cannot be copied into a destination table that has rows; empty: they are kept."""
+        """Return why a table cannot be copied into a destination table that has rows; empty: the rows are kept."""
         emptying = self.destination.how_to_empty(each.table.destination)
         return not_copied_beside(each, others, self.config, emptying) if others else refused(each, emptying)

@@ -1,5 +1,5 @@
-"""What counts as the same key: canonical forms of values, and their hashes.
+"""When two key values count as the same: canonical forms of values, and their hashes.
 
-`equality` has the canonical form of each type, `hash_kernels` hashes values in it, `relations` finds the columns whose values
-the rows of several tables share.
+`equality` has the canonical form of each type, `hash_kernels` hashes values in that form, and `relations` finds the
+columns by which rows of different tables depend on each other.
 """

@@ -1,4 +1,4 @@
-"""Canonical forms: values that are equal at the destination have equal ones, so hashes of them show what depends on what."""
+"""Canonical forms: values that are equal at the destination have equal forms, so their hashes show dependencies."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["FORM_BITS", "Equality", "equality_of", "form_of_match", "forms_of", "touch_of"]
 
 FORM_BITS = 0xFFFFFF
-"""The bits of a table's form; above them are those of the table.
+"""The bits of a table hash that hold the form; the bits above identify the table.
 
-With no bit of a form but use, it stands for the table in any form.
+A hash whose form bits are zero, apart from the two use bits, stands for the table in any form.
 """
 
 
 class Equality(IntEnum):
-    """Canonical forms for hashing: values that are equal at the destination have equal canonical forms."""
+    """Canonical form of a column's values, for hashing."""
 
     NONE = 0  # no canonical form is known
     BYTES = 1
@@ -37,17 +37,17 @@ class Equality(IntEnum):
 
 
 def equality_of(target: DestinationColumn, column: Column) -> Equality:
-    """The canonical form of a column's values.
+    """Return the canonical form of a column's values.
 
     Args:
         target: the destination's column.
-        column: the source's, whose values arrive.
+        column: the source's column, in whose form the values arrive.
     """
     if column.type_name in target.converted:
         return Equality.NONE
     binary = column.is_binary
-    # A stream can change from binary to text. So a type with a canonical form in binary has one in text only if it can
-    # be derived. The other types are rare as keys, and a float's text is not even unique (-0, exponents).
+    # A stream can change from binary to text. So a type with a canonical form in binary also needs one derived from its
+    # text. Types without one are rare as keys, and the text of a float is not even unique (-0, exponents).
     return {
         "text": Equality.BYTES,
         "bytes": Equality.BYTES if binary else Equality.NONE,
@@ -60,33 +60,34 @@ def equality_of(target: DestinationColumn, column: Column) -> Equality:
 
 
 def touch_of(name: str) -> int:
-    """Hash that stands for something as a whole, such as any row of a table.
+    """Return a hash that stands for a whole, such as all rows of a table.
 
-    See `spark_apply.dependencies.hashes` for its low bits.
+    The two lowest bits mark the kind of use, as `spark_apply.dependencies.hashes` describes.
 
     Args:
-        name: of what it stands for; for a table its owner and name with a zero byte between.
+        name: what the hash stands for; for a table its owner and name, separated by a zero byte.
 
     Returns:
-        64 bits: shared use, marked in the two lowest.
+        64 bits, marked as shared use.
     """
     return (hash_text(name) & ~3) | 1
 
 
 def forms_of(table: DestinationTable) -> tuple[int, ...]:
-    """Hashes of the form of a table.
+    """Return hashes of a table's form.
 
-    What it is called and keyed by, of the table with its number, and what it is keyed by, of the table with its name.
+    The first identifies the table by its number; its form is the table's name and key. The second identifies the table
+    by its name; its form is the key.
 
-    Hashes of its rows in two forms cannot be compared, so what holds transactions holds those of another form whole.
-    Unique keys beside the key that finds rows are no part of it: rows that meet in one of them alone conflict, and do
-    not go unnoticed.
+    Row hashes of two different forms cannot be compared. So an error transaction holds every later transaction that has
+    the same table in another form. The form covers only the key that finds rows: rows that collide in another
+    unique key conflict at the destination, so they do not go unnoticed.
 
     Args:
-        table: as it is described now.
+        table: the current description.
 
     Returns:
-        64 bits each, marked as shared use in the two lowest; the one of its name alone, where its number is not known.
+        64 bits each, marked as shared use in the two lowest; only the second if the table's number is unknown.
     """
     name = f"{table.owner}\0{table.name}"
     key = "\0".join(f"{table.columns[place].number}:{table.columns[place].equality}" for place in sorted(table.key))
@@ -95,14 +96,14 @@ def forms_of(table: DestinationTable) -> tuple[int, ...]:
 
 
 def form_of_match(owner: str, name: str, numbers: Iterable[int]) -> int:
-    """Hash of the columns that find a table's rows, as `forms_of`.
+    """Return a hash of the columns that find a table's rows, in the format of `forms_of`.
 
-    They are others where the source has another replica identity.
+    These columns change with the source's replica identity.
 
     Args:
-        owner: of the table.
-        name: of the table.
-        numbers: of its columns at the destination.
+        owner: the table's owner.
+        name: the table's name.
+        numbers: the columns' numbers at the destination.
     """
     return _form(f"rows of\0{owner}\0{name}", " ".join(map(str, sorted(numbers))))
 

@@ -1,7 +1,7 @@
 """Hashing of key values in their canonical form.
 
-Values come in the database's binary or text form. A canonical form is never written out: each routine feeds
-the 64-bit words of it to the same mixing function.
+Values come in the database's binary or text form. No canonical form is ever materialised: each routine feeds
+its 64-bit words to the same mixing function.
 """
 
 # Numba compiles these: its types are inferred at the first call.
@@ -23,7 +23,7 @@ _U27 = np.uint64(27)
 _U30 = np.uint64(30)
 _U31 = np.uint64(31)
 
-# Hashes of the values that have no bytes of their own.
+# Hashes of values without bytes (NULL) or with many byte forms (NaN).
 _NULL_HASH = np.uint64(0x6E756C6C00000001)
 _NAN_HASH = np.uint64(0x6E616E0000000002)
 
@@ -63,12 +63,12 @@ def mix(state, word):
 
 @njit(cache=True)
 def hash_bytes(data, offset, length, state):
-    """Hash raw bytes, eight at a time; the length goes in too.
+    """Hash raw bytes, eight at a time, and then their number.
 
     Args:
-        data: uint8, among them the bytes.
-        offset: where they begin.
-        length: their number, from 0.
+        data: uint8, contains the bytes.
+        offset: index of the first byte.
+        length: number of bytes, from 0.
         state: uint64, the hash so far.
 
     Returns:
@@ -87,7 +87,7 @@ def hash_bytes(data, offset, length, state):
 
 @njit(cache=True)
 def _uuid_text(data, offset, length, state):
-    """As `hash_bytes` of the binary form: 32 hexadecimal digits in small letters, with hyphens."""
+    """Hash a UUID's text like `hash_bytes` of its binary form: 32 lower-case hexadecimal digits, with hyphens."""
     word, digits = np.uint64(0), 0
     for k in range(length):
         character = data[offset + k]
@@ -144,7 +144,7 @@ def _numeric_binary(data, offset, state):
 
 @njit(cache=True)
 def _numeric_group(data, whole_start, whole_length, point, end, group, whole_groups):
-    """The base-10000 digit `group` of a number written in decimal; groups are aligned to the point."""
+    """Return base-10000 digit number `group` of a decimal number; groups are aligned at the decimal point."""
     value = np.int64(0)
     for k in range(4):
         if group < whole_groups:
@@ -191,7 +191,7 @@ def _numeric_text(data, offset, length, state):
 
 @njit(cache=True)
 def _float_bits(data, offset, length):
-    """A float as the bits of the 8-byte float of the same value; every NaN and both zeros alike."""
+    """Return a float as the bits of the equal 8-byte float; all NaNs give one value, and so do both zeros."""
     bits = np.uint64(0)
     for k in range(length):
         bits = (bits << _U8) | np.uint64(data[offset + k])
@@ -260,7 +260,7 @@ def hash_values(data, place, lengths, equality, out):
 
 @njit(cache=True)
 def combine_key(values, lengths, seed, out, nulls, missing):
-    """Combine the columns of a key; rows' hashes are even. Marks rows with a NULL, and with a value not there.
+    """Combine the columns of a key into row hashes, which are even; mark rows with NULL or missing key values.
 
     Args:
         values: uint64[c, n], hashes of the key's columns, from `hash_values`.

@@ -1,16 +1,18 @@
-"""What rows of different tables have in common, so that their transactions depend on each other.
+"""Columns by which rows of different tables depend on each other, so that their transactions do too.
 
     SHARED     columns of a value dependency: rows with equal values depend on each other
     REFERRING  columns of a foreign key at the destination: a row needs the row that it refers to
-    REFERRED   columns that foreign keys refer to: a row that appears, disappears or gets other values there has them to itself
+    REFERRED   columns that foreign keys refer to: a row that comes, goes or changes there needs exclusive use
 
-Rows that refer to one row do not depend on each other. Where values cannot be compared by their canonical forms, whole
-tables stand for the rows: false dependencies only cost parallelism. So do values of a value dependency that the log
-lacks. An old value of a foreign key that the log lacks gives no dependency: every UPDATE of a table with the default
-replica identity lacks it, and nearly all leave it alone. An old value that is referred to gives none either, unless
-foreign keys are checked here: a row that came before, and refers to it, must not come after. Neither must an UPDATE
-that may refer to another row than before, and whose foreign key is not whole in the log, because a large column of it
-did not change.
+Rows that refer to the same row do not depend on each other. Where canonical forms cannot compare the values, whole
+tables stand for the rows: false dependencies only cost parallelism. The same holds for values of a value dependency
+that the log lacks.
+
+An old foreign-key value that the log lacks gives no dependency. Every UPDATE of a table with the default replica
+identity lacks it, and nearly all such UPDATEs leave it unchanged. An old referred value that the log lacks gives no
+dependency either, unless foreign keys are checked at the destination. With checks, an earlier row that refers to that
+value must not be applied after the change. The same holds for an UPDATE that may refer to a different row than before,
+if its foreign key is incomplete in the log because a large column did not change.
 
 Source: Oracle Streams Replication Administrator's Guide, "Dependent Transactions" and "Virtual Dependency Definitions";
 `semantics.md` 4.6.
@@ -36,7 +38,7 @@ __all__ = ["NO_RELATIONS", "RelatedColumns", "Relation", "Relations", "relations
 
 
 class Relation(IntEnum):
-    """See the module."""
+    """How rows of different tables depend on each other by some columns; the module describes each kind."""
 
     SHARED = 0
     REFERRING = 1
@@ -45,16 +47,16 @@ class Relation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelatedColumns:
-    """Columns whose values other tables' rows have too.
+    """Columns of a table by which its rows depend on rows of other tables.
 
     Args:
-        relation: see the module.
+        relation: the kind of dependency.
         columns: positions in the source version.
         equalities: canonical form per column.
-        seed: the same for every table that takes part.
-        is_in_identity: the log identifies rows by them: where it has no old values they did not change.
-        touch: hash that stands for all rows of a value dependency. Of foreign keys that are checked: for all rows that
-            refer to a table, and for the order alone. Otherwise 0.
+        seed: hash seed, the same for every table that takes part.
+        is_in_identity: the log identifies rows by these columns: without old values they did not change.
+        touch: hash that stands for all rows of a value dependency. For checked foreign keys, a hash that stands for
+            all rows that refer to a table and only orders them. Otherwise 0.
     """
 
     relation: Relation
@@ -67,12 +69,12 @@ class RelatedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relations:
-    """What a table's rows have in common with others'.
+    """What makes a table's rows depend on rows of other tables.
 
     Args:
         columns: compared value by value.
-        touches: hashes that every transaction with a row of the table has, marked as use or as exclusive use.
-        forms: of the tables that its foreign keys refer to.
+        touches: hashes that every transaction with a row of the table uses, marked as shared or exclusive use.
+        forms: forms of the tables that its foreign keys refer to.
     """
 
     columns: tuple[RelatedColumns, ...] = ()
@@ -92,13 +94,13 @@ def relations_of(
     *,
     checks_foreign_keys: bool = False,
 ) -> Relations:
-    """Find what the rows of a table have in common with others.
+    """Find what makes the rows of a table depend on rows of other tables.
 
     Args:
         version: the source's description, named as at the destination.
         table: the destination's description.
         describe: the destination's description of another table (owner, name); None: it does not exist.
-        definitions: virtual ones of the apply process.
+        definitions: virtual dependency definitions of the apply process.
         checks_foreign_keys: foreign keys are checked at the destination.
     """
     if not (table.references or table.referred or definitions.values or definitions.objects):
@@ -113,8 +115,7 @@ def relations_of(
             touches[found] = None
     for each in definitions.objects:
         touch = touch_of(f"object dependency\0{each.label}")
-        # Tables that wait do not wait for each other; those that are waited for do: use is what many may have at a
-        # time.
+        # Dependent tables use the hash shared, so they do not wait for each other. Their parent uses it exclusively.
         if (each.parent_owner, each.parent_name) == (table.owner, table.name):
             touches[touch | _EXCLUSIVE] = None
         elif (each.owner, each.name) == (table.owner, table.name):
@@ -142,9 +143,9 @@ class _Finder:
         self._targets = {column.name: column for column in table.columns}
 
     def referred(self) -> Iterator[RelatedColumns | int]:
-        """Of the foreign keys that refer to the table."""
+        """Yield dependencies through the foreign keys that refer to the table."""
         for key in self._table.referred:
-            # What refers to the table above a partition knows that one alone.
+            # A table that refers to the parent of a partition knows only the parent, so it has only the parent's hash.
             names = _in_order(self._table, key)
             found = (
                 None
@@ -160,7 +161,7 @@ class _Finder:
             yield found or touch_of(f"{owner}\0{name}") | _EXCLUSIVE
 
     def referring(self) -> Iterator[RelatedColumns | int]:
-        """Of the table's own foreign keys."""
+        """Yield dependencies through the table's own foreign keys."""
         for key in self._table.references:
             touch = touch_of(f"{key.owner}\0{key.name}")
             other = self._describe(key.owner, key.name)
@@ -183,14 +184,14 @@ class _Finder:
             yield touch if found is not None else touch | _EXCLUSIVE
 
     def _order_touch(self, referred: DestinationTable) -> int:
-        """Hash that orders rows that refer to a table, and those of it whose old values are not in the log.
+        """Return the hash that orders rows that refer to a table against its rows whose old values the log lacks.
 
-        0: nothing fails if they change places.
+        0: the destination does not check foreign keys, so their order does not matter.
         """
         return touch_of(f"referred\0{referred.owner}\0{referred.name}") if self._checks_foreign_keys else 0
 
     def shared(self, definitions: VirtualDependencies) -> Iterator[RelatedColumns | int]:
-        """Of value dependencies."""
+        """Yield value dependencies."""
         for value in definitions.values:
             for each in value.tables:
                 if (each.owner, each.name) != (self._table.owner, self._table.name):
@@ -203,7 +204,7 @@ class _Finder:
                 yield found or touch | _EXCLUSIVE
 
     def _is_comparable(self, value: ValueDependency) -> bool:
-        """Whether the columns of all tables have the same canonical forms, as far as the tables are there."""
+        """Return whether the columns have the same canonical forms in all tables that exist."""
         found = []
         for each in value.tables:
             is_own = (each.owner, each.name) == (self._table.owner, self._table.name)
@@ -216,7 +217,10 @@ class _Finder:
         return are_comparable(found)
 
     def _columns(self, relation: Relation, names: Sequence[str], seed: int, touch: int = 0) -> RelatedColumns | None:
-        """Columns by name; None: the LCRs lack one, the destination computes one, or a value's bytes do not show what it equals."""
+        """Return the columns by name.
+
+        None: the LCRs lack one, the destination computes one, or a value's bytes do not show what it equals.
+        """
         if any(
             name not in self._places or name not in self._targets or self._targets[name].is_generated for name in names
         ):
@@ -238,18 +242,18 @@ class _Finder:
 
 
 def _numbers(table: DestinationTable) -> dict[str, int]:
-    """What a column keeps when it is renamed."""
+    """Map column name → column number, which survives a rename."""
     return {column.name: column.number for column in table.columns}
 
 
 def _in_order(table: DestinationTable | None, names: Iterable[str]) -> list[str]:
-    """The columns of a referred key in one order, which survives that a column is renamed."""
+    """Sort the columns of a referred key into an order that survives a column rename."""
     numbers = {} if table is None else _numbers(table)
     return sorted(names, key=lambda name: (numbers.get(name, 0), name))
 
 
 def _seed_of(table: DestinationTable, names: Sequence[str]) -> int:
-    """A seed for a referred key, which survives that a column is renamed."""
+    """Return a seed for a referred key that survives a column rename."""
     numbers = _numbers(table)
     return hash_text(
         f"{table.owner}\0{table.name}\0referred\0{' '.join(str(numbers.get(name, name)) for name in names)}"

@@ -1,39 +1,39 @@
-"""From batches to sets: the net change of every key, as few writes as possible.
+"""From batches to sets: the net change of every key, in as few writes as possible.
 
 Between two TRUNCATEs the rows of a table become one delete, a few updates and one insert, in this order:
 
     I·U -> I   I·D -> nothing   U·U -> U with the first old and the merged new values   U·D -> D   D·I -> D and I
 
-The result must equal that of row-by-row execution, so every expectation is checked by a count:
+The result must equal that of row-by-row execution, so a count checks every expectation:
 
-- each write must affect as many rows as it has; if it does not, the transactions are split and finally
-  applied row by row: only that decides what is a conflict;
-- a row that is inserted and deleted leaves nothing to write, but it must not have existed before: a *guard*, a DELETE
-  of its key that must find no row, keeps that conflict visible;
-- an UPDATE compares and sets the columns that changed. A set uses the union of its rows' changed columns: if a row
+- Each write must affect as many rows as it has. If it does not, the transactions are split and finally applied row by
+  row: only row-by-row execution decides what is a conflict.
+- A row that is inserted and deleted leaves nothing to write, but it must not have existed before. A *guard*, a DELETE
+  of its key that must find no row, keeps that conflict visible.
+- An UPDATE compares and sets the columns that changed. A set uses the union of its rows' changed columns: if a row
   did not change one of them, its old and new values are equal. If the comparison succeeds, setting that value changes
-  nothing; if it fails, the set fails, and row-by-row execution uses the exact columns. Of a table with columns that are
-  not compared, only rows that changed the same columns share a set;
-- without old values in the log (identity KEY), rows are found by key and nothing is compared;
-- of the changes of a row, only the first one's old values meet the destination. The old values of each later one, also
-  of columns that it did not change, must be what the one before it left; if they are not (a handler or a condition left
-  a change out, or made another one of it), nothing is collapsed.
+  nothing. If it fails, the set fails, and row-by-row execution uses the exact columns. In a table with columns that are
+  not compared, only rows that changed the same columns share a set.
+- Without old values in the log (identity KEY), rows are found by key and nothing is compared.
+- Of the changes of a row, only the first one's old values meet the destination. The old values of each later change,
+  also of columns that it did not change, must be what the previous one left. If they are not (a handler or a condition
+  removed or replaced a change), nothing is collapsed.
 
-One difference remains: an intermediate value that the destination would refuse is not detected when the same group
-overwrites it.
+One difference remains: if the destination would refuse an intermediate value, and the same group overwrites it, the
+refusal goes unnoticed.
 
-Rows of different tables are written table by table, but for tables with triggers that run for what apply writes: they
-find all rows that come before their own, and none that come after it.
+Rows of different tables are written table by table. The exception is a table with triggers that fire for applied
+changes: its triggers see all rows that precede their own, and no later ones.
 
-Changes of the table's key, tables with several unique keys, without a key or with triggers, and impossible or broken
-histories (an insert after an insert) are not collapsed: they are written in source order, in *runs* of consecutive rows
-of one command in which no key repeats.
+Not collapsed are changes of the table's key, tables with several unique keys, without a key or with triggers, and
+impossible or broken histories (an insert after an insert). They are written in source order, in *runs* of consecutive
+rows of one command in which no key repeats.
 
-Where the last change wins with its whole row (latest_timestamp), the first of several changes of a row decides: if no
-later change is there, none is there for those that follow either, and the last one's time is noted; otherwise the set
-fails.
+Where the last change wins with its whole row (latest_timestamp), the first of several changes of a row decides. If no
+later change is there, no change is later than the following ones either, and the last one's time is noted. Otherwise
+the set fails.
 
-The rows of a table are in `table_rows`, the writes of rows in `set_writes`.
+`table_rows` has the rows of a table, `set_writes` the writes for rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
     """Plan the writes of consecutive transactions as sets.
 
     Args:
-        batches: their rows, in order.
+        batches: the transactions' rows, in order.
         fit_of: returns the fit of a table version.
 
     Returns:
@@ -89,7 +89,7 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
     Args:
         batch: the rows.
         fit_of: returns the fit of a table version.
-        numbers: of the rows that are wanted, ascending; None: all.
+        numbers: numbers of the wanted rows, ascending; None: all.
 
     Yields:
         The row's number in the batch, and the step for it.
@@ -110,7 +110,7 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
 class _NetTable:
     """The net changes of a table with conflict handlers.
 
-    Its steps, and each row's hash of its key and its number among all rows.
+    It has the table's steps, and for each row the hash of its key and its number among all rows.
     """
 
     steps: list[ExpectedWrite]
@@ -120,12 +120,12 @@ class _NetTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvablePlan:
-    """Sets out of which rows can be taken that meet conflicts.
+    """Sets from which rows that meet conflicts can be taken out.
 
     Args:
         row_count: of all rows.
         plain: the steps for tables without conflict handlers.
-        tables: those with some.
+        tables: the tables with conflict handlers.
     """
 
     row_count: int
@@ -142,16 +142,15 @@ class ResolvablePlan:
     ) -> tuple[list[Step], NDArray[np.int32]] | None:
         """Take out the rows that meet conflicts.
 
-        A net change that meets one brings all rows of its key: what each of them does depends on how the one before it
-        ended.
+        A net change that conflicts takes out all rows of its key, because each row's effect depends on the outcome of
+        the previous one.
 
         Args:
-            conflicting: see `DestinationSession.conflicting`.
+            conflicting: returns the rows of a write that conflict, as `DestinationSession.conflicting` does.
 
         Returns:
-            The writes of all other rows; and int32, one for each row: -1, or how many rows of its key come before it
-            among those that are taken
-            out. None: that cannot be told.
+            The writes of all other rows; and int32, one for each row: -1, or how many rows of its key precede it among
+            those taken out. None: the destination cannot tell which rows conflict.
         """
         steps, turns = list(self.plain), np.full(self.row_count, -1, np.int32)
         for table in self.tables:
@@ -160,7 +159,7 @@ class ResolvablePlan:
                 found = conflicting(step.write)
                 if found is None:
                     return None
-                if step.expected == 0:  # a guard: its rows must not be there
+                if step.expected == 0:  # a guard: its rows must not exist
                     found = np.setdiff1d(np.arange(step.write.row_count), found)
                 met.append(step.rows[found])
             taken = np.concatenate(met)
@@ -174,16 +173,15 @@ class ResolvablePlan:
 
 
 def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePlan | None:
-    """Plan consecutive transactions as sets out of which rows can be taken that meet conflicts.
+    """Plan consecutive transactions as sets from which rows that meet conflicts can be taken out.
 
     Args:
-        batches: their rows, in order.
+        batches: the transactions' rows, in order.
         fit_of: returns the fit of a table version.
 
     Returns:
-        None: there is a TRUNCATE among them, rows of a table whose triggers see the order of tables, or rows of a table
-            with conflict handlers
-        that cannot be collapsed.
+        None: the batches contain a TRUNCATE, rows of a table whose triggers see the order of tables, or rows of a table
+            with conflict handlers that cannot be collapsed.
     """
     if any(batch.truncates or _firing(batch, fit_of) for batch in batches):
         return None
@@ -210,7 +208,7 @@ def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePla
 
 
 def _turns(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """For each row how many rows of its key come before it."""
+    """Return for each row how many rows of its key precede it."""
     order = np.argsort(hashes, kind="stable")
     places = np.arange(hashes.shape[0])
     is_first = np.concatenate([[True], np.diff(hashes[order]) != 0])
@@ -220,7 +218,7 @@ def _turns(hashes: NDArray[np.uint64]) -> NDArray[np.int32]:
 
 
 def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | None:
-    """A step without some of its rows; None: without all."""
+    """Return a step without some of its rows; None: no row is left."""
     if not taken.any():
         return step
     kept = np.flatnonzero(~taken).astype(np.int32)
@@ -258,14 +256,14 @@ def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[Lc
 
 
 def _firing(batch: LcrBatch, fit_of: FitOf) -> set[int]:
-    """The groups of a batch whose table has triggers that run for what apply writes."""
+    """Return the groups of a batch whose table has triggers that fire for applied changes."""
     return {number for number, group in enumerate(batch.groups) if fit_of(batch.tables[group.table]).table.fires}
 
 
 def _around_triggers(batches: Sequence[LcrBatch], fit_of: FitOf) -> Iterator[Sequence[LcrBatch]]:
     """Cut batches where rows of a table with triggers begin and end.
 
-    A trigger finds all rows that come before its own, and none that come after it.
+    A trigger sees all rows that precede its own, and no later ones.
     """
     firing = [_firing(batch, fit_of) for batch in batches]
     if not any(firing):
@@ -317,7 +315,7 @@ def _plan_table(rows: TableRows, *, must_order: bool) -> Iterator[Step]:
 
 
 def _collapsed(rows: TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWrite] | None:
-    """The net changes; None when the history cannot be collapsed (`rows` is then unchanged)."""
+    """Return the steps of the net changes; None: the history cannot be collapsed (`rows` is then unchanged)."""
     data = rows.new.data
     net = np.zeros(rows.command.shape[0], np.uint8)
     # Images are merged in place: work on copies, because a failure needs the originals.
@@ -348,7 +346,7 @@ def _collapsed(rows: TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWrit
     guards = _where(net, kernels.NET_GUARD)
     if rows.times is not None:
         if guards.shape[0]:
-            return None  # the delete is to be noted, and a guard writes nothing
+            return None  # the delete must be noted, and a guard writes nothing
         if not net.all():  # some keys have several rows
             work.times, work.noted = _first_and_last(rows.times, hashes)
     if guards.shape[0]:
@@ -362,7 +360,7 @@ def _collapsed(rows: TableRows, hashes: NDArray[np.uint64]) -> list[ExpectedWrit
 def _first_and_last(
     times: NDArray[np.int64], hashes: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row when its key was changed by the first and by the last of the rows."""
+    """Return for each row when the first and when the last of the rows changed its key."""
     _, first, place = np.unique(hashes, return_index=True, return_inverse=True)
     place = place.reshape(-1)
     last = np.empty(first.shape[0], np.intp)
@@ -382,7 +380,7 @@ def _where(net: NDArray[np.uint8], *wanted: int) -> NDArray[np.int32]:
 
 
 def _in_order(rows: TableRows) -> Iterator[Step]:
-    """In source order, in runs of independent rows."""
+    """Write rows in source order, in runs of independent rows."""
     fit, count = rows.fit, rows.command.shape[0]
     keys = [fit.all_columns] if fit.is_keyless else [key.columns for key in fit.hashed_keys]
     old_hashes, new_hashes = np.empty((len(keys), count), np.uint64), np.empty((len(keys), count), np.uint64)

@@ -22,7 +22,7 @@ NET_NOTHING = 0
 NET_DELETE_INSERT = 4
 NET_GUARD = 5  # inserted and deleted again: nothing to write, but the row must not have existed before
 
-# Why changes cannot be collapsed.
+# Reasons why changes cannot be collapsed.
 COLLAPSED = 0
 KEY_CHANGED = 1
 KEY_MISSING = 2
@@ -34,9 +34,6 @@ ABNORMAL = 4  # an insert after an insert, a change after a delete, old values t
 def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengths, changed, unset):
     """Fill UNCHANGED new values from old ones; mark changed columns and columns without a new value. UPDATE rows only.
 
-    `changed` and `unset`: uint64, shape (rows, words), one bit per column, zero at the start; UPDATE rows only.
-    A column without an old value counts as changed when it has a new one.
-
     Args:
         data: uint8, bytes of both images' values.
         command: uint8[n], `Command` of each row.
@@ -45,8 +42,8 @@ def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengt
         new_offsets: int64[c, n], of the new values; filled in.
         new_lengths: int32[c, n], of the new values; filled in.
         changed: uint64[n, words], one bit per column, zero at the start. Set where the two values differ; a column
-            without an old value counts as changed when it has a new one.
-        unset: uint64[n, words], one bit per column, zero at the start. Set where there is neither.
+            without an old value counts as changed if it has a new one.
+        unset: uint64[n, words], one bit per column, zero at the start. Set where there is neither value.
     """
     columns, rows = new_lengths.shape
     for column in range(columns):
@@ -71,9 +68,7 @@ def mark_columns(data, command, old_offsets, old_lengths, new_offsets, new_lengt
 def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths, match, key_offsets, key_lengths):
     """Find each row's key values.
 
-    An UPDATE without old ones kept its key: it uses the new ones, and gets them as old ones.
-
-    Fills in the old key values of such an UPDATE. Returns COLLAPSED, or why keys do not identify rows.
+    An UPDATE without old key values kept its key: its new key values are used, and also filled in as old ones.
 
     Args:
         data: uint8, bytes of both images' values.
@@ -87,7 +82,7 @@ def find_keys(data, command, old_offsets, old_lengths, new_offsets, new_lengths,
         key_lengths: int32[k, n], written.
 
     Returns:
-        COLLAPSED: the keys identify the rows; else why they do not, KEY_MISSING or KEY_CHANGED.
+        COLLAPSED: the keys identify the rows; otherwise the reason, KEY_MISSING or KEY_CHANGED.
     """
     rows = command.shape[0]
     answer = COLLAPSED
@@ -127,7 +122,7 @@ def hash_rows(data, offsets, lengths, columns, seed, out):
         offsets: int64[c, n], where each value begins in `data`.
         lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT.
         columns: int64[k], which columns.
-        seed: uint64, tells keys of one table apart.
+        seed: uint64, distinguishes the keys of one table.
         out: uint64[n], written; odd, or 0 where a value is UNCHANGED or ABSENT.
     """
     for i in range(out.shape[0]):
@@ -155,7 +150,7 @@ def _copy_image(offsets, lengths, source, target):
 
 @njit(cache=True)
 def _follows(data, old_offsets, old_lengths, new_offsets, new_lengths, later, earlier):
-    """Whether the old values of a row are those that an earlier row of its key left."""
+    """Return whether the old values of a row are those that an earlier row of its key left."""
     for column in range(old_lengths.shape[0]):
         length = old_lengths[column, later]
         if length < _NULL:
@@ -196,7 +191,7 @@ def net_changes(
 ):
     """Reduce the changes of each key to one, in the place of the key's first row.
 
-    Old values stay the first row's; new values, `changed` and `unset` are merged into it.
+    Old values stay those of the first row; new values, `changed` and `unset` are merged into it.
 
     Args:
         data: uint8, bytes of all values.
@@ -204,17 +199,17 @@ def net_changes(
         hashes: uint64[n], of the key values, from `hash_rows`.
         key_offsets: int64[k, n], where each key value begins in `data`.
         key_lengths: int32[k, n], bytes of each, or NULL.
-        old_offsets: int64[c, n], of the old values; merged in place, as the next five.
+        old_offsets: int64[c, n], of the old values; merged in place, like the next five.
         old_lengths: int32[c, n].
         new_offsets: int64[c, n], of the new values.
         new_lengths: int32[c, n].
         changed: uint64[n, words], from `mark_columns`.
         unset: uint64[n, words], from `mark_columns`.
-        net: uint8[n], zero at the start: what is left in each row's place, NET_NOTHING for all but the first row of a
+        net: uint8[n], zero at the start: the net change in each row's place, NET_NOTHING for all but the first row of a
             key.
 
     Returns:
-        COLLAPSED, or why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.
+        COLLAPSED, or the reason why not: HASH_TIE or ABNORMAL. The images are then partly merged: use fresh ones.
     """
     rows = command.shape[0]
     size = 16
@@ -263,7 +258,7 @@ def net_changes(
 
 @njit(cache=True, inline="always")
 def _place(seen, stamp, run, value, mask):
-    """Where a value of this run stands in the open-addressing table, or would be put."""
+    """Return the place of a value of this run in the open-addressing table, or the place to put it."""
     place = (value >> np.uint64(1)) & mask
     while stamp[place] == run and seen[place] != value:
         place = (place + np.uint64(1)) & mask
@@ -274,16 +269,16 @@ def _place(seen, stamp, run, value, mask):
 def cut_runs(command, old_hashes, new_hashes, unset, keyless, runs):
     """Number the runs of consecutive rows that can be written as one set without changing the outcome.
 
-    A run ends where the command changes, where an UPDATE has new values for other columns, and before a row one
-    of whose keys occurred in the run.
+    A run ends where the command changes, where an UPDATE has new values for other columns, and before a row one of
+    whose keys occurred in the run.
 
     Args:
         command: uint8, shape (rows,).
         old_hashes: uint64, shape (keys, rows); 0: unknown or missing.
         new_hashes: uint64, shape (keys, rows); 0: unknown or missing.
         unset: uint64, shape (rows, words).
-        keyless: rows are found by all their values: equal old values are different rows, and only a row that
-            an UPDATE of the run made must not be found again.
+        keyless: rows are found by all their values: equal old values mean different rows, and only a row that
+            an UPDATE of the run produced must not be found again.
         runs: int32, shape (rows,), the output.
     """
     keys, rows = old_hashes.shape

@@ -1,4 +1,4 @@
-"""What conflicts of an apply process are resolved by."""
+"""Settings for resolving the conflicts of an apply process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["ConflictSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictSettings:
-    """What conflicts of one apply process are resolved by.
+    """Settings for resolving the conflicts of one apply process.
 
     Args:
-        apply: its name.
+        apply: name of the apply process.
         source: the site whose transactions it applies.
-        site: where.
-        rules: its handlers.
+        site: its own site.
+        rules: its conflict handlers.
         show: formats an LCR's value.
     """
 

@@ -1,13 +1,13 @@
 """Row by row: the only place that decides what a conflict is.
 
-Sets are only attempts: any failure of a set leads here, with everything below applied. Rows
-are written in source order, one chunk per round trip. If a chunk fails, its rows are written one at a time behind a
-savepoint until the failing row is found. Then the cause is determined.
+Sets are only attempts: any failure of a set leads here, where every earlier change is already applied. Rows are written
+in source order, one chunk per round trip. If a chunk fails, its rows are written one at a time behind a savepoint until
+the failing row is found. Then the cause is determined.
 
-Where conflict handlers resolve what a set would meet, only its rows in conflict come here (`resolve_rows`), and need no
-savepoint: it is an attempt too.
+Where conflict handlers resolve what a set would meet, only its conflicting rows come here (`resolve_rows`). They need
+no savepoint, because that is an attempt too.
 
-    insert_exists, update_exists    a unique key has the value already
+    insert_exists, update_exists    a unique key already has the value
     update_missing, delete_missing  no row has the key
     update_differs, delete_differs  the row exists, but an old value differs
     multiple_rows                   several rows match
@@ -48,7 +48,10 @@ _MISSING = "no row has the LCR's key values"
 _CHUNK_ROWS = 256  # per round trip: hides the latency; a failing chunk costs at most twice as many writes
 
 Recover = Callable[[LcrBatch, int, Failure], "Failure | None"]
-"""Deals with a row that cannot be applied, behind the savepoint before it: batch, number of the row, why. None: it has."""
+"""Handles a row that cannot be applied, at the savepoint before it: (batch, row number, failure).
+
+Returns None: the row is handled.
+"""
 
 
 def execute_steps(session: WriteSession, steps: Sequence[Step]) -> int | None:
@@ -59,7 +62,7 @@ def execute_steps(session: WriteSession, steps: Sequence[Step]) -> int | None:
         steps: the planned steps, in order.
 
     Returns:
-        Number of rows written; None when a write affected another number of rows than expected: roll back.
+        Number of rows written; None: a write affected a different number of rows than expected; roll back.
 
     Raises:
         DataError: the destination refused a value; roll back.
@@ -68,17 +71,19 @@ def execute_steps(session: WriteSession, steps: Sequence[Step]) -> int | None:
 
 
 def execute_ahead(session: WriteSession, steps: Sequence[Step]) -> Callable[[], int | None]:
-    """As `execute_steps`, but the caller may go on while the destination executes the writes behind the last TRUNCATE.
+    """Execute steps as `execute_steps` does, but let the caller continue while the last writes are still running.
+
+    The destination executes the writes behind the last TRUNCATE meanwhile.
 
     Args:
         session: in a transaction.
         steps: the planned steps, in order.
 
     Returns:
-        A function that waits, and answers or raises what `execute_steps` would (`DestinationSession.write_ahead`).
+        A function that waits, and returns or raises what `execute_steps` would (`DestinationSession.write_ahead`).
 
     Raises:
-        DataError: see `execute_steps`.
+        DataError: the destination refused a value; roll back.
     """
     waits: list[tuple[Callable[[], tuple[int, ...]], list[ExpectedWrite]]] = []
     for is_truncate, run in itertools.groupby(steps, key=lambda step: isinstance(step, TruncateTables)):
@@ -110,18 +115,18 @@ def apply_rows(
     numbers: Sequence[int] | None = None,
     recover: Recover | None = None,
 ) -> Failure | None:
-    """Apply rows one by one, in source order, inside the session's transaction; in chunks as long as none fails.
+    """Apply rows in source order inside the session's transaction: in chunks, and one by one where a chunk fails.
 
     Args:
         session: in a transaction; its savepoint is used.
         batch: the rows of one transaction, or of a part of it.
         fit_of: returns the fit of a table version.
-        resolution: resolves conflicts, and remembers what became of them.
-        numbers: of the rows that are applied; None: all.
-        recover: is asked about a row that cannot be applied; None: the first failure ends it.
+        resolution: resolves conflicts, and records their outcomes.
+        numbers: numbers of the rows to apply; None: all.
+        recover: called with each row that cannot be applied; None: the first failure ends the call.
 
     Returns:
-        None when all rows are applied; otherwise the failure: roll back.
+        None: all rows are applied; otherwise the failure: roll back.
     """
     rows = plan_rows(batch, fit_of, numbers)
     while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
@@ -149,16 +154,14 @@ def resolve_rows(
     fit_of: FitOf,
     resolution: Resolution,
 ) -> bool:
-    """Resolve what rows meet that are expected to conflict.
-
-    Those of different keys together, those of one key one after the other.
+    """Resolve rows that are expected to conflict: rows of different keys together, those of one key one after another.
 
     Args:
         session: in a transaction.
         batches: consecutive transactions.
-        turns: of `ResolvablePlan.around`: one for each row of all batches.
+        turns: from `ResolvablePlan.around`: one for each row of all batches.
         fit_of: returns the fit of a table version.
-        resolution: resolves conflicts, and remembers what became of them, in source order.
+        resolution: resolves conflicts, and records their outcomes in source order.
 
     Returns:
         False: one cannot be resolved; roll back.
@@ -187,7 +190,7 @@ def resolve_rows(
 
 
 def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
-    """Cut rows into runs of handled and of other ones: whether it is handled, and the numbers of its rows."""
+    """Cut rows into runs of handled and unhandled ones: yield whether a run is handled, and its rows' numbers."""
     ends = [*(np.flatnonzero(np.diff(handled)) + 1).tolist(), handled.shape[0]]
     start = 0
     for end in ends:
@@ -197,7 +200,7 @@ def runs_of(handled: NDArray[np.bool_]) -> Iterator[tuple[bool, list[int]]]:
 
 
 class RowWriter:
-    """Writes what handlers execute; see `spark_apply.handlers.running.Writer`.
+    """Writes what handlers execute; a `spark_apply.handlers.running.Writer`.
 
     Args:
         session: in a transaction.
@@ -208,11 +211,11 @@ class RowWriter:
         self._session, self._fit_of = session, fit_of
 
     def sets(self, batches: Sequence[LcrBatch]) -> bool:
-        """See `Writer`."""
+        """Write batches as sets; return whether all rows were written."""
         return execute_steps(self._session, plan_sets(batches, self._fit_of)) is not None
 
     def row(self, batch: LcrBatch, resolution: Resolution, *, resolves: bool) -> Failure | None:
-        """See `Writer`."""
+        """Write one row; return the failure, behind the savepoint, or None."""
         fit_of = self._fit_of if resolves else self._without_handlers
         ((number, step),) = plan_rows(batch, fit_of)
         failure = _apply_row(self._session, step, _Row(batch, number, fit_of), resolution)
@@ -227,7 +230,7 @@ class RowWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Where a row is: in which batch, as what number."""
+    """A row by its batch and its number there."""
 
     batch: LcrBatch
     number: int
@@ -272,7 +275,7 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
     elif diverted := _diverted(step.write, count, is_certain=True):
         conflict_type, why = "", diverted
     elif _is_asked(step.write, row) and count <= 0:
-        # Its handlers ask for the row in any case: that shows whether it is missing or differs.
+        # The handlers look the row up in any case: that shows whether it is missing or differs.
         conflict_type, why = f"{step.write.command.name.lower()}_differs", _DIFFERS
     else:
         conflict_type, why = _mismatched(session, step.write, count)
@@ -291,7 +294,7 @@ def _apply_row(session: DestinationSession, step: Step, row: _Row, resolution: R
 
 
 def _is_asked(write: Write, row: _Row) -> bool:
-    """Whether a conflict of the write goes to handlers, which find the row by its key."""
+    """Return whether conflict handlers, which find the row by its key, get a conflict of the write."""
     fit = row.fit_of(write.version)
     return bool(fit.conflicts.handlers) and bool(fit.key) and not write.paired and write.command is not Command.INSERT
 
@@ -299,7 +302,7 @@ def _is_asked(write: Write, row: _Row) -> bool:
 def _resolved(
     session: DestinationSession, write: Write, row: _Row, resolution: Resolution, failure: Failure
 ) -> Failure | None:
-    """The failure with the LCR's values and what is known of the rows in the way.
+    """Complete a failure with the LCR's values and what is known of the rows in the way.
 
     None: a conflict handler has resolved it.
     """
@@ -341,7 +344,7 @@ def _refused(command: Command, error: DataError) -> str:
 
 
 def _mismatched(session: WriteSession, write: Write, count: int) -> tuple[str, str]:
-    """Conflict type and sentence for a write that did not change exactly one row."""
+    """Return the conflict type and its description for a write that did not change exactly one row."""
     diverted = _diverted(write, count, is_certain=False)
     if write.command is Command.INSERT:
         return "", diverted or "the destination took no row"
@@ -349,11 +352,11 @@ def _mismatched(session: WriteSession, write: Write, count: int) -> tuple[str, s
         return "multiple_rows", f"{count} rows match"
     kind = write.command.name.lower()
     if write.compare_columns:
-        # The transaction is rolled back anyway: find the row by writing without comparing.
+        # The transaction is rolled back anyway, so look for the row by writing without comparison.
         try:
             (found,) = session.write([replace(write, compare_columns=())])
         except DataError:
-            found = 1  # there is a row, but it may not become what the LCR makes of it, or may not go
+            found = 1  # a row exists, but the destination refuses to change or delete it
         if found:
             return f"{kind}_differs", _DIFFERS
     if write.paired:
@@ -362,12 +365,12 @@ def _mismatched(session: WriteSession, write: Write, count: int) -> tuple[str, s
 
 
 def _diverted(write: Write, count: int, *, is_certain: bool) -> str:
-    """Which rules and triggers of the destination took the row; empty: none.
+    """Return which rules and triggers of the destination took the row; empty: none.
 
     Args:
         write: of one row.
-        count: rows that it changed.
-        is_certain: only those that take every row.
+        count: number of rows that it changed.
+        is_certain: report only those that take every row.
     """
     found = [
         each.what
@@ -375,8 +378,8 @@ def _diverted(write: Write, count: int, *, is_certain: bool) -> str:
         if each.command == write.command.name and (each.is_always or not is_certain)
     ]
     return (
-        f"the destination took no row: {', '.join(found)} {'runs' if len(found) == 1 else 'run'} in place of what is"
-        " applied"
+        f"the destination took no row: {', '.join(found)} {'runs' if len(found) == 1 else 'run'} instead of the applied"
+        " change"
         if found and count == 0
         else ""
     )

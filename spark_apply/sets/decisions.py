@@ -1,8 +1,8 @@
-"""What conflict handlers decide: nothing is asked or written here.
+"""Decisions of conflict handlers: pure functions that neither query nor write.
 
-The database says what a row LCR meets (`question_of`); `decide` answers with the writes of single rows that make the
-destination what the handlers want. So one conflict is resolved by itself, and many of different rows by few statements
-(`spark_apply.sets.resolution`).
+The database describes what a row LCR meets (`question_of`). `decide` answers with the writes of single rows that bring
+the destination to the state that the handlers want. So one conflict is resolved by itself, and many conflicts of
+different rows by a few statements (`spark_apply.sets.resolution`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
 `headrace.rules.conflict_handlers`.
@@ -28,11 +28,11 @@ __all__ = ["NO_KEY", "RESOLVED_KINDS", "Decision", "GivenUp", "Met", "as_it_is",
 
 
 NO_KEY = "conflict handlers need a key that identifies the row"
-"""Why none is asked where several rows may match."""
+"""Reason why no handler is asked where several rows may match."""
 
 
 class GivenUp(Exception):  # noqa: N818 - an outcome
-    """No handler resolves it, and why."""
+    """Raised if no handler resolves the conflict; carries the reason."""
 
 
 class _Verdict(Enum):
@@ -46,10 +46,10 @@ class Met:
     """A conflict, and what is known of it.
 
     Args:
-        write: that met it, of one row, with all values that the log has.
+        write: the write of one row that met it, with all values that the log has.
         fit: of its table.
         row: the LCR's values.
-        kind: of the conflict, as far as it is known.
+        kind: kind of conflict, as far as known.
     """
 
     write: Write
@@ -58,27 +58,15 @@ class Met:
     kind: str
 
     def name(self, position: int) -> str:
-        """The column's name.
-
-        Args:
-            position: in the version.
-        """
+        """Return the name of the column at a position in the version."""
         return self.fit.version.columns[position].name
 
     def position(self, name: str) -> int:
-        """The column's position in the version; -1: the LCRs do not have it.
-
-        Args:
-            name: of the column.
-        """
+        """Return a column's position in the version; -1: the LCRs lack it."""
         return next((place for place, column in enumerate(self.fit.version.columns) if column.name == name), -1)
 
     def listed(self, handler: ConflictHandler) -> tuple[int, ...]:
-        """A column list as positions, -1 for a column that the LCRs do not have.
-
-        Args:
-            handler: whose list.
-        """
+        """Return a handler's column list as positions, -1 for a column that the LCRs lack."""
         if handler.columns:
             return tuple(self.position(name) for name in handler.columns)
         key = {self.fit.table.columns[place].name for place in self.fit.table.key}
@@ -87,14 +75,14 @@ class Met:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to be done about a conflict.
+    """What to do about a conflict.
 
     Args:
         columns: positions of the LCR's columns that are written.
         outcome: LCR APPLIED, LCR DISCARDED, or MERGED.
-        by: what decided.
-        writes: of one row each, which each must change; behind the removals.
-        removed: rows that go.
+        by: the deciding handlers.
+        writes: of one row each, which each must change; executed after the removals.
+        removed: rows to delete.
     """
 
     columns: Iterable[int] = ()
@@ -105,10 +93,10 @@ class Decision:
 
 
 def question_of(met: Met) -> RowQuestion:
-    """What the database must say of the rows in the way.
+    """Return what the database must tell about the rows in the way.
 
     Args:
-        met: of a kind among `RESOLVED_KINDS`; of an UPDATE or a DELETE it may still turn out to be another one.
+        met: of a kind among `RESOLVED_KINDS`; for an UPDATE or a DELETE, the answer may show another kind.
     """
     handlers = met.fit.conflicts.handlers
     columns = {met.position(each.resolution_column) for each in handlers if each.method in BY_COLUMN}
@@ -132,9 +120,9 @@ def _give_up(reason: str) -> NoReturn:
 
 
 def as_it_is(met: Met, found: Sequence[RowInTheWay]) -> Met:
-    """The conflict by the row that is locked now: it may have come, gone or changed since the write was tried.
+    """Return the conflict by the row locked now, which may have come, gone or changed since the write was tried.
 
-    Of kind "" there is none.
+    Kind "": the conflict is gone.
 
     Args:
         met: the conflict as it was met.
@@ -151,7 +139,7 @@ def as_it_is(met: Met, found: Sequence[RowInTheWay]) -> Met:
 
 
 def decide(settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...], write: Write) -> Decision:
-    """What the handlers of the table want.
+    """Return the decision of the table's handlers.
 
     Args:
         settings: of the apply process.
@@ -174,7 +162,7 @@ def decide(settings: ConflictSettings, met: Met, found: tuple[RowInTheWay, ...],
 
 
 def _verdict(settings: ConflictSettings, met: Met, handler: ConflictHandler, row: RowInTheWay) -> _Verdict:
-    """Who wins: the LCR or the row."""
+    """Return who wins: the LCR or the row."""
     if handler.method in BY_COLUMN:
         return _by_column(met, handler, row)
     if handler.method == "site_priority":
@@ -218,7 +206,7 @@ def _update_differs(
     handlers: Sequence[ConflictHandler],
     write: Write,
 ) -> Decision:
-    """Each column list by itself: a row may end up with columns of both."""
+    """Decide each column list by itself: a row may end up with columns of both."""
     (row,) = found
     lists = [(handler, set(met.listed(handler))) for handler in handlers]
     alone = [met.name(place) for place in sorted(row.differs) if not any(place in listed for _, listed in lists)]
@@ -233,7 +221,7 @@ def _update_differs(
         verdicts.append(verdict)
         for place in listed:
             values.pop(place, None)
-        # The manual asks maximum and minimum for the whole list whoever wins: so all sites decide alike.
+        # The manual requires the whole list for maximum and minimum whoever wins, so that all sites decide alike.
         whole = _whole_list(met, handler) if verdict is _Verdict.LCR or handler.method in BY_COLUMN else ()
         if verdict is _Verdict.LCR:
             values |= {place: met.row.new[place] for place in whole}
@@ -252,7 +240,7 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
         value = row.sums.get(place)
         if value is None:
             _give_up(
-                f"{handler}: {met.name(place)} is NULL or no number, not in the LCR, or a function of the schema"
+                f"{handler}: {met.name(place)} is NULL, is not a number, is not in the LCR, or a function of the schema"
                 " headrace converts it"
             )
         found[place] = value
@@ -260,9 +248,9 @@ def _sums(met: Met, handler: ConflictHandler, listed: Iterable[int], row: RowInT
 
 
 def _update_of(met: Met, values: Mapping[int, bytes | None]) -> Write:
-    """An UPDATE of the row that was found, with these values; it is locked, so nothing is compared.
+    """Return an UPDATE of the found row to these values; the row is locked, so nothing is compared.
 
-    What else the LCR had before is not what the row has.
+    The LCR's other old values are not those of the row.
     """
     assert met.write.old is not None
     found = {
@@ -292,7 +280,7 @@ def _update_missing(
     columns = met.fit.all_columns
     lacking = [met.name(place) for place in columns if place not in met.row.new]
     if lacking:
-        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)}, without which no row can be made of it")
+        _give_up(f"{handler}: the LCR lacks {', '.join(lacking)}, so no row can be inserted from it")
     return Decision(columns=columns, outcome="LCR APPLIED", by=str(handler), writes=(_insert_of(met, columns),))
 
 
@@ -332,14 +320,14 @@ def _insert_exists(
     handlers: Sequence[ConflictHandler],
     write: Write,
 ) -> Decision:
-    """The LCR must win against every row that is in its way."""
+    """Decide for an INSERT: the LCR must win against every row in its way."""
     (handler,) = handlers
     if not found:
         _give_up(f"{handler}: the row in the way cannot be found by its values")
     (first, *others) = found
     if not others and first.is_same and not first.differs:
         return Decision(outcome="LCR DISCARDED", by=f"{handler}: the row is the same")
-    # Of every row: what cannot be decided of one is an error, in whatever order a database finds them.
+    # Ask about every row: an undecidable one is an error, in whatever order a database finds the rows.
     if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     removed = tuple(row for row in found if not row.is_same)
@@ -348,7 +336,7 @@ def _insert_exists(
             columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=removed
         )
     key = {met.position(met.fit.table.columns[place].name) for place in met.fit.table.key}
-    # Keys can be equal and be written otherwise, as 1.0 and 1.00.
+    # Equal keys can have different spellings, such as 1.0 and 1.00.
     same = next(row for row in found if row.is_same)
     columns = tuple(place for place in write.set_columns if place not in key or place in same.differs)
     found_by = met.row.values_of({place: met.row.new[place] for place in key})
@@ -370,7 +358,7 @@ def _update_exists(
     (handler,) = handlers
     if not found:
         _give_up(f"{handler}: the row in the way cannot be found by its values")
-    # Of every row: what cannot be decided of one is an error, in whatever order a database finds them.
+    # Ask about every row: an undecidable one is an error, in whatever order a database finds the rows.
     if _Verdict.ROW in [_verdict(settings, met, handler, row) for row in found]:
         return Decision(outcome="LCR DISCARDED", by=str(handler))
     return Decision(columns=write.set_columns, outcome="LCR APPLIED", by=str(handler), writes=(write,), removed=found)

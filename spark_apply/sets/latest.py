@@ -1,22 +1,21 @@
-"""latest_timestamp: of all changes of a row the one that was committed last wins, with its whole row.
+"""latest_timestamp: of all changes of a row, the one committed last wins, with its whole row.
 
-Every LCR of such a table says of one key or two what the site that made it left there at its commit: a row with all its
-columns, or none. A site takes what was committed later than what it has, and nothing else: so all sites end with the
-latest change of every key, in whatever order changes arrive. An UPDATE that changes the key leaves nothing at the old
-one and a row at the new one.
+Every LCR of such a table describes one key or two. For each it gives the state that the originating site left at its
+commit: a row with all its columns, or no row. A site takes a change only if it was committed later than what the site
+has. So all sites end with the latest change of every key, in whatever order changes arrive. An UPDATE that changes the
+key leaves no row at the old key and a row at the new one.
 
-Sets are an attempt here too. A write with `Write.times` finds no row that was changed later, and notes its own times;
-where it does not succeed, each row comes here, those of different keys together. What is in the way is locked, its last
-change is asked for, the later of the two is written, and the time of what was written is noted, everything in the
-destination transaction of the group.
+Sets are only attempts here too. A write with `Write.times` skips rows that were changed later, and notes its own times.
+If it does not succeed, each row comes here, rows of different keys together. The row in the way is locked, and its last
+change is looked up. The later of the two is written, and its time is noted, all in the group's destination transaction.
 
 Durable when the group is: times and rows are one transaction.
 
-Worked flow (t: commit times; the row is as dbs1 left it at t=30)
+Worked flow (t: commit times; dbs1 left the row at t=30)
     dbs2's UPDATE, t=20        discarded: 20 < 30
-    dbs2's DELETE, t=40        the row goes, and its key is noted as gone at t=40
-    dbs1's UPDATE, t=35        without tombstones: the row is made again; with them: discarded, 35 < 40
-    dbs1's INSERT, t=50        the row is there again
+    dbs2's DELETE, t=40        the row is deleted, and its key is noted as deleted at t=40
+    dbs1's UPDATE, t=35        without tombstones: the row is created again; with them: discarded, 35 < 40
+    dbs1's INSERT, t=50        the row exists again
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 __all__ = ["METHOD", "Latest", "TimeUnknown", "TimedRow", "settle_all_by_time", "settle_by_time"]
 
 METHOD = "latest_timestamp"
-_TRIES = 5  # a session of the site must commit a change of the same row between a look and the write, each time
+_TRIES = 5  # each try fails only if a session of the site commits a change of the row between the look and the write
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Values = Mapping[int, bytes | None]
 
 
 class TimeUnknown(Exception):  # noqa: N818 - an outcome
-    """The later change cannot be told, or not be written, and why."""
+    """Raised if the later change cannot be determined or cannot be written; carries the reason."""
 
     def __init__(self, kind: str, reason: str, found: tuple[RowInTheWay, ...]) -> None:
         super().__init__(reason)
@@ -55,14 +54,14 @@ class TimeUnknown(Exception):  # noqa: N818 - an outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """What became of a row LCR.
+    """Outcome for a row LCR.
 
     Args:
-        kind: of the conflict; empty: there was none when it was looked at again.
-        outcome: LCR APPLIED, LCR DISCARDED, or MERGED where only one of two keys was the LCR's to change.
+        kind: of the conflict; empty: the second look found no conflict.
+        outcome: LCR APPLIED, LCR DISCARDED, or MERGED if only one of the LCR's two keys was written.
         applied: positions of the columns that were written.
         found: the rows in the way.
-        last: of the change that it met, for people: "last change=..."; empty: nothing is known of it.
+        last: the change that the LCR met, for the operator: "last change=..."; empty: no change is known.
     """
 
     kind: str
@@ -74,7 +73,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A key that the LCR says something of, and what is there."""
+    """A key that the LCR describes, and what the destination has there."""
 
     values: _Values  # of the key
     leaves_row: bool
@@ -88,7 +87,7 @@ class TimedRow:
     """A row LCR.
 
     Args:
-        write: of it alone, as it was tried; with `times`.
+        write: of this row alone, as it was tried; with `times`.
         fit: of its table.
         row: its values.
     """
@@ -99,14 +98,14 @@ class TimedRow:
 
 
 def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
-    """Apply a row LCR if no later change is there; behind the session's savepoint, which is what `session` is at.
+    """Apply a row LCR if no later change is there; `session` stands at its savepoint.
 
     Args:
         session: in a transaction with a savepoint.
         row: the LCR.
 
     Raises:
-        TimeUnknown: it cannot be decided; roll back.
+        TimeUnknown: the winner cannot be determined; roll back.
     """
     kind, problem, found = "", "", tuple[RowInTheWay, ...]()
     for _ in range(_TRIES):
@@ -117,7 +116,7 @@ def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
         try:
             for place in places:
                 if not place.loses and not write_each(session, [_settling(row, place)]):
-                    raise _Overtaken("the row was changed again and again while it was written")
+                    raise _Overtaken("other sessions kept changing the row while it was written")
         except _Overtaken as error:
             problem = str(error)
         except DataError as error:
@@ -125,21 +124,17 @@ def settle_by_time(session: DestinationSession, row: TimedRow) -> Latest:
         else:
             return _settled(row, places, kind, found)
         session.rollback_to_savepoint()
-    raise TimeUnknown(kind or _missing(row.write.command), f"what is to be done about it is refused: {problem}", found)
+    raise TimeUnknown(kind or _missing(row.write.command), f"the resolution was refused: {problem}", found)
 
 
 def settle_all_by_time(session: DestinationSession, rows: Sequence[TimedRow]) -> list[Latest] | None:
-    """Apply row LCRs of different keys, each if no later change is there.
-
-    Args:
-        session: in a transaction.
-        rows: the LCRs; none changes a key.
+    """Apply row LCRs of different keys, each one if no later change is there.
 
     Returns:
-        What became of each; None: a session of the site was in between, or one changes a key; roll back.
+        The outcome of each; None: another session of the site interfered, or an LCR changes a key; roll back.
 
     Raises:
-        TimeUnknown: one cannot be decided; roll back.
+        TimeUnknown: a winner cannot be determined; roll back.
         DataError: the destination refused a value; roll back.
     """
     keys = [_keys(row) for row in rows]
@@ -165,17 +160,17 @@ def _settled(row: TimedRow, places: list[_Place], kind: str, found: tuple[RowInT
         else ()
     )
     if kind == "delete_missing":
-        done = [False]  # it is noted, if it is the last change, and there is nothing to delete
+        done = [False]  # the delete is noted if it is the last change, but there is no row to delete
     outcome = "LCR APPLIED" if all(done) else "MERGED" if any(done) else "LCR DISCARDED"
     return Latest(kind=kind, outcome=outcome, applied=applied, found=found, last=_last(places))
 
 
 class _Overtaken(Exception):  # noqa: N818 - an outcome
-    """Another session changed the row between the look and the write."""
+    """Raised if another session changed the row between the look and the write."""
 
 
 def _keys(row: TimedRow) -> list[tuple[_Values, bool]]:
-    """The keys that the LCR says something of, and whether it leaves a row there; the one that it leaves comes first."""
+    """Return the keys that the LCR describes, and whether it leaves a row there; the one without a row comes first."""
     write, fit = row.write, row.fit
     found = {} if write.old is None else {place: write.old.value(place, 0) for place in write.match_columns}
     old = {place: value if isinstance(value, bytes) else None for place, value in found.items()} | dict(row.row.old)
@@ -189,13 +184,13 @@ def _keys(row: TimedRow) -> list[tuple[_Values, bool]]:
 
 
 def _look(session: ConflictSession, asked: Sequence[tuple[TimedRow, tuple[_Values, bool]]]) -> list[_Place]:
-    """What is at keys that LCRs say something of, each of another key or table; locked, as far as it is there."""
+    """Find what is at the keys that LCRs describe, each of another key or table; lock the rows that exist."""
     writes = [_asking(row, values, leaves_row=leaves_row) for row, (values, leaves_row) in asked]
     found: list[RowInTheWay | None] = [None] * len(asked)
     lasts: list[LastChange] = [LastChange()] * len(asked)
     for places in alike(writes):
         write = joined([writes[place] for place in places])
-        # The key too: it finds a row in which it is written otherwise.
+        # Compare the key columns too: the key also finds a row that has the key in another spelling.
         for row_found in session.find_rows(
             write, RowQuestion(by_key=True, compare=(*write.match_columns, *write.compare_columns))
         ):
@@ -206,17 +201,17 @@ def _look(session: ConflictSession, asked: Sequence[tuple[TimedRow, tuple[_Value
     for (row, (values, leaves_row)), in_the_way, last in zip(asked, found, lasts, strict=True):
         assert row.write.times is not None
         loses = last.is_later_than(row.write.times)
-        is_gone = in_the_way is None and last.applied_us is None  # else the row came between the two looks
+        is_gone = in_the_way is None and last.applied_us is None  # otherwise the row appeared between the two looks
         if row.write.command is Command.DELETE and is_gone and last.may_be_later_than(row.write.times):
-            loses = True  # there is nothing to delete: whichever delete was the later one, what is noted stays
+            loses = True  # there is no row to delete: whichever delete was later, the noted one stays
         made.append(_Place(values, leaves_row, in_the_way, last, loses))
     return made
 
 
 def _as_one(places: list[_Place]) -> list[_Place]:
-    """One place where two keys are the same to the table, which finds one row by both.
+    """Merge two keys that the table considers equal, so that both find the same row.
 
-    1.0 and 1.00, or letters that its collation takes for equal.
+    Examples are 1.0 and 1.00, or letters that the table's collation considers equal.
     """
     if len(places) < 2 or any(place.row is None for place in places):
         return places
@@ -230,7 +225,7 @@ def _is_moved(row: TimedRow) -> bool:
 
 
 def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
-    """A write that finds the row with a key, and compares it with what the LCR expects there."""
+    """Return a write that finds the row with a key, and compares it with what the LCR expects there."""
     images, fit = row.row, row.fit
     expected = images.old if images.old and not (leaves_row and _is_moved(row)) else images.new
     compare = tuple(sorted(place for place in expected if place in fit.all_columns and place not in fit.key))
@@ -251,9 +246,9 @@ def _asking(row: TimedRow, values: _Values, *, leaves_row: bool) -> Write:
 
 
 def _kind(row: TimedRow, places: list[_Place]) -> str:
-    """The conflict by the rows as they are locked now; empty: there is none.
+    """Return the kind of conflict with the rows as they are locked now; empty: no conflict.
 
-    A key that is only written otherwise, as 1.0 and 1.00, is none.
+    A key in another spelling, such as 1.00 for 1.0, is no conflict.
     """
     first, last, command = places[0], places[-1], row.write.command
     if command is Command.INSERT:
@@ -274,7 +269,7 @@ def _missing(command: Command) -> str:
 
 
 def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple[RowInTheWay, ...]) -> None:
-    """A change that is older than what is kept may meet what was changed later, or deleted, and is forgotten."""
+    """Raise if the row may have had a later change or deletion whose record is forgotten."""
     times = row.write.times
     assert times is not None
     for place in places:
@@ -312,13 +307,13 @@ def _refuse_unknown(kind: str, row: TimedRow, places: list[_Place], found: tuple
 
 
 def _settling(row: TimedRow, place: _Place) -> tuple[Write, int]:
-    """The write that makes a key what the LCR left there, and how many rows of the table it must change."""
+    """Return the write that gives a key the state the LCR left there, and how many rows it must change."""
     write, expected = _deciding(row, place)
     return with_keys(write, row.fit), expected
 
 
 def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
-    """As `_settling`, with the times of the LCR as it came."""
+    """Return the same as `_settling`, with the times as the LCR carried them."""
     write, fit, images = row.write, row.fit, row.row
     assert write.times is not None
     asked = replace(
@@ -330,7 +325,7 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
         times=replace(write.times, is_decided=True),
     )
     if not place.leaves_row and place.row is None:
-        # Nothing is locked: what is made there meanwhile is looked at.
+        # No row is locked: the write looks at rows that other sessions create meanwhile.
         return replace(
             asked, command=Command.DELETE, new=None, set_columns=(), times=replace(write.times, awaited=_awaited(row))
         ), 0
@@ -349,7 +344,7 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
         ), 1
     if _is_moved(row):
         return replace(asked, command=Command.UPDATE, new=new, set_columns=fit.all_columns), 1
-    # The whole row is the LCR's: also how its key is written.
+    # The LCR determines the whole row, including the spelling of its key.
     others = tuple(each for each in fit.all_columns if each not in fit.key or each in place.row.differs)
     assert asked.times is not None
     return replace(
@@ -358,9 +353,9 @@ def _deciding(row: TimedRow, place: _Place) -> tuple[Write, int]:
 
 
 def _awaited(row: TimedRow) -> tuple[str, ...]:
-    """The sites whose changes may be making a row at this moment, without regard to one of this source.
+    """Return the sites whose changes may be creating a row right now, except this site and the LCR's source.
 
-    Those are in its order.
+    Changes of the same source arrive in its order.
     """
     known = row.fit.conflicts.times
     assert known is not None
@@ -369,7 +364,7 @@ def _awaited(row: TimedRow) -> tuple[str, ...]:
 
 
 def _last(places: list[_Place]) -> str:
-    """Of the change that is there, for people."""
+    """Describe the last change there, for the operator."""
     for place in places:
         if place.last.noted_us is not None and (place.last.own_us is None or place.last.noted_us > place.last.own_us):
             what = "deleted" if place.last.is_gone else "changed"

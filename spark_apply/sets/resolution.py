@@ -1,19 +1,19 @@
 """Conflict handlers: what happens when a row LCR and the destination's row do not agree.
 
-The row in the way is found and locked first (`DestinationSession.find_rows`); the database compares its values and puts
-them in order, and the handler decides (`spark_apply.sets.decisions`). What it decides is written in the same
-destination transaction as everything else of the group, and so is the history of it: a conflict is resolved exactly
-once, whatever dies.
+The row in the way is found and locked first (`DestinationSession.find_rows`). The database compares and orders its
+values, and the handler decides (`spark_apply.sets.decisions`). The decision is written in the same destination
+transaction as the rest of the group, and so is its history. So a conflict is resolved exactly once, whatever dies.
 
-Row LCRs of different keys are asked for, decided and written together (`resolve_all`); those of one key follow each
-other.
+Row LCRs of different keys are looked up, decided and written together (`resolve_all`); those of one key are resolved
+one after another.
 
-A conflict that no handler resolves leaves nothing behind: its transaction is rolled back and enters the error queue.
+A conflict that no handler resolves leaves no trace in the data: its transaction is rolled back and enters the error
+queue.
 
 Worked flow (`maximum`, resolution column t, list {v, t})
     LCR: v 1 -> 2, t 10 -> 20; row: v=7, t=15       differs {v, t}, 20 > 15: v=2, t=20 are written, LCR APPLIED
     LCR: v 1 -> 2, t 10 -> 12; row: v=7, t=15       12 < 15: nothing is written, LCR DISCARDED
-    LCR: v 1 -> 2, t 10 -> 15; row: v=7, t=15       equal: nobody wins, into the error queue
+    LCR: v 1 -> 2, t 10 -> 15; row: v=7, t=15       equal: no winner, the transaction enters the error queue
 
 Source: Oracle Streams Replication Administrator's Guide, "Column Lists", "Resolution Columns";
 `headrace.rules.conflict_handlers`.
@@ -51,19 +51,19 @@ __all__ = [
 ]
 
 DIFFERS = "DIFFERS: "
-"""Prefix of the names of conflicting columns among the texts stored with an error."""
+"""Prefix of the text, stored with an error, that names the conflicting columns."""
 
 _CURRENT = "current."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unresolved:
-    """A conflict that stays.
+    """A conflict that no handler resolves.
 
     Args:
-        kind: of it, by the row as it was when it was locked.
-        reason: why no handler resolves it; empty: none is set for the table.
-        texts: the rows in the way, "current.column=value", and the columns that conflict behind `DIFFERS`.
+        kind: kind of conflict, by the row as it was when it was locked.
+        reason: why no handler resolves it; empty: the table has no handler.
+        texts: the rows in the way, "current.column=value", and the conflicting columns behind `DIFFERS`.
     """
 
     kind: str
@@ -73,10 +73,10 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowToResolve:
-    """A row LCR that is expected to conflict, and was not tried.
+    """A row LCR that is expected to conflict and was not tried.
 
     Args:
-        write: of it alone.
+        write: of this row alone.
         fit: of its table.
         row: its values.
     """
@@ -91,8 +91,8 @@ class Resolution:
     """The conflicts of one destination transaction.
 
     Args:
-        settings: what they are resolved by.
-        records: what became of those that are resolved, to be written before the commit.
+        settings: handlers and names of the apply process.
+        records: outcomes of the resolved conflicts, to be written before the commit.
     """
 
     settings: ConflictSettings
@@ -106,17 +106,17 @@ class Resolution:
         row: RowImages,
         kind: str,
     ) -> Unresolved | None:
-        """Resolve a conflict, behind the session's savepoint.
+        """Resolve a conflict, at the session's savepoint.
 
         Args:
-            session: in a transaction with a savepoint; what happened since then is taken back.
+            session: in a transaction with a savepoint; changes since then are rolled back.
             write: of one row, as it was tried.
             fit: of its table.
             row: the LCR's values.
-            kind: of the conflict, by the write that was tried.
+            kind: kind of conflict, by the write that was tried.
 
         Returns:
-            None: it is resolved. Otherwise the transaction must be rolled back.
+            None: the conflict is resolved. Otherwise the transaction must be rolled back.
         """
         session.rollback_to_savepoint()
         if (
@@ -135,7 +135,7 @@ class Resolution:
         try:
             found = session.find_rows(met.write, question_of(met))
             met = as_it_is(met, found)
-            if met.kind == "":  # another session changed the row meanwhile: there is no conflict any more
+            if met.kind == "":  # another session changed the row meanwhile: the conflict is gone
                 _write_one(session, write)
                 return None
             failpoint("apply.conflict")
@@ -150,7 +150,7 @@ class Resolution:
             session.rollback_to_savepoint()
             return Unresolved(
                 kind=met.kind or kind,
-                reason=f"what is to be done about it is refused: {error.message}",
+                reason=f"the resolution was refused: {error.message}",
                 texts=_current_texts(met, found),
             )
         self.records.append(self._recorded(met, found, decision))
@@ -159,16 +159,15 @@ class Resolution:
     def resolve_all(
         self, session: DestinationSession, rows: Sequence[RowToResolve]
     ) -> list[ConflictRecord | None] | None:
-        """Resolve what row LCRs meet that are expected to conflict, together; some may meet nothing, and are written.
+        """Resolve row LCRs that are expected to conflict, together; those that meet no conflict are written.
 
         Args:
             session: in a transaction.
-            rows: each of another key, of tables whose only unique key that is (`TableFit.is_collapsible`).
+            rows: each of another key, of tables with that key as their only unique key (`TableFit.is_collapsible`).
 
         Returns:
-            What became of each, None where nothing was in its way: for `records`, in the order in which the rows were
-                made. None: one of
-            them cannot be resolved; roll back.
+            The outcome of each, for `records` in source order; None where no row was in the way. None instead of the
+            list: one of them cannot be resolved; roll back.
 
         Raises:
             DataError: the destination refused a value; roll back.
@@ -184,7 +183,7 @@ class Resolution:
         return [found[place] for place in range(len(rows))]
 
     def write(self, session: ConflictSession) -> None:
-        """Write what happened since the last call into the history, in the transaction of the data."""
+        """Write the outcomes since the last call into the history, in the transaction of the data."""
         if self.records:
             bounds = self.settings.rules.history
             session.record_conflicts(self.records, count_max=bounds.count, age_max_s=bounds.age_s)
@@ -291,13 +290,13 @@ def _met(write: Write, fit: TableFit, row: RowImages, kind: str) -> Met:
 
 
 def _expected_kind(command: Command) -> str:
-    """Of a row that was not tried: what its handlers ask shows which it is."""
+    """Return the kind of a row that was not tried; the handlers' lookup shows the actual one."""
     return "insert_exists" if command is Command.INSERT else f"{command.name.lower()}_differs"
 
 
 def _write_one(session: WriteSession, write: Write) -> None:
     if session.write([write]) != (1,):
-        raise GivenUp("the row went while it was written")
+        raise GivenUp("the row disappeared while it was being written")
 
 
 # --------------------------------------------------------------------------- what is shown
@@ -316,16 +315,16 @@ def _current_texts(met: Met, found: Sequence[RowInTheWay]) -> tuple[str, ...]:
 def failed_conflict(
     settings: ConflictSettings, failure: Failure, batch: LcrBatch, number: int
 ) -> ConflictRecord | None:
-    """The conflict that put a transaction into the error queue, for the history.
+    """Return the conflict that put a transaction into the error queue, for the history.
 
     Args:
         settings: of the apply process.
         failure: of the transaction.
-        batch: the transaction, or the part of it that is put there.
+        batch: the transaction, or the part of it that enters the error queue.
         number: of the error transaction.
 
     Returns:
-        None: it failed because of something else, or in another part.
+        None: it failed for another reason, or in another part.
     """
     row = failure.position - batch.first_position
     record = _of_failure(settings, failure, batch, row) if 0 <= row < batch.row_count else None
@@ -335,17 +334,17 @@ def failed_conflict(
 def handled_conflict(
     settings: ConflictSettings, failure: Failure, batch: LcrBatch, row: int, by: str
 ) -> ConflictRecord | None:
-    """The conflict that a user's function dealt with, for the history.
+    """Return the conflict that a user's function handled, for the history.
 
     Args:
         settings: of the apply process.
         failure: why the row LCR could not be applied.
-        batch: where it is.
+        batch: contains the row.
         row: its number in the batch.
         by: the function.
 
     Returns:
-        None: it failed because of something else.
+        None: it failed for another reason.
     """
     record = _of_failure(settings, failure, batch, row)
     return None if record is None else replace(record, handler=by, outcome="HANDLED")

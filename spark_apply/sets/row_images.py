@@ -1,4 +1,4 @@
-"""One row LCR's values, as far as the log carries them: what a conflict handler decides about."""
+"""One row LCR's values, as far as the log carries them: the input of a conflict handler."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def show_raw(column: Column, value: bytes) -> str:
     """Show a value as the source sent it: text unchanged, a binary form as hexadecimal. A `ShowValue`.
 
     Args:
-        column: says which form it is.
-        value: its bytes; NULL has none and is not shown by this.
+        column: tells the form of the bytes.
+        value: its bytes; not NULL.
     """
     return f"\\x{value.hex()}" if column.is_binary else value.decode("utf-8", "replace")
 
 
 def shown(column: Column, value: bytes | None, show: ShowValue) -> str:
-    """A value in a listing, "column=value".
+    """Format a value for a listing, "column=value".
 
     Args:
-        column: whose it is.
+        column: its column.
         value: its bytes; None: NULL.
         show: formats it.
     """
@@ -43,11 +43,11 @@ def shown(column: Column, value: bytes | None, show: ShowValue) -> str:
 
 
 def named(name: str, text: str) -> str:
-    """A value that is text already in a listing, "column=value".
+    """Format a value that is text already for a listing, "column=value".
 
     Args:
         name: of its column.
-        text: of any length.
+        text: of any length; cut at `CHARACTERS_MAX`.
     """
     return f"{name}={text[:CHARACTERS_MAX]}"
 
@@ -56,13 +56,13 @@ def named(name: str, text: str) -> str:
 class RowImages:
     """The old and the new values that the log has of a row, by position in its version; None: NULL.
 
-    A large value that an UPDATE did not touch is a new value here too, where the log has the old one.
+    A large value that an UPDATE did not touch counts as a new value too if the log has the old one.
 
     Args:
         version: of the table.
         command: INSERT, UPDATE or DELETE.
-        old: old values; empty of an INSERT.
-        new: new values; empty of a DELETE.
+        old: old values; empty for an INSERT.
+        new: new values; empty for a DELETE.
         transaction_id, commit_scn: of the source transaction.
         position: 0-based, in the transaction.
     """
@@ -77,7 +77,7 @@ class RowImages:
 
     @classmethod
     def of(cls, batch: LcrBatch, number: int) -> RowImages:
-        """The values of a row of a batch.
+        """Return the values of a row of a batch.
 
         Args:
             batch: the batch.
@@ -105,13 +105,13 @@ class RowImages:
 
     @cached_property
     def changed(self) -> frozenset[int]:
-        """Positions of the new values that differ from the old ones, or have none."""
+        """Positions of the new values that differ from the old ones or have no old one."""
         return frozenset(
             place for place, value in self.new.items() if place not in self.old or self.old[place] != value
         )
 
     def values_of(self, values: Mapping[int, bytes | None]) -> ColumnValues:
-        """One row of these values; what is not among them is ABSENT."""
+        """Return one row of these values; all other columns are ABSENT."""
         columns = range(len(self.version.columns))
         lengths = np.array(
             [[ABSENT if p not in values else NULL if (v := values[p]) is None else len(v)] for p in columns], np.int32
@@ -122,7 +122,7 @@ class RowImages:
         return ColumnValues(lengths=lengths.reshape(-1, 1), data=np.frombuffer(data, np.uint8), starts=starts)
 
     def old_values(self, write: Write) -> ColumnValues | None:
-        """All old values, and those that find the row, which the log may have as new ones only.
+        """Return all old values, and those that find the row, which the log may have as new ones only.
 
         Args:
             write: of the row, as it was planned.
@@ -136,16 +136,11 @@ class RowImages:
         return self.values_of({**found, **self.old})
 
     def new_values(self) -> ColumnValues | None:
-        """All new values; None of a DELETE."""
+        """Return all new values; None for a DELETE."""
         return None if self.command is Command.DELETE else self.values_of(self.new)
 
     def texts(self, values: Mapping[int, bytes | None], show: ShowValue) -> tuple[str, ...]:
-        """Values as text, "column=value".
-
-        Args:
-            values: some of the row's.
-            show: formats one of them.
-        """
+        """Format values as text, "column=value"."""
         return tuple(
             shown(column, values[place], show) for place, column in enumerate(self.version.columns) if place in values
         )

@@ -1,7 +1,7 @@
-"""Writes of single rows put together again: the fewest sets that say the same.
+"""Writes of single rows, merged into the fewest equivalent sets.
 
-Rows of one set must be of different keys: a set has no order. Each set changes as many rows as it has, so a row that
-could not be written shows in its count.
+Rows of one set must have different keys, because a set has no order. Each set changes as many rows as it has, so its
+count reveals a row that could not be written.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["alike", "joined", "write_each"]
 
 
 def alike(writes: Sequence[Write], also: Sequence[Hashable] = ()) -> list[list[int]]:
-    """Which writes can be one set: of one table, one command, the same columns, and values in the same ones.
+    """Group writes that can be one set: of one table, one command, the same columns, and values in the same ones.
 
     Args:
         writes: of one row each; those of a table are of one version of it.
-        also: what must be equal too, one for each write; empty: nothing.
+        also: values that must be equal too, one for each write; empty: none.
 
     Returns:
-        Places in `writes`, ascending.
+        Indexes in `writes`, ascending.
     """
     kinds: dict[Hashable, list[int]] = {}
     for place, write in enumerate(writes):
@@ -55,10 +55,10 @@ def alike(writes: Sequence[Write], also: Sequence[Hashable] = ()) -> list[list[i
 
 
 def joined(writes: Sequence[Write]) -> Write:
-    """One write of all rows, in their order.
+    """Return one write of all rows, in their order.
 
     Args:
-        writes: which `alike` puts together; at least one.
+        writes: one group of `alike`; at least one.
     """
     first = writes[0]
     if len(writes) == 1:
@@ -87,10 +87,10 @@ def write_each(session: WriteSession, writes: Iterable[tuple[Write, int]]) -> bo
 
     Args:
         session: in a transaction.
-        writes: of one row each, and how many rows of the table each must change: 1, or 0.
+        writes: of one row each, and how many rows of the table each must change: 1 or 0.
 
     Returns:
-        Whether each changed what it must; roll back if not.
+        Whether each changed as many rows as it must; roll back if not.
 
     Raises:
         DataError: the destination refused a value; roll back.

@@ -1,6 +1,7 @@
-"""Writes of rows of one table: as few as rows with the same columns need.
+"""Writes for rows of one table: as few as possible, because rows with the same columns share one.
 
-Which rows share a write, and which columns it finds, compares and sets; see `spark_apply.sets.collapse`.
+This module decides which rows share a write, and which columns it finds rows by, compares and sets.
+`spark_apply.sets.collapse` calls it.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["delete_of", "deletes", "inserts", "updates", "with_keys", "write_row", "write_run"]
 
-# A combination of changed columns gets a set of its own when this many rows share it. For fewer rows, another statement
-# costs more than comparing and setting a few columns needlessly (a statement over 200 rows costs 1.5 to 1.8 times as
-# much per row as one over 2,000).
+# Rows with the same combination of changed columns get their own set from this many rows on. With fewer rows,
+# another statement costs more than comparing and setting a few columns needlessly. A statement over 200 rows costs 1.5
+# to 1.8 times as much per row as one over 2,000.
 _SIGNATURE_ROWS_MIN = 256
 
 
 def write_run(rows: TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
-    """Write rows of one command, as they are.
+    """Write rows of one command as they are.
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them: all of one command.
+        chosen: int32, indexes of rows, all of one command.
     """
     command = Command(int(rows.command[chosen[0]]))
     if command is Command.INSERT:
@@ -51,7 +52,7 @@ def write_row(rows: TableRows, chosen: NDArray[np.int32]) -> ExpectedWrite:
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them: one.
+        chosen: int32, the index of one row.
     """
     (step,) = write_run(rows, chosen)
     return step
@@ -62,7 +63,7 @@ def inserts(rows: TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them.
+        chosen: int32, indexes of rows.
     """
     steps: list[ExpectedWrite] = []
     for part, absent in _by_absence(rows.new.lengths, chosen):
@@ -95,7 +96,7 @@ def _by_absence(
     lengths: NDArray[np.int32],
     chosen: NDArray[np.int32],
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.bool_]]]:
-    """Group rows that carry the same columns; with each group the columns that it lacks."""
+    """Group rows that carry the same columns; yield each group with the columns that it lacks."""
     if not chosen.shape[0]:
         return
     absent = np.asarray(lengths[:, chosen] == ABSENT)
@@ -119,9 +120,9 @@ def _by_nulls(rows: TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDAr
 
 
 def _by_carried(rows: TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[NDArray[np.int32], bool]]:
-    """As `_by_nulls`, and separate rows that carry other old values.
+    """Separate rows as `_by_nulls` does, and also by the old values that they carry.
 
-    What one lacks is not compared, and must be of its neighbours.
+    A column that one row lacks is not compared for the whole write, so only rows that lack the same columns share one.
     """
     for part, is_null in _by_nulls(rows, chosen):
         if rows.fit.version.old_image is not OldImage.FULL:
@@ -132,16 +133,16 @@ def _by_carried(rows: TableRows, chosen: NDArray[np.int32]) -> Iterator[tuple[ND
 
 
 def deletes(rows: TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
-    """Delete the old images of rows; those that are found and compared by the same columns share a write.
+    """Delete the old images of rows; those found and compared by the same columns share a write.
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them.
+        chosen: int32, indexes of rows.
     """
     steps: list[ExpectedWrite] = []
     compared, of_updates = rows.fit.compared(Command.DELETE), rows.fit.compared(Command.UPDATE)
     for same, has_null in _by_carried(rows, chosen):
-        # An UPDATE that a DELETE followed compares what it changed, also where a DELETE does not.
+        # A DELETE that absorbed an UPDATE compares the columns that it changed, even if a DELETE does not compare them.
         for part in _by_bits(rows.changed, same) if of_updates - compared else [same]:
             carried, match = _carried(rows, part), _match(rows, has_null=has_null)
             updated = of_updates.intersection(_columns_of(rows, part))
@@ -155,7 +156,7 @@ def deletes(rows: TableRows, chosen: NDArray[np.int32]) -> list[ExpectedWrite]:
 
 
 def _columns_of(rows: TableRows, chosen: NDArray[np.int32]) -> list[int]:
-    """The columns that one of the rows changed."""
+    """Return the columns that at least one of the rows changed."""
     bits = np.bitwise_or.reduce(rows.changed[chosen], axis=0)
     return [column for column in range(len(rows.fit.version.columns)) if int(bits[column >> 6]) >> (column & 63) & 1]
 
@@ -165,13 +166,13 @@ def _match(rows: TableRows, *, has_null: bool) -> tuple[int, ...]:
 
 
 def delete_of(rows: TableRows, chosen: NDArray[np.int32], *, compare: tuple[int, ...], has_null: bool = False) -> Write:
-    """One DELETE of rows.
+    """Return one DELETE of rows.
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them.
+        chosen: int32, indexes of rows.
         compare: positions of the columns whose old values are compared, besides those that find the rows.
-        has_null: the key that finds them has a NULL: all their values find them.
+        has_null: the rows' key has a NULL, so all their values find them.
     """
     match = _match(rows, has_null=has_null)
     return with_keys(
@@ -196,8 +197,8 @@ def updates(rows: TableRows, chosen: NDArray[np.int32], *, split: bool) -> list[
 
     Args:
         rows: of the table.
-        chosen: int32, numbers of rows among them.
-        split: many rows that changed the same columns have a write of their own; False: all that can share one do.
+        chosen: int32, indexes of rows.
+        split: many rows that changed the same columns get their own write; False: rows share writes wherever possible.
     """
     steps: list[ExpectedWrite] = []
     for identified, has_null in _by_carried(rows, chosen):
@@ -213,10 +214,10 @@ def _update(rows: TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> Wr
     fit, found_by = rows.fit, _match(rows, has_null=has_null)
     changed = _columns_of(rows, chosen)
     carried, match = _carried(rows, chosen), set(found_by)
-    # An identity column that is GENERATED ALWAYS is set too if it changed: the session knows how.
+    # A changed identity column that is GENERATED ALWAYS is set too: the session handles it.
     columns = tuple(column for column in changed if column in fit.all_columns)
     compared = fit.compared(Command.UPDATE)
-    # Where the last change wins with its whole row, the row must be the one that it was made of.
+    # Where the last change wins with its whole row, the destination's row must be the one that the LCR changed.
     asked = columns if rows.times is None else fit.all_columns
     compare = tuple(column for column in asked if carried[column] and column not in match and column in compared)
     columns = columns or _untouched(rows, chosen)
@@ -238,7 +239,7 @@ def _update(rows: TableRows, chosen: NDArray[np.int32], *, has_null: bool) -> Wr
 
 
 def _untouched(rows: TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
-    """What to set when nothing changed: the row must still be found. A column only where triggers could notice."""
+    """Return what to set if nothing changed, because the row must still be found: a column only if triggers notice."""
     if not rows.fit.table.ordered:
         return ()
     there = np.asarray((rows.new.lengths[:, chosen] >= NULL).all(axis=1))
@@ -246,7 +247,7 @@ def _untouched(rows: TableRows, chosen: NDArray[np.int32]) -> tuple[int, ...]:
 
 
 def _carried(rows: TableRows, chosen: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """The columns that have an old value in every row."""
+    """Return which columns have an old value in every row."""
     if rows.fit.version.old_image is OldImage.FULL:
         return np.asarray((rows.old.lengths[:, chosen] >= NULL).all(axis=1))
     return np.zeros(len(rows.fit.version.columns), np.bool_)
@@ -281,12 +282,12 @@ def _mask(rows: TableRows, columns: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def with_keys(write: Write, fit: TableFit, *, asks: bool = False) -> Write:
-    """A write whose times can be noted for the whole set, where rows that are there need that.
+    """Add key hashes to a write whose times must be noted for the whole set.
 
     Args:
         write: with `times` or without.
         fit: of its table.
-        asks: it asks for the last changes, of which there may be notes where none are made any more.
+        asks: the write looks up last changes; older notes may exist even where no new ones are made.
     """
     if write.times is None or (write.times.has_one_source and not asks) or fit.noted_key is None:
         return write

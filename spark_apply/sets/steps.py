@@ -1,4 +1,4 @@
-"""What a plan consists of: writes whose counts are known, and TRUNCATEs between them."""
+"""Steps of a plan: writes with known row counts, and TRUNCATEs between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FitOf = Callable[[TableVersion], TableFit]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """A write, the number of rows that it must affect, and which rows of its table's rows they are (int32)."""
+    """A write, the number of rows that it must affect, and the indexes of its rows among the table's rows (int32)."""
 
     write: Write
     expected: int
@@ -33,12 +33,12 @@ class ExpectedWrite:
 class TruncateTables:
     """Tables to truncate together: a barrier between writes.
 
-    A CASCADE at the source is not repeated here: the tables that it emptied there are part of the same TRUNCATE, and
+    A CASCADE at the source is not repeated here. The tables that it emptied there are part of the same TRUNCATE, and
     tables that refer to them only at the destination must not be emptied.
 
     Args:
         tables: as the destination describes them.
-        restart_identity: RESTART IDENTITY at the source.
+        restart_identity: the source truncated with RESTART IDENTITY.
         unfit: why one of them does not fit, where that is an error (`TableFit.unfit`): nothing is truncated.
     """
 

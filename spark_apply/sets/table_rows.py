@@ -1,4 +1,4 @@
-"""Rows of one table, of the batches of a group, in source order: both images of each as arrays."""
+"""Rows of one table from the batches of a group, in source order: both images of each as arrays."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = ["Block", "TableRows", "block_of", "rows_by_table", "same_shape"]
 
 @dataclass(slots=True)
 class TableRows:
-    """Rows of one table in source order; `old`, `new`, `changed` and `unset` are changed in place.
+    """Rows of one table in source order; `old`, `new`, `changed` and `unset` are modified in place.
 
     Args:
         fit: of the table.
         command: uint8, shape (n,).
         old: old image; ABSENT rows for INSERTs.
         new: new image; ABSENT rows for DELETEs.
-        changed: uint64, shape (n, words): bit per column an UPDATE changed.
-        unset: uint64, shape (n, words): bit per column for which an UPDATE has no new value.
-        direct: the original values, when the rows are one block of inserts.
-        times: int64, shape (n,): when each was committed at `source`; None: of a table that nobody asks it of.
-        noted: int64, shape (n,): when the last change of each one's key was committed, where `times` has the first;
+        changed: uint64, shape (n, words): one bit per column, set if an UPDATE changed it.
+        unset: uint64, shape (n, words): one bit per column, set if an UPDATE has no new value for it.
+        direct: the original values, if the rows are one block of inserts.
+        times: int64, shape (n,): when each was committed at `source`; None: the table does not use commit times.
+        noted: int64, shape (n,): when the last change of each row's key was committed, while `times` has the first;
             None: rows are not collapsed.
     """
 
@@ -94,7 +94,7 @@ class TableRows:
         )
 
     def written_at(self, chosen: NDArray[np.int32]) -> WriteTimes | None:
-        """When rows were changed, for a write of them."""
+        """Return when rows were changed, for a write of them; None: the table does not use commit times."""
         known = self.fit.conflicts.times
         if known is None or self.times is None:
             return None
@@ -109,7 +109,7 @@ class TableRows:
         )
 
     def find_keys(self) -> int:
-        """Find keys and changed columns; returns COLLAPSED, or why keys do not identify the rows."""
+        """Find keys and changed columns; return COLLAPSED, or why keys do not identify the rows."""
         data, command = self.new.data, fixed(self.command)
         answer = kernels.find_keys(
             data,
@@ -135,11 +135,11 @@ class TableRows:
         return int(answer)
 
     def is_collapsible(self, answer: int) -> bool:
-        """Whether the net changes of the keys may be written, by what `find_keys` answered."""
+        """Return whether the net changes of the keys may be written, given the answer of `find_keys`."""
         return answer == kernels.COLLAPSED and self.fit.is_collapsible and not (self.key_lengths == NULL).any()
 
     def hash_keys(self) -> NDArray[np.uint64]:
-        """A hash of each row's key: uint64, shape (n,); once keys are found."""
+        """Return a hash of each row's key: uint64, shape (n,); call `find_keys` first."""
         hashes = np.empty(self.command.shape[0], np.uint64)
         matched = fixed(np.arange(len(self.fit.match), dtype=np.int64))
         kernels.hash_rows(
@@ -164,7 +164,7 @@ def _shared(
     olds: list[tuple[ColumnValues, NDArray[np.int32]]],
     news: list[tuple[ColumnValues, NDArray[np.int32]]],
 ) -> tuple[Cells, Cells]:
-    """Both images over one shared byte array."""
+    """Join both images over one shared byte array."""
     old = Cells.joined(columns, count, olds)
     new = Cells.joined(columns, count, news)
     if not olds:
@@ -179,9 +179,10 @@ def _shared(
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A row group of one batch; `base`: number of rows before that batch; `times`: int64[n], see `WriteTimes`.
+    """A row group of one batch.
 
-    None: nobody asks.
+    `base` is the number of rows before that batch. `times`: int64[n], as in `WriteTimes`; None: the table does not use
+    commit times.
     """
 
     base: int
@@ -192,11 +193,11 @@ class Block:
 
 
 def block_of(batch: LcrBatch, group: RowGroup, fit: TableFit, base: int = 0) -> Block:
-    """A row group as a block.
+    """Return a row group as a block.
 
     Args:
-        batch: that has the group.
-        group: one of the batch.
+        batch: contains the group.
+        group: the row group.
         fit: of its table.
         base: number of rows before the batch.
     """
@@ -211,7 +212,7 @@ def block_of(batch: LcrBatch, group: RowGroup, fit: TableFit, base: int = 0) -> 
 
 
 def rows_by_table(batches: Sequence[LcrBatch], fit_of: FitOf) -> dict[tuple[str, str], list[Block]]:
-    """The row groups of each table, batch by batch.
+    """Return the row groups of each table, batch by batch.
 
     Args:
         batches: consecutive transactions.
@@ -253,7 +254,7 @@ def same_shape(blocks: list[Block]) -> Iterator[tuple[TableRows, bool]]:
 
 
 def _rows_between(block: Block, low: int, high: int) -> Block:
-    """The rows of a block whose number in the segment is `low .. high`."""
+    """Return the rows of a block whose number in the segment is in `low .. high`."""
     first, last = np.searchsorted(block.group.row_numbers, [low - block.base, high - block.base + 1]).tolist()
     if first == 0 and last == block.group.row_count:
         return block

@@ -1,5 +1,5 @@
-"""The tables of an apply process: whether the source's fit the destination's, what arrives, and what is copied.
+"""The tables of an apply process: how they fit the destination's, which ones changes arrive for, and what is copied.
 
-`fits` compares a table's versions with the destination's, `arriving` has the tables that changes arrive for, `copied`
-what a copy has already brought.
+`fits` compares table versions with the destination's tables, `arriving` finds the table that a change belongs to,
+and `copied` removes changes that a copy already contains.
 """

@@ -1,22 +1,26 @@
-"""Which table the changes that arrive belong to: by the source's object number, and not by what it is called.
+"""Resolve which table arriving changes belong to: by the source's object number, not by the table's name.
 
-The number is that of the table as of the change (`TableVersion.table_number`): a partition's changes have their
-table's, also of a partition that was made since the driver began, or that is dropped by now.
+The number is that of the table as of the change (`TableVersion.table_number`). A partition's changes carry its table's
+number, even if the partition was created after the driver started or is dropped by now.
 
     number known, its own name         the table
-    number known, a free name          it was renamed: the destination is asked to rename it (`spark_apply.copy.records.standing`)
-    number known, another one's name   the source exchanged names: nothing fits until the apply process starts again and asks which is which
-    number unknown                     the table was not copied here: its rows are left out, `status` says so, and the next start copies it
+    number known, a free name          it was renamed: the destination is asked to rename it (`copy.records.standing`)
+    number known, another's name       the source swapped names: nothing fits until the apply process restarts and asks
+    number unknown                     not copied here: its rows are skipped, `status` says so, the next start copies it
 
-Batches of an earlier version have the numbers of partitions instead. Of such a number that is unknown the source is
-asked, once: a new partition is its table's. The changes of that table wait for the answer, and everything behind them.
+Batches of an earlier format version carry the numbers of partitions instead. The source is asked once about such an
+unknown number: a new partition belongs to its table. The table's changes, and everything behind them, wait for the
+answer.
 
-From where a table is applied is kept by its identity, too: its record may still have the name of before a rename.
+Where apply starts in a table is also recorded by the table's identity, because the record may hold a name from before a
+rename.
 
-A partition that is copied alone (`spark_apply.copy.records.parts`) has a start of its own; its changes come with its number. A
-TRUNCATE of the whole table would empty a partition that is being copied. The table waits there until the partition is
-admitted: it is empty then, and the log has all its rows. Without a list of tables (simulations) names are all that is
-known. A list that is empty is one: then everything that arrives is a stranger.
+A partition that is copied alone (`copy.records.parts`) has its own start, and its changes carry its number. A TRUNCATE
+of the whole table would empty a partition whose copy is in progress. So the table waits at the TRUNCATE until the
+partition is admitted: it is empty then, and the log has all its later rows.
+
+Without a list of tables (simulations), tables are known by name only. With an empty list every arriving table is a
+stranger.
 """
 
 from __future__ import annotations
@@ -40,12 +44,12 @@ __all__ = ["ArrivingTables", "TableStart", "restart_hint"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStart:
-    """From where a table's changes are applied.
+    """Where apply starts in a table's changes.
 
     Args:
-        scn: its instantiation SCN; None: it is left out, its copy is not finished.
-        is_joining: its changes up to `ApplyProgress.ahead_scn` were left out before, and are applied now.
-        part: which partition it is; None: a table.
+        scn: the table's instantiation SCN; None: the copy is not finished, so the table is skipped.
+        is_joining: changes up to `ApplyProgress.ahead_scn` were skipped before and are applied now.
+        part: the partition; None: a table.
     """
 
     scn: Scn | None
@@ -56,7 +60,7 @@ class TableStart:
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
-_SOURCE_HINT = "nothing to do where the source is up; else start it: apply goes on as soon as it answers"
+_SOURCE_HINT = "nothing to do if the source is up; otherwise start it: apply continues when the source answers"
 
 
 def _first_scn(start: TableStart, ahead_scn: int) -> int:
@@ -66,23 +70,23 @@ def _first_scn(start: TableStart, ahead_scn: int) -> int:
 
 
 def restart_hint(apply: str) -> str:
-    """How an apply process finds out which tables it replicates now."""
+    """Return the hint that makes an apply process find out which tables it replicates now."""
     return (
-        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: it asks the source which table is"
-        " which, and copies what has to be copied"
+        f"headrace stop FILE apply:{apply}, then headrace start FILE apply:{apply}: the apply process then asks the"
+        " source which table is which, and copies what is missing"
     )
 
 
 class ArrivingTables:
-    """See the module.
+    """Map arriving table versions to the tables of an apply process, and to where apply starts in each.
 
     Args:
-        starts: from where each (owner, name) of the destination is applied, and each `PartOf.key`; what is not in it,
-            from the start.
-        tables: what the apply process replicates; None: names are all that is known.
+        starts: the start of each (owner, name) at the destination and of each `PartOf.key`; a table without an entry is
+            applied from the beginning.
+        tables: the tables that the apply process replicates; None: tables are known by name only.
         apply: name of the apply process, for messages.
-        identity_of: the identity of the captured table that an object number belongs to now at the source; empty: of
-            none. None: the source was asked and has not answered yet.
+        identity_of: returns the identity of the captured table that now has an object number at the source. Empty: no
+            table has it. None: the source was asked and has not answered yet.
     """
 
     def __init__(
@@ -100,28 +104,28 @@ class ArrivingTables:
         self._by_number: dict[int, TableToInstantiate | None] = {
             int(number): table for table in tables for number in table.object_numbers
         }
-        # By identity; by name where the list has no table of that name.
+        # By identity; by name if the list has no table of that name.
         self._starts: dict[str | tuple[str, str], TableStart] = {
             self._key(name): start for name, start in starts.items()
         }
-        # with a start of their own
+        # Partitions with their own start, by number.
         self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}
         self.truncated_parts: dict[PartOf, Scn] = {}
-        """Partitions that are copied and whose table waits to be truncated, and the order SCN of that TRUNCATE."""
+        """Partitions whose copy is in progress while their table waits to be truncated → order SCN of the TRUNCATE."""
         self.truncated: dict[str, tuple[Scn, frozenset[int]]] = {}
-        """Which partitions of a table were truncated together last, by the table's identity: their numbers, and the
-        order SCN.
-        """
+        """The last TRUNCATE of partitions per table, by table identity: order SCN and partition numbers."""
         self.strangers: set[TableName] = set()
-        """Names of tables whose rows are left out because they were never copied here."""
+        """Names of tables whose rows are skipped because they were never copied here."""
         self._emptied: dict[str | tuple[str, str], Scn] = {}
 
     def note_emptied(self, version: TableVersion, scn: Scn) -> None:
-        """Note that a table is empty at `scn`, and that the log has every row that it gets from there on, if it is left out now.
+        """Note that a skipped table is empty at `scn`, so that the log has all its later rows.
+
+        Does nothing if the table is not skipped.
 
         Args:
-            version: under its name here.
-            scn: the order SCN of the transaction that empties it before it changes it in another way.
+            version: named as at the destination.
+            scn: order SCN of the transaction that empties the table before any other change of it.
         """
         name, number = TableName.of(version), int(version.table_number)
         table = self._by_number.get(number, self._by_name.get(name))
@@ -135,7 +139,7 @@ class ArrivingTables:
         """Note which partitions are truncated together.
 
         Args:
-            versions: that one TRUNCATE is of.
+            versions: the versions that one TRUNCATE names.
             scn: its order SCN.
         """
         numbers: dict[str, set[int]] = {}
@@ -146,19 +150,14 @@ class ArrivingTables:
         self.truncated |= {identity: (scn, frozenset(found)) for identity, found in numbers.items()}
 
     def emptied_scn(self, name: tuple[str, str]) -> Scn | None:
-        """Where a table (as the destination calls it) was emptied last while it was left out (`note_emptied`)."""
+        """Return where a skipped table, named as at the destination, was last emptied (`note_emptied`)."""
         return self._emptied.get(self._key(name))
 
     def leave_out(self, names: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> None:
-        """Apply nothing more of these tables, as the destination calls them.
-
-        Args:
-            names: of the tables.
-            parts: partitions that are copied alone.
-        """
+        """Skip all further changes of these tables, named as at the destination."""
         self._parts |= {part.number: part for part in parts}
         keys = {self._key(name) for name in (*names, *(part.key for part in parts))}
-        # The copy of a table has its partitions, also those that were to be copied alone.
+        # The copy of a table includes its partitions, also those that were to be copied alone.
         for number, part in list(self._parts.items()):
             if part.table in keys:
                 del self._parts[number]
@@ -167,24 +166,24 @@ class ArrivingTables:
         self._starts |= dict.fromkeys(keys, _LEFT_OUT)
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> None:
-        """Apply these partitions from a TRUNCATE of their tables on, which empties them.
+        """Apply these partitions from the TRUNCATE on that empties them.
 
         Args:
-            parts: the order SCNs.
+            parts: partition → order SCN of the TRUNCATE of its table.
         """
         for part, scn in parts.items():
             self._starts[part.key] = TableStart(scn=scn)
             self.truncated_parts.pop(part, None)
 
     def check_truncate(self, version: TableVersion, scn: Scn) -> None:
-        """See that no partition of a table that is truncated as a whole is being copied, or was copied later.
+        """Check that no partition of a table truncated as a whole is being copied, or was copied later.
 
         Args:
-            version: of the table, under its name here.
+            version: the table's version, named as at the destination.
             scn: the order SCN of the TRUNCATE.
 
         Raises:
-            UnfitTableError: one is; it is among `truncated_parts` until it is admitted.
+            UnfitTableError: a partition is; it stays in `truncated_parts` until it is admitted.
         """
         table = self._by_number.get(int(version.table_number))
         if version.partition is not None or table is None:
@@ -197,29 +196,31 @@ class ArrivingTables:
                 waits = True
         if waits:
             raise UnfitTableError(
-                f"TRUNCATE of {version.qualified_name} waits for the copy of a partition of it to end",
-                hint="nothing to do: it ends by itself, as the TRUNCATE empties it",
+                f"TRUNCATE of {version.qualified_name} waits for the copy of a partition of the table to end",
+                hint="nothing to do: the copy ends by itself, because the TRUNCATE empties the partition",
                 table=version.qualified_name,
             )
 
     def join(self, copied: Sequence[Instantiation]) -> None:
-        """Apply these tables from their copies' SCNs on, whatever names they were recorded under."""
+        """Apply these tables from the SCNs of their copies on, whatever name each was recorded under."""
         for each in copied:
             key = each.identity if each.identity in self._by_identity else each.key
             self._starts[key] = TableStart(scn=each.scn, is_joining=True)
         self._parts |= {part.number: part for each in copied if (part := PartOf.of(each.identity)) is not None}
 
     def all_joined(self) -> None:
-        """Every table that was joining is where the others are."""
+        """Note that every joining table has caught up with the others."""
         joined = {key: replace(start, is_joining=False) for key, start in self._starts.items() if start.is_joining}
         self._starts.update(joined)
 
     def first_scn(self, version: TableVersion, ahead_scn: int) -> int:
-        """Changes of a table below this are in its copy, or applied, or left out until it has joined.
+        """Return the SCN below which changes of a table are skipped.
+
+        They are in its copy, applied already, or skipped until the table has joined.
 
         Args:
-            version: as it arrives; of an unknown number its name counts, until `resolve`.
-            ahead_scn: up to here every table but those that are joining is applied.
+            version: as it arrives; a table with an unknown number counts by its name, until `resolve`.
+            ahead_scn: every table is applied up to here, except joining ones.
         """
         name, number = TableName.of(version), int(version.table_number)
         table = self._by_number.get(number, self._by_name.get(name))
@@ -234,12 +235,12 @@ class ArrivingTables:
         return own if start.is_joining else max(first, own)
 
     def lacks_columns(self, version: TableVersion) -> bool:
-        """Whether transformations on the way leave out columns of a table.
+        """Return whether transformations on the way drop columns of a table.
 
-        The order of the others then does not tell which one was renamed.
+        The order of the other columns then does not show which one was renamed.
 
         Args:
-            version: under its name here.
+            version: named as at the destination.
         """
         table = self._by_number.get(int(version.table_number)) or self._by_name.get(TableName.of(version))
         return table is not None and any(each.leaves_out for each in table.transformations)
@@ -249,11 +250,11 @@ class ArrivingTables:
         return name if table is None else table.identity
 
     def is_unknown(self, version: TableVersion) -> bool:
-        """Nobody has found out yet which table it is."""
+        """Return whether it is not known yet which table a version belongs to."""
         return self._has_list and int(version.table_number) not in self._by_number
 
     def resolve(self, version: TableVersion) -> None:
-        """Find out which table an unknown one is; only for changes that the rules want.
+        """Find out which table an unknown version belongs to; only for changes that the rules take.
 
         It stays unknown until the source has answered.
         """
@@ -263,17 +264,17 @@ class ArrivingTables:
             identity = self._identity_of(number)
             if identity is None:
                 return
-            # What is captured no more was dropped since: a partition, as long as its name is known.
+            # A number that is not captured any more was dropped since: a partition, if the table's name is known.
             table = self._by_identity.get(identity) if identity else self._by_name.get(name)
         self._by_number[number] = table
         if table is None:
             self.strangers.add(name)
 
     def check_name(self, version: TableVersion) -> None:
-        """See that it is known which table arrives, and that its name is not another one's at the destination.
+        """Check that the arriving table is known, and that its name is not another table's at the destination.
 
         Raises:
-            UnfitTableError: it is not known yet, or the name is.
+            UnfitTableError: the table is not known yet, or its name is another table's.
         """
         if self.is_unknown(version):
             raise UnfitTableError(

@@ -1,4 +1,4 @@
-"""What of a batch is in the copies of its tables already, and is left out."""
+"""Skip the changes of a batch that the copies of its tables already contain."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ __all__ = [
 ]
 
 FirstScn = Callable[["TableVersion"], int]
-"""Changes of a table with an order SCN below this are left out."""
+"""Returns the SCN below which a table's changes (by order SCN) are skipped."""
 
 
 def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]:
-    """Instantiation SCNs of a source's tables by (owner, name).
+    """Return the instantiation SCNs of a source's tables by (owner, name).
 
-    Of partitions that were copied alone by ("", number), and the latest of a table's by ("", its name).
+    A partition that was copied alone is found by ("", number). The latest of a table's partitions is found by
+    ("", the table's qualified name).
 
     Args:
-        recorded: what is recorded of the tables.
+        recorded: the instantiation records of the tables and partitions.
     """
     records = {each.identity: each for each in recorded}
     found: dict[tuple[str, str], int] = {}
@@ -58,13 +59,13 @@ def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]
 
 
 def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
-    """A table that a batch truncates as a whole, and of which a partition was copied later.
+    """Return a table that a batch truncates as a whole although one of its partitions was copied later.
 
-    It would lose what it got since; empty: there is none.
+    The partition would lose the rows it received since. Empty: no such table.
 
     Args:
         batch: rows in source order.
-        copied: see `copied_scns`.
+        copied: from `copied_scns`.
     """
     owners = row_transactions(batch.transactions) if batch.truncates else None
     for truncate in batch.truncates:
@@ -77,17 +78,18 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
 
 
 def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], int]) -> str:
-    """A table of which an error transaction removes other rows in front of those of a partition that was copied later.
+    """Return a table whose error transaction removes other rows ahead of rows of a partition that was copied later.
 
-    Empty: there is none.
+    Empty: no such table.
 
-    It may be the one that attached the partition, and took these rows out of another one: the partition has them here.
-    Behind its rows, nobody else's can be in its bounds. What it only changes or inserts in front is, but for such a
-    transaction, of others, which have no copy of it: an UPDATE over several partitions looks the same.
+    That transaction may have attached the partition and taken its rows out of another one. The partition has these rows
+    here. After the partition's rows, no other partition can have rows within its bounds. An UPDATE over several
+    partitions looks the same. Apart from such transactions, rows that are only changed or inserted ahead belong to
+    other partitions, which have no copy of the partition's rows.
 
     Args:
-        batches: all parts of one transaction, in order; none is read where nothing was copied alone.
-        copied: see `copied_scns`.
+        batches: all parts of one transaction, in order; not read if no partition was copied alone.
+        copied: from `copied_scns`.
     """
     if not any(not owner for owner, _ in copied):
         return ""
@@ -102,7 +104,7 @@ def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], i
             for truncate in batch.truncates
             for table in truncate.tables
             if batch.tables[table].partition is not None
-        ]  # of a whole table: see `truncated_before`
+        ]  # `truncated_before` checks TRUNCATEs of whole tables
         for _, version, removes in sorted(changes, key=lambda change: change[0]):
             number, table = int(version.object_number), int(version.table_number)
             if int(batch.transactions.order_scn[0]) >= copied.get(("", str(number)), 0):
@@ -115,29 +117,29 @@ def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], i
 
 
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:
-    """Under which a table's rows are found in `copied_scns`."""
+    """Return the keys under which `copied_scns` has a table's rows."""
     return (version.owner, version.name), ("", str(int(version.object_number)))
 
 
 def beyond_copies(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:
-    """Leave out rows that are in copies of their tables or partitions; see `without_copied`.
+    """Remove rows that the copies of their tables or partitions contain.
 
     Args:
         batch: rows in source order.
-        copied: see `copied_scns`.
+        copied: from `copied_scns`.
     """
     return without_copied(batch, lambda version: max(copied.get(key, 0) for key in keys_of(version)))
 
 
 def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
-    """Leave out rows that are older than what is applied of their tables.
+    """Remove rows below the first SCN that is applied to their table.
 
     Args:
         batch: rows in source order.
-        first_scn: asked per table of the batch.
+        first_scn: called once per table of the batch.
 
     Returns:
-        The batch itself when nothing is left out; transactions stay, also without rows.
+        The batch itself if no row is removed; transactions stay, even without rows.
     """
     kept = np.ones(batch.row_count, np.bool_)
     owners: NDArray[np.int32] | None = None
@@ -150,7 +152,7 @@ def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
 
 
 def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
-    """TRUNCATEs only of tables that were not copied after them."""
+    """Keep only TRUNCATEs of tables that were not copied after them."""
     if not batch.truncates:
         return batch
     owners = row_transactions(batch.transactions)
@@ -168,23 +170,22 @@ def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
 
 
 def _truncated(version: TableVersion) -> TableVersion:
-    """What a TRUNCATE is of: the version of a whole partitioned table is that of one of its partitions."""
+    """Return the version that a TRUNCATE means: a whole partitioned table arrives as one of its partitions."""
     return version if version.partition is not None else replace(version, object_number=version.table_number)
 
 
 def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[TableVersion, Scn]]:
-    """Tables that a TRUNCATE of a batch empties before their transaction changes them in another way.
+    """Find tables that a TRUNCATE of a batch empties before its transaction changes them in any other way.
 
-    From its order SCN on the log has all their rows.
-
-    Neither a TRUNCATE of some partitions counts, nor one that the rules discard.
+    From its order SCN on, the log has all their rows. A TRUNCATE of single partitions does not count, nor does one that
+    the rules discard.
 
     Args:
         batch: rows in source order.
         rules: of the apply process.
 
     Yields:
-        A table under its name at the destination, and the order SCN.
+        A table, named as at the destination, and the order SCN.
     """
     if not batch.truncates:
         return
@@ -193,7 +194,7 @@ def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[Tab
     for truncate in batch.truncates:
         owner = int(owners[truncate.row_number])
         begins = int(batch.transactions.first_row[owner])
-        # What an earlier batch had of the transaction is not known here.
+        # Rows of the transaction in an earlier batch are not known here.
         is_first[truncate.row_number] = not (owner == 0 and batch.continues) and not any(
             _is_of(batch.tables[group.table], batch, truncate.tables)
             and ((group.row_numbers >= begins) & (group.row_numbers < truncate.row_number)).any()
@@ -211,7 +212,7 @@ def emptied_tables(batch: LcrBatch, rules: RuleEvaluation) -> Iterator[tuple[Tab
 
 
 def _is_of(version: TableVersion, batch: LcrBatch, tables: tuple[int, ...]) -> bool:
-    """Whether a version is of one of these tables of a batch."""
+    """Return whether a version belongs to one of these tables of a batch."""
     return any(
         (version.table_number, version.owner, version.name) == (other.table_number, other.owner, other.name)
         for other in (batch.tables[table] for table in tables)

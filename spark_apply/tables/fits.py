@@ -1,16 +1,16 @@
-"""How a source's table version maps to a destination table: which columns find a row, and which are written.
+"""Map a source's table version to a destination table: which columns find a row, and which are written.
 
 Values pass in the source's form, so the types must be equal or convertible; the destination decides.
 
 The columns that find a row (manual: the row's identity):
 
-    a substitute key       its columns, whose old values must be in the log; with a NULL in it, all columns together
-    old values FULL        the destination's key; without one, or with a NULL in it, all columns together
-    old values KEY         the source's identity, the only old values there are
+    a substitute key       its columns, whose old values must be in the log; all columns together if one is NULL
+    old values FULL        the destination's key; all columns together if there is no key or it has a NULL
+    old values KEY         the source's identity, the only old values in the log
 
 Successive changes of a row may be collapsed only if the result cannot differ: the columns that find a row must be the
-destination's only unique key. A substitute key that is none of them is not collapsed: which rows it finds depends on
-each of them.
+destination's only unique key. A substitute key that is not a unique key is never collapsed: which rows it finds depends
+on each change.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Describe", "HashedKey", "Renamed", "TableFit", "TableFits", "TableVersions"]
 
 _Key = TypeVar("_Key")
-_VERSIONS_MAX = 16  # per table; a table altered more often than that while one transaction waits has never been seen
-# of a table that is altered while it is described; each costs some milliseconds, and the apply process looks again soon
+_VERSIONS_MAX = 16  # per table; no table was ever seen altered more often while one transaction waited
+# Of a table that is altered while it is described. Each costs some milliseconds, and the apply process soon retries.
 _DESCRIPTIONS_MAX = 10
 
 Describe = Callable[[str, str], "DestinationTable | None"]
@@ -53,8 +53,8 @@ class HashedKey:
     Args:
         columns: positions in the source version.
         equalities: canonical form per column.
-        seed: hash of the table's name and the columns' numbers. A renamed column keeps its number, so older entries of
-            the error queue are found.
+        seed: hash of the table's name and the columns' numbers. A renamed column keeps its number, so the hash still
+            finds older entries of the error queue.
         is_identity: NULLs count as values (the key that finds rows); False: a key with a NULL is never equal.
     """
 
@@ -65,10 +65,7 @@ class HashedKey:
 
     @property
     def form(self) -> int:
-        """What tells hashes of this key from those under another name of its table, or of other canonical forms.
-
-        31 bits.
-        """
+        """31 bits that distinguish hashes of this key from those under another table name or other canonical forms."""
         return hash_text(f"{self.seed} {' '.join(str(int(each)) for each in self.equalities)}") & 0x7FFF_FFFF
 
 
@@ -80,10 +77,10 @@ class TableFit:
         version: the source's description.
         table: the destination's description.
         conflicts: what is compared, and what happens on a conflict.
-        relations: what its rows have in common with those of other tables.
+        relations: what makes its rows depend on rows of other tables.
         handlers: users' handlers, of all tables.
-        unfit: why the table does not fit, where its rows are errors (`column_mismatch: error`); `table` is then made
-            up.
+        unfit: why the table does not fit, where its rows are errors (`column_mismatch: error`); `table` is then a
+            made-up substitute.
     """
 
     version: TableVersion
@@ -95,26 +92,19 @@ class TableFit:
 
     @cached_property
     def taking_touch(self) -> int:
-        """Hash for the order of rows that may take values of a key that are not in the log.
+        """Hash that orders rows that may take over key values that are not in the log; 0: no row can.
 
-        0: there are none (see `spark_apply.dependencies.hashes`).
-
-        Of all versions of a table, whatever their replica identity: rows of one whose log has all values depend on
-        those of one that lacks some.
+        It is the same for all versions of a table, whatever their replica identity. Rows of a version with all values
+        in the log depend on rows of a version that lacks some.
         """
         may_lack = len(self.hashed_keys) > 1 and any(len(key.columns) > 1 for key in self.hashed_keys)
         return _order_touch(self.version.owner, self.version.name) if may_lack else 0
 
     def order_touches(self, command: Command) -> tuple[tuple[int, bool], ...]:
-        """What else orders rows of a command, beside their keys.
+        """Return what orders rows of a command besides their keys: hashes like `touch`, and whether use is exclusive.
 
-        Hashes like `touch`, and whether each is exclusive use.
-
-        A handler's SQL touches what it likes: handled rows of all tables come one after another, and in order with the
-        rows of their own table and of those that the handler declares.
-
-        Args:
-            command: of the rows.
+        A handler's SQL can touch anything. So handled rows of all tables are applied one after another, and in order
+        with the rows of their own table and of the tables that the handler declares.
         """
         return self._order_touches.get(command, ())
 
@@ -136,18 +126,16 @@ class TableFit:
 
     @cached_property
     def _targets(self) -> tuple[DestinationColumn, ...]:
-        """The destination's column of each source column."""
+        """The destination column for each source column."""
         by_name = {column.name: column for column in self.table.columns}
         return tuple(by_name[column.name] for column in self.version.columns)
 
     @cached_property
     def key(self) -> tuple[int, ...]:
-        """The destination's best key of which the LCRs carry all columns, as positions in the version.
+        """The destination's best key whose columns the LCRs all carry, as positions in the version; empty: no such key.
 
-        Empty: there is none.
-
-        A substitute key takes precedence, and the LCRs carry all of it: else the table does not fit. A key with a
-        column that the destination computes finds no row: the LCR's value of it may be another one.
+        A substitute key takes precedence. The LCRs carry all of it, or else the table does not fit. A key with a
+        column that the destination computes finds no row: the LCR may have another value for it.
         """
         if self.table.is_substitute:
             return self._arriving(self.table.key)
@@ -159,16 +147,15 @@ class TableFit:
         return next((found for key in keys if (found := self._arriving(key))), ())
 
     def _arriving(self, key: tuple[int, ...]) -> tuple[int, ...]:
-        """A key of the destination as positions in the version; empty when the LCRs lack a column of it."""
+        """Return a destination key as positions in the version; empty if the LCRs lack a column of it."""
         names = [self.table.columns[place].name for place in key]
         return tuple(self._places[name] for name in names) if all(name in self._places for name in names) else ()
 
     def _is_mixed(self, key: tuple[int, ...]) -> bool:
-        """Whether the LCRs do not show which rows collide in a key.
+        """Return whether the LCRs do not show which rows collide in a key.
 
-        They carry only some of its columns, or the destination computes one.
-
-        It may compute another value than the one that arrives. So may a trigger a column that does not arrive.
+        They carry only some of its columns, or the destination computes one, possibly with another value than the
+        LCR's. A trigger may likewise set a column that the LCRs lack.
         """
         come = [self.table.columns[place].name in self._places for place in key]
         is_computed = any(self.table.columns[place].is_generated for place in key)
@@ -185,7 +172,7 @@ class TableFit:
 
     @cached_property
     def is_keyless(self) -> bool:
-        """Whether rows are found by all their values, so that duplicates are possible."""
+        """Whether rows are found by all their values, so duplicates are possible."""
         return not self.key and self.match == self.all_columns
 
     @cached_property
@@ -205,7 +192,7 @@ class TableFit:
         )
 
     def compared(self, command: Command) -> frozenset[int]:
-        """Positions in the version whose old values are compared, as far as they are in the LCRs.
+        """Return positions in the version whose old values are compared if the LCRs carry them.
 
         Args:
             command: UPDATE or DELETE.
@@ -227,9 +214,9 @@ class TableFit:
 
     @cached_property
     def forms(self) -> tuple[int, ...]:
-        """The forms of the table and of those that it refers to, and of what finds its rows.
+        """Form hashes of the table, of the columns that find its rows, and of the tables that it refers to.
 
-        See `spark_apply.keys.equality.forms_of`.
+        Row hashes are comparable only while these are the same.
         """
         found_by = form_of_match(
             self.version.owner, self.version.name, (self._targets[place].number for place in self.match)
@@ -238,7 +225,7 @@ class TableFit:
 
     @cached_property
     def hashed_keys(self) -> tuple[HashedKey, ...]:
-        """Every unique key of which the LCRs carry all columns; the key that finds rows comes first."""
+        """Every unique key whose columns the LCRs all carry; the key that finds rows comes first."""
         keys = [self.match] if not self.is_keyless else []
         keys += [arriving for key in self.table.unique_keys if (arriving := self._arriving(key))]
         found: dict[frozenset[int], HashedKey] = {}
@@ -250,7 +237,7 @@ class TableFit:
 
     @cached_property
     def noted_key(self) -> HashedKey | None:
-        """The key by which the times of rows are noted; None: its values do not show which keys are equal."""
+        """The key under which the times of rows are noted; None: its values do not show which keys are equal."""
         ordered = tuple(sorted(self.key, key=lambda place: self._targets[place].number))
         found = self._hashed(ordered, is_identity=True)
         return found if ordered and Equality.NONE not in found.equalities else None
@@ -266,7 +253,7 @@ class TableFit:
 
     @cached_property
     def is_serialised(self) -> bool:
-        """Whether values do not show all dependencies: transactions on the table then run serially."""
+        """Whether values do not show all dependencies, so that transactions on the table run serially."""
         return (
             self.table.serialise
             or self.is_keyless
@@ -277,15 +264,15 @@ class TableFit:
 
     @cached_property
     def has_free_inserts(self) -> bool:
-        """Whether INSERTs of a serialised table depend on no other INSERT of it.
+        """Whether INSERTs of a serialised table do not depend on each other.
 
-        Nothing at the destination can refuse a row because of another one.
+        They do not if the destination can never refuse a row because of another one: no unique key contains a column of
+        the LCRs. An UPDATE, DELETE or TRUNCATE may reach any row, so it uses the table exclusively.
 
-        No value of an LCR is in a unique key there. An UPDATE, a DELETE or a TRUNCATE may reach any row, so it has the
-        table to itself. Not where rows must keep their order for another reason: `DestinationTable.ordered` (an
-        exclusion constraint, a unique index over an expression or over a part of the rows, a trigger that fires for
-        what apply writes), a key that the file sets, conflict handlers, a DML handler or an error handler of INSERTs:
-        its SQL may read, or change, rows of the table that came before.
+        INSERTs keep their order for other reasons: `DestinationTable.ordered` (an exclusion constraint, a unique index
+        over an expression or some of the rows, a trigger that fires for applied changes), a key that the file sets, or
+        conflict handlers. So they do with a DML or error handler of INSERTs: its SQL may read or change earlier rows of
+        the table.
         """
         table, insert = (self.version.owner, self.version.name), Command.INSERT.name.lower()
         is_refused = any(self._is_mixed(key) or self._arriving(key) for key in self.table.unique_keys)
@@ -295,20 +282,19 @@ class TableFit:
         return not (is_refused or is_handled or self.table.ordered or self.table.is_substitute)
 
 
-_EVERY_HANDLER = ("", "")  # no table: what every handled row uses alone
+_EVERY_HANDLER = ("", "")  # no table: a hash that every handled row uses exclusively
 
 
 def _order_touch(owner: str, name: str) -> int:
-    """As the table's own touch, for the order alone."""
+    """Return a hash like the table's `touch` that only orders transactions."""
     return touch_of(f"order\0{owner}\0{name}")
 
 
 def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
-    """The new names of a version's columns in a newer one, without dropped columns; None: they cannot be determined.
+    """Map a version's column names to those of a newer one, without dropped columns; None: it cannot be determined.
 
-    A log describes columns in their order, which never changes: new ones follow at the end, dropped ones leave a gap.
-    So if one name is gone (or belongs to another column now) and one name of the same type is new in that place, the
-    column was renamed.
+    A log describes columns in a fixed order: new columns follow at the end, dropped ones leave a gap. So a column was
+    renamed if its name is gone (or belongs to another column now) and a new name of the same type is in its place.
     """
     before, after = {column.name for column in old.columns}, {column.name for column in new.columns}
     names: dict[str, str] = {}
@@ -325,12 +311,12 @@ def _new_names(old: TableVersion, new: TableVersion) -> dict[str, str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """A version with newer names.
+    """A version under the column names of a newer version.
 
     Args:
-        version: with the names of `newer`.
-        newer: the version that has these names.
-        is_ambiguous: an old name belongs to another column in `newer`: a table like `newer` fits both.
+        version: the version with the new names.
+        newer: the version that introduced these names.
+        is_ambiguous: an old name belongs to another column in `newer`, so a table like `newer` fits both.
     """
 
     version: TableVersion
@@ -339,7 +325,10 @@ class Renamed:
 
 
 def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str]) -> Renamed | None:
-    """The version with new names; None: it has these names already, or another column has a dropped column's name."""
+    """Return the version with new names.
+
+    None: it has these names already, or another column has a dropped column's name.
+    """
     columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in version.columns)
     if columns == version.columns or len({column.name for column in columns}) < len(columns):
         return None
@@ -352,15 +341,16 @@ def _renamed(version: TableVersion, newer: TableVersion, names: Mapping[str, str
 
 
 class TableVersions:
-    """The versions of each table in order of arrival; outlives restarts of the reader, but not of the process.
+    """The versions of each table in order of arrival; kept across restarts of the reader, lost with the process.
 
-    The log describes partitions one by one, with the name of their table. A rename affects all of them, but
-    the order of their columns may differ: one shows the rename for another only when a single column was renamed.
+    The log describes partitions one by one, with the name of their table. A rename affects all of them, but the order
+    of their columns may differ. So one partition shows a rename for another only if a single column was renamed.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, dict[int, TableVersion]] = {}
-        # Of all partitions of a table together, by its number; by name in batches of earlier versions, which lack it.
+        # For all partitions of a table together, by its number; by name if batches of an earlier format lack the
+        # number.
         self._forms: dict[int | tuple[str, str], dict[tuple[Column, ...], TableVersion]] = {}
 
     def note(self, tables: Iterable[TableVersion]) -> None:
@@ -374,7 +364,7 @@ class TableVersions:
                     _remember(forms, table.columns, table)
 
     def renamed(self, version: TableVersion) -> Iterator[Renamed]:
-        """Yield the version with the names of each newer one, starting with its own newest."""
+        """Yield the version under the names of each newer one, starting with its own newest."""
         found: list[Renamed | None] = []
         dropped: set[str] = set()
         for newer in _after(self._forms.get(_root_of(version), {}), version.columns):
@@ -395,7 +385,7 @@ class TableVersions:
 
 
 def _root_of(table: TableVersion) -> int | tuple[str, str]:
-    """Tells which table it is: two tables can have one name behind transformations."""
+    """Return what identifies a table: its number, because two tables can have one name behind transformations."""
     return int(table.root_number) or (table.owner, table.name)
 
 
@@ -406,13 +396,13 @@ def _remember(seen: dict[_Key, TableVersion], key: _Key, table: TableVersion) ->
 
 
 def _after(seen: Mapping[_Key, TableVersion], key: _Key) -> Iterable[TableVersion]:
-    """The versions after a version; none if it is unknown or forgotten."""
+    """Return the versions that follow a version; none if it is unknown or forgotten."""
     keys = list(seen)
     return [seen[later] for later in keys[keys.index(key) + 1 :]] if key in seen else []
 
 
 def _like(version: TableVersion) -> DestinationTable:
-    """A table in place of one that does not fit: its rows have no keys, so all of them are in order with each other."""
+    """Return a substitute for a table that does not fit; its rows have no keys, so all of them keep their order."""
     columns = tuple(
         DestinationColumn(
             name=column.name,
@@ -437,15 +427,15 @@ class TableFits:
     """The fits of all table versions seen so far; queries the destination once per version.
 
     Args:
-        describe: see `Describe`; must return the current state.
+        describe: a `Describe`; must return the current state.
         missing_alter: returns the statements that are needed before rows of a version can be written; empty: it fits.
-        conflicts: of the apply process; who writes nothing needs none.
+        conflicts: of the apply process; not needed by a caller that writes nothing.
         dependencies: virtual dependency definitions of the apply process.
         handlers: of the apply process.
-        settings: of the apply process: what becomes of rows that do not fit.
+        settings: of the apply process: what happens to rows that do not fit.
     """
 
-    def __init__(  # what an apply process is told of its tables, each kind by itself
+    def __init__(  # the settings of an apply process for its tables, one parameter for each kind
         self,
         describe: Describe,
         missing_alter: Callable[[TableVersion], str],
@@ -462,13 +452,7 @@ class TableFits:
 
     @classmethod
     def of(cls, config: ApplyConfig, describe: Describe, missing_alter: Callable[[TableVersion], str]) -> TableFits:
-        """The fits for whoever hashes rows of an apply process: with all that makes one row depend on another.
-
-        Args:
-            config: of the apply process.
-            describe: see the class.
-            missing_alter: see the class.
-        """
+        """Return fits for hashing rows of an apply process, with everything that makes one row depend on another."""
         return cls(
             describe,
             missing_alter,
@@ -479,20 +463,20 @@ class TableFits:
 
     @property
     def missing_tables(self) -> tuple[str, ...]:
-        """Tables that virtual dependency definitions name and the destination did not have when a version was last seen for the first time.
+        """Tables that virtual dependency definitions name, but that were missing when a version was last first seen.
 
-        One that was renamed at both sites goes on under its new name: nothing else shows that its rows are in no order
-        with others any more.
+        A table renamed at both sites stays replicated under its new name. Only this shows that its rows are no longer
+        ordered against others.
         """
         return self._missing
 
     def fit(self, version: TableVersion) -> TableFit:
-        """The fit of a version.
+        """Return the fit of a version.
 
         Raises:
             UnfitTableError: the destination table does not fit; the next call checks again.
         """
-        # Its number is its sender's word: under another name it is another table.
+        # The sender chooses the number, so the name counts too: under another name it is another table.
         key = (version.object_number, version.version, version.owner, version.name)
         found = self._fits.get(key)
         if found is None:
@@ -515,24 +499,24 @@ class TableFits:
         return found
 
     def _fitting(self, version: TableVersion) -> DestinationTable:
-        """The table as it is now, if it fits.
+        """Return the table as it is now, if it fits.
 
         Raises:
-            UnfitTableError: it does not.
+            UnfitTableError: it does not fit.
         """
-        # The order matters: describing reads the table again, and the check of a session uses the result.
+        # The order matters: describing reads the table again, and a session's check uses the result.
         table = self._describe(version.owner, version.name)
         for _ in range(_DESCRIPTIONS_MAX):
             hint = self._missing_alter(version)
             if table is None or hint:
                 break
-            # Other checks read the catalog themselves: an ALTER between the two would leave a description that nothing
-            # was checked of.
+            # Other checks read the catalog themselves. An ALTER in between would leave a description that no check has
+            # covered.
             described, table = table, self._describe(version.owner, version.name)
             if table == described:
                 return described
         else:
-            hint = "it is altered again and again"
+            hint = "the table keeps being altered"
         raise UnfitTableError(
             f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
             hint=hint,
@@ -540,11 +524,10 @@ class TableFits:
         )
 
     def fit_or_error(self, version: TableVersion) -> TableFit:
-        """The fit of a version; where rows that do not fit are errors (`are_errors`), of one that does not fit.
+        """Return the fit of a version; for rows that do not fit and count as errors (`are_errors`), a substitute.
 
-        Such rows are refused row by row.
-
-        It is not remembered: the table may be altered at any time.
+        The apply process refuses such rows one by one. The substitute is not kept: the table may be altered at any
+        time.
 
         Raises:
             UnfitTableError: the destination table does not fit, and its rows wait for an ALTER.

@@ -274,7 +274,7 @@ def test_what_a_handler_decides_can_be_refused_and_then_nothing_of_it_stays(harn
     )
     failure = there.apply(lcr(a="lcr", u="taken"))
     assert failure is not None
-    assert "is refused" in failure.message
+    assert "the resolution was refused" in failure.message
     assert there.rows() == [HERE, changed(HERE, id=2, u="taken")]
 
 

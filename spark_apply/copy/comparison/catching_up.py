@@ -1,17 +1,17 @@
-"""What a comparison waits for: that what one side has is at the other one, too.
+"""Waits of a comparison: changes of one side must have reached the other.
 
 To the destination
     A marker is written into the source's log, and has been applied.
 
 Back to the source
-    Changes that others make at the destination differ until they are at the source. They come by the apply processes
-    there: from the destination itself (a marker in its log has been applied at the source), and from sites that both
-    get changes from (what the destination has of such a site has been applied at the source). One that neither forwards
-    is not waited for. Nothing comes back of a topology of one way.
+    Changes that others make at the destination differ until they are at the source. The apply processes there deliver
+    them. Changes of the destination itself: a marker in its log has been applied at the source. Changes of sites that
+    send to both: the source has applied what the destination has of such a site. Changes of other sites that neither
+    forwards are not waited for. In a topology of one way, no change returns.
 
 Bounds
-    `CATCH_UP_S` for each wait; then the table is not compared. The tables behind it wait `_LATE_S`, as long as nothing
-    catches up: `verify` of many tables must not take a minute for each where a component stands still.
+    `CATCH_UP_S` for each wait; after that the table is not compared. The tables behind it wait `_LATE_S`, while nothing
+    catches up: `verify` of many tables must not take a minute for each if a component stands still.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["CATCH_UP_S", "POLL_S", "CatchingUp", "WaysBack"]
 
 POLL_S = 0.1
-CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares: then it is seconds behind
+CATCH_UP_S = 60.0  # the destination has caught up before `verify` compares, so it is only seconds behind
 _LATE_S = 5.0
 _PROGRESS_POLL_S = 0.5  # a query of the source; without data, progress is recorded every two seconds
 
 
 class _Way(Enum):
-    """Whom a comparison waits for: each has a bound of its own, which shrinks where it was late."""
+    """Direction of a wait: each has its own bound, which shrinks after it was late."""
 
     THERE = auto()
     BACK = auto()
@@ -48,13 +48,13 @@ class _Way(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaysBack:
-    """How what the destination has reaches the source; see the module.
+    """How the destination's changes reach the source: directly, and through sites that send to both.
 
     Args:
-        topology: its name.
+        topology: name of the topology.
         direct: apply processes at the source whose source is the destination.
-        beside: of each site that both get changes from, the apply process at the destination and the one at the source.
-        here, there: what is recorded at the destination, and at the source.
+        beside: for each site that sends to both, the apply process at the destination and the one at the source.
+        here, there: records at the destination, and at the source.
         position: writes a marker into the destination's log (`SourceDatabase.write_marker`).
     """
 
@@ -66,7 +66,7 @@ class WaysBack:
     position: Callable[[], Scn]
 
     def positions(self) -> dict[str, Scn]:
-        """What the apply processes at the source must have applied to have what the destination has now, by name."""
+        """Return the SCN that each apply process at the source must reach to have what the destination has, by name."""
         found: dict[str, Scn] = {}
         for here, there in self.beside:
             progress = self.here.progress(self.topology, here)
@@ -78,7 +78,7 @@ class WaysBack:
         return found
 
     def behind(self, positions: Mapping[str, Scn]) -> list[str]:
-        """Names of the apply processes that have not applied as much."""
+        """Return names of the apply processes that have not reached their position."""
         progress = {name: self.there.progress(self.topology, name) for name in positions}
         return [
             name
@@ -88,14 +88,14 @@ class WaysBack:
 
 
 class CatchingUp:
-    """The waits of one comparison; see the module.
+    """The waits of one comparison.
 
     Args:
         apply: name of the apply process.
         is_active: whether the caller still waits for results.
-        source: whose log gets markers.
-        applied: up to which SCN of the source the destination has everything; None: nobody knows.
-        back: how others' changes of the destination come to the source; None: none do.
+        source: its log gets markers.
+        applied: returns the SCN of the source up to which the destination has everything; None: unknown.
+        back: how changes of other sites at the destination reach the source; None: they do not.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class CatchingUp:
         self._bounds_s = dict.fromkeys(_Way, CATCH_UP_S)
 
     def go_on(self) -> None:
-        """Ask whether the comparison goes on.
+        """Check that the comparison continues.
 
         Raises:
             ApplyError: it was stopped.
         """
         if not self._is_active():
             raise ApplyError(
-                f"apply {self._apply} was stopped, or ended, while its tables were compared: nothing is known of them",
+                f"apply {self._apply} was stopped, or ended, while its tables were compared: they have no result",
                 hint=f"headrace status FILE says which; headrace start FILE apply:{self._apply}, then compare again",
             )
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises as `go_on`."""
+        """Wait; raises like `go_on`."""
         ends_by = time.monotonic() + seconds
         self.go_on()
         while (left_s := ends_by - time.monotonic()) > 0:
@@ -132,10 +132,10 @@ class CatchingUp:
             self.go_on()
 
     def to_the_destination(self, delay_s: float) -> None:
-        """Wait until the destination has what the source has now, and a moment.
+        """Wait until the destination has what the source has now, at least for a given time.
 
         Args:
-            delay_s: the moment, in seconds.
+            delay_s: the time, in seconds.
 
         Raises:
             ApplyError: the comparison was stopped.
@@ -148,7 +148,7 @@ class CatchingUp:
         self._until(_Way.THERE, lambda: "the destination is" if applied() < marker else "", POLL_S)
 
     def back_to_the_source(self) -> None:
-        """Wait until the source has what the destination has now, as far as it comes there; raises likewise."""
+        """Wait until the source has what the destination has now and sends there; raises like `to_the_destination`."""
         back = self._back
         if back is None:
             return
@@ -156,7 +156,7 @@ class CatchingUp:
         self._until(
             _Way.BACK,
             lambda: (
-                f"the source is, at {' and '.join(behind)}, through which changes of the destination's come to it,"
+                f"the source is, at {' and '.join(behind)}, through which it receives the destination's changes,"
                 if (behind := back.behind(positions))
                 else ""
             ),
@@ -169,7 +169,7 @@ class CatchingUp:
             if time.monotonic() > ends_by:
                 bound_s, self._bounds_s[way] = self._bounds_s[way], _LATE_S
                 raise DatabaseError(
-                    f"{who} more than {bound_s:g} s behind: what differs may be on its way; `headrace status FILE` says"
+                    f"{who} more than {bound_s:g} s behind: what differs may be in flight; `headrace status FILE` shows"
                     " what holds it up"
                 )
             self.pause(poll_s)
@@ -177,11 +177,7 @@ class CatchingUp:
 
     @contextlib.contextmanager
     def reading(self, readers: Sequence[TableReader]) -> Iterator[None]:
-        """End what readers read when the comparison is stopped: the scan of a large table takes hours.
-
-        Args:
-            readers: used by this thread meanwhile.
-        """
+        """Interrupt readers if the comparison is stopped: the scan of a large table takes hours."""
         over = threading.Event()
         watch = threading.Thread(target=self._interrupt, args=(readers, over), name="compare-watch", daemon=True)
         watch.start()

@@ -1,25 +1,25 @@
 """The rows in which a table differs: found, compared again until they are judged, and named.
 
-Each side is read under its own snapshot, and the destination is behind: under load some rows differ at every look, and
-none of them is wrong. So rows that differ are looked at again, alone, by their keys:
+Each side is read under its own snapshot, and the destination is behind. So under load some rows differ at every look
+although none is wrong. So rows that differ are looked at again, alone, by their keys:
 
-    destination was read -> the source has what was there -> source is read -> a marker is written into its log
+    destination is read -> the source has what was there -> source is read -> a marker is written into its log
       -> the marker is applied -> destination is read
 
-So the source shows nothing older than the destination did before, and the destination nothing older than the source. The
-first of these looks is the one that finds the rows, which ends with the source. A row that differs there lacks a change
-at the destination, which writes it, if its changes arrive.
+So the source shows nothing older than the destination did before, and the destination nothing older than the source.
+The first look is the one that finds the rows; it ends with the source. A row that differs there lacks a change at the
+destination, and the destination writes the row when the change arrives.
 
-    the destination wrote it, or has it no longer, and both show the same                             settled
-    nothing wrote it there, and the source showed another one at `STEADY_LOOKS` looks                 differs
-    nothing wrote it there, and both show the same: the source came back to what the destination has  in flight
-    it was another one at each look                                                                   in flight
+    the destination wrote or removed the row, and both show the same                                settled
+    nothing wrote it there, and the source showed another row at `STEADY_LOOKS` looks               differs
+    nothing wrote it there, and both show the same: the source returned to the destination's state  in flight
+    it was another row at each look                                                                 in flight
 
-Of a row in flight nothing is said but its name. That nothing wrote a row is known by its version; of a row that is
-missing, or of a database without versions, by its values, which then are none that the source showed.
+A row in flight is only named. A row's version tells whether it was written. If the row is missing, or the database has
+no versions, its values tell: then the source must not have shown these values.
 
-Looks, the wait for a marker and the rows that are read are bounded. What is beyond a bound is not judged, and the table
-is neither equal nor different then.
+Looks, the wait for a marker and the rows that are read are bounded. Rows beyond a bound are not judged, and then the
+table is neither equal nor different.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ __all__ = [
     "judged_rows",
 ]
 
-# Which rows differ is found by digests of buckets of some hundred rows, in one scan of each side, then by the rows of a
-# few.
+# Digests of buckets of about a hundred rows, in one scan of each side, show where rows differ. Then the rows of a few
+# buckets are read.
 _ROWS_READ_MAX = 10_000  # of each side
 _BUCKET_ROWS_MAX = 100_000  # of one bucket: some 100 MB in the apply driver
-DIFFERENCES_MAX = 20  # rows that are named: more than a person reads
-# Looks at which the destination shows the same row and the source another one. One would do if every change wrote its
-# row, and if whatever others write at the destination came back by ways that are waited for (`WaysBack`).
+DIFFERENCES_MAX = 20  # named rows: more than a person reads
+# Looks at which the destination shows the same row and the source another one. One would suffice if every change wrote
+# its row, and if all changes of others at the destination returned by ways that are waited for (`WaysBack`).
 STEADY_LOOKS = 3
 _MOVING = "changed at each look"
 _CAME_BACK = "the same by now, and not written at the destination since it differed"
 
 Key = tuple[str | None, ...]
 _Shown = tuple["KeyedRow", ...]
-"""The rows of one key, sorted: without a key, a row can be there more than once. Equal where their digests are."""
+"""The rows of one key, sorted: without a key, a row can exist more than once. They are equal if their digests are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class RowDifference:
     """A row that is not the same at both sides.
 
     Args:
-        columns: names of the key columns; of a table without a key, of all.
+        columns: names of the key columns; for a table without a key, of all.
         key: their values as text; None is NULL.
-        what: "missing at the destination", "only at the destination" or "differs"; of a row in flight, why nothing is
-            said of it.
+        what: "missing at the destination", "only at the destination" or "differs"; for a row in flight, why it is not
+            judged.
     """
 
     columns: tuple[str, ...]
@@ -84,9 +84,9 @@ class Side:
     Args:
         reader: of the database.
         name: of the table there.
-        key: columns that tell rows apart, as this side calls them.
-        columns: that are compared, likewise.
-        snapshot: under which it is read; empty: as it is.
+        key: columns that identify rows, by this side's names.
+        columns: compared columns, by this side's names.
+        snapshot: to read under; empty: the current state.
         rows: the condition of the rows that are compared; empty: all.
     """
 
@@ -98,18 +98,18 @@ class Side:
     rows: str = ""
 
     def digests(self, buckets: int) -> tuple[TableDigest, ...]:
-        """Of each bucket."""
+        """Return the digest of each bucket."""
         return self.reader.bucket_digests(
             *self.name, self.key, self.columns, buckets=buckets, snapshot=self.snapshot, rows=self.rows
         )
 
     def read(self, buckets: int, wanted: Sequence[int], rows_max: int) -> tuple[KeyedRow, ...]:
-        """The rows of some buckets.
+        """Return the rows of some buckets.
 
         Args:
-            buckets: into how many the rows are divided.
+            buckets: number of buckets that the rows are divided into.
             wanted: numbers of buckets.
-            rows_max: how many there are at most.
+            rows_max: upper bound of their number.
         """
         return self.reader.bucket_rows(
             *self.name,
@@ -123,19 +123,19 @@ class Side:
         )
 
     def shown(self, keys: Sequence[Key]) -> dict[Key, _Shown]:
-        """What has these keys now."""
+        """Return the rows that have these keys now."""
         return _by_key(self.reader.keyed_rows(*self.name, self.key, self.columns, keys=keys, rows=self.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRows:
-    """What became of rows that differed.
+    """The outcome for rows that differed.
 
     Args:
         differences: rows that differ.
-        in_flight: rows of which nothing is known; see the module.
+        in_flight: rows that could not be judged, as the module describes.
         settled: how many were the same later.
-        looks: at them.
+        looks: number of looks at them.
     """
 
     differences: tuple[RowDifference, ...]
@@ -146,7 +146,7 @@ class JudgedRows:
 
 @dataclass(slots=True)
 class _Looks:
-    """What a key's rows were at either side, look by look.
+    """A key's rows at either side, look by look.
 
     Args:
         found: at the destination, when they were found to differ.
@@ -155,12 +155,12 @@ class _Looks:
     found: _Shown
     there: set[_Shown] = field(default_factory=set)
     here: _Shown | None = None
-    different_looks: int = 0  # since the destination wrote them last
-    what: str = ""  # was wrong with them last
+    different_looks: int = 0  # since the destination last wrote them
+    what: str = ""  # the last difference
     is_equal: bool = False
 
     def add(self, there: _Shown, here: _Shown) -> None:
-        """One more look."""
+        """Add one look."""
         if self.here != here or _versions(self.here) != _versions(here):
             self.different_looks = 0
         self.here, self.is_equal = here, there == here
@@ -171,13 +171,13 @@ class _Looks:
 
     @property
     def is_settled(self) -> bool:
-        """Whether both sides show the same, and the destination wrote it, as far as that is known."""
+        """Whether both sides show the same, and the destination wrote it, as far as known."""
         versions = _versions(self.here)
         return self.is_equal and (versions is None or versions != _versions(self.found))
 
     @property
     def differs(self) -> bool:
-        """Whether nothing writes the destination's rows any more, and the source shows others."""
+        """Whether nothing writes the destination's rows any more while the source shows others."""
         return self.different_looks >= STEADY_LOOKS and (
             _versions(self.here) is not None or self.here not in self.there
         )
@@ -185,12 +185,12 @@ class _Looks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRows:
-    """What `differing_rows` found.
+    """The result of `differing_rows`.
 
     Args:
-        differences: rows that differ, of the buckets that were read.
-        here: what the destination had of them, with versions.
-        unread: buckets that differ, too.
+        differences: rows that differ, in the buckets that were read.
+        here: their rows at the destination, with versions.
+        unread: further buckets that differ.
     """
 
     differences: tuple[RowDifference, ...] = ()
@@ -201,13 +201,13 @@ class FoundRows:
 def differing_rows(
     sides: Sequence[Side], buckets: int, *, among: Collection[int] | None = None, buckets_max: int = DIFFERENCES_MAX
 ) -> FoundRows:
-    """Rows in which a table differs, of a few buckets.
+    """Return rows in which a table differs, from a few buckets.
 
     Args:
         sides: source and destination.
-        buckets: into how many the rows are divided.
+        buckets: number of buckets that the rows are divided into.
         among: the buckets that count; None: all.
-        buckets_max: how many are read at most.
+        buckets_max: number of buckets to read at most.
     """
     source, destination = (side.digests(buckets) for side in sides)
     wanted: list[int] = []
@@ -220,7 +220,7 @@ def differing_rows(
     for number in different[:buckets_max]:
         size = max(source[number].row_count, destination[number].row_count)
         if size > _BUCKET_ROWS_MAX:
-            continue  # equal rows of a table without a key: they are in one bucket however many there are
+            continue  # equal rows of a table without a key: all of them are in one bucket
         total += size
         if wanted and total > _ROWS_READ_MAX:
             break
@@ -257,14 +257,14 @@ def judged_rows(
     catch_up: Callable[[], None],
     returned: Callable[[], None] = lambda: None,
 ) -> JudgedRows:
-    """Compare rows again, without a snapshot, until each has settled or differs; see the module.
+    """Compare rows again, without a snapshot, until each has settled or differs.
 
     Args:
         sides: source and destination.
         found: rows that differed once.
-        looks: how many at most.
-        catch_up: waits until the destination has what the source has now; raises what ends the comparison.
-        returned: likewise the other way: waits until the source has what the destination has now.
+        looks: maximum number of looks.
+        catch_up: waits until the destination has what the source has now; raises to end the comparison.
+        returned: waits until the source has what the destination has now; raises to end the comparison.
 
     Raises:
         DatabaseError: a database does not answer, or one side does not catch up.
@@ -299,7 +299,7 @@ def judged_rows(
 
 
 def _by_key(rows: Iterable[KeyedRow]) -> dict[Key, _Shown]:
-    """Rows by their keys, in an order that both sides have."""
+    """Group rows by key, in an order that is the same at both sides."""
     found: dict[Key, list[KeyedRow]] = {}
     for row in rows:
         found.setdefault(row.key, []).append(row)
@@ -307,12 +307,12 @@ def _by_key(rows: Iterable[KeyedRow]) -> dict[Key, _Shown]:
 
 
 def _versions(rows: _Shown | None) -> tuple[str, ...] | None:
-    """The versions of a key's rows; None: there is no row, or they are not known."""
+    """Return the versions of a key's rows; None: no row, or unknown versions."""
     return tuple(row.version for row in rows) if rows and all(row.version for row in rows) else None
 
 
 def _what(there: _Shown, here: _Shown) -> str:
-    """What is wrong with rows of a key."""
+    """Return how the rows of a key differ."""
     missing, extra = Counter(there) - Counter(here), Counter(here) - Counter(there)
     if missing and extra:
         return "differs"

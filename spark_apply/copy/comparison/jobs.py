@@ -1,11 +1,12 @@
 """Comparison of source and destination tables, as Spark jobs.
 
-Each side is digested piece by piece under one snapshot, held by the driver, so that a comparison uses one moment per
-side. Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each
-has settled or is known to differ (`spark_apply.copy.comparison.differing_rows`): what is on its way is no difference, either way
-(`spark_apply.copy.comparison.catching_up`). Tables whose
-rows cannot be looked for (functions make them) are compared again whole, and so are those that could not be read; for
-these a difference is definite on a quiet source alone.
+Each side is digested piece by piece under one snapshot, held by the driver, so a comparison uses one moment per side.
+Under load the two moments differ, and so do the tables. So rows that differ are compared again, alone, until each has
+settled or is known to differ (`spark_apply.copy.comparison.differing_rows`). A change in flight is no difference, in
+either direction (`spark_apply.copy.comparison.catching_up`).
+
+Tables whose rows cannot be looked up (functions make them) are compared again as a whole, and so are tables that could
+not be read. For these, a difference is definite only on a quiet source.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ComparedColumns", "Comparison", "SideDigest", "TableComparison", "compared_columns", "tables_of_now"]
 
-_BUCKET_ROWS = 100  # see `differing_rows`
+_BUCKET_ROWS = 100  # rows per bucket of `differing_rows`
 _BUCKETS_MIN, _BUCKETS_MAX = 16, 1 << 20
 _BEGIN_TIMEOUT_S = 120.0  # for an application that is being replaced
 
@@ -63,25 +64,24 @@ class SideDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """One table, compared `checks` times; the last result.
+    """The last result for one table, compared `checks` times.
 
     Args:
-        owner, name: the table.
+        table: the table.
         is_equal: both sides have the same rows.
-        source, destination: what each side has.
+        source, destination: the rows and the digest of each side.
         checks: how often it was compared.
         problem: why it could not be compared.
-        is_final: it would not be possible the next time either.
+        is_final: the next attempt would fail too.
         mark: of the source's table, as the comparison's snapshot sees it; None: it has none.
-        differences: rows that differ, some of them.
-        has_more_differences: there are others.
+        differences: some of the rows that differ.
+        has_more_differences: further rows differ.
         settled: how many rows differed at first, and were the same when they were compared again.
-        in_flight, in_flight_rows: rows of which nothing is known (`spark_apply.copy.comparison.differing_rows`): some of them, and
-            how many there are.
-        left_out: what a SELECT shows at either side and was not compared, each with the reason.
-        computed: names of the columns that were compared and that the destination computes itself: no copy changes
-            them.
-        padded: why columns that are filled up to other lengths differ, for people; empty: there are none.
+        in_flight, in_flight_rows: some of the rows in flight, which could not be judged, and their number
+            (`spark_apply.copy.comparison.differing_rows`).
+        left_out: what a SELECT shows at either side but was not compared, each with the reason.
+        computed: names of compared columns that the destination computes itself: no copy changes them.
+        padded: why columns padded to different lengths differ, for the operator; empty: no such column.
     """
 
     table: TableToInstantiate
@@ -104,7 +104,7 @@ class TableComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Compares an apply process's tables; see the module.
+    """Compares an apply process's tables.
 
     Args:
         runner: starts the tasks.
@@ -113,9 +113,9 @@ class Comparison:
         destination: for its catalog.
         tasks: number of concurrent Spark tasks.
         is_active: whether the caller still waits for results.
-        applied: up to which SCN of the source the destination has everything; None: nobody knows, and rows that differ
-            are not compared again.
-        back: how others' changes of the destination come to the source; None: none do.
+        applied: returns the SCN of the source up to which the destination has everything; None: unknown, and rows that
+            differ are not compared again.
+        back: how changes of other sites at the destination reach the source; None: they do not.
     """
 
     runner: TaskRunner
@@ -137,15 +137,15 @@ class Comparison:
     def run(
         self, tables: Sequence[TableToInstantiate], *, rechecks: int, recheck_delay_s: float
     ) -> Iterator[TableComparison]:
-        """Compare tables; yields a table's result as soon as it is known.
+        """Compare tables; yield each table's result when it is known.
 
         Args:
             tables: of the apply process.
-            rechecks: how often tables, or rows, that differ are compared again.
+            rechecks: how often differing tables or rows are compared again.
             recheck_delay_s: pause between two checks, in seconds.
 
         Raises:
-            ApplyError: the comparison was stopped: no result is known of the tables that are not yielded yet.
+            ApplyError: the comparison was stopped: tables that were not yielded yet have no result.
             DatabaseUnavailable: one of the databases does not answer.
             SparkUnavailable: the Spark application ended or did not start in time.
         """
@@ -171,7 +171,7 @@ class Comparison:
             self._waits.pause(recheck_delay_s)
 
     def _copies(self) -> dict[str, frozenset[tuple[str, int, bool]]]:
-        """What is copied of each table, by its identity: of itself and its partitions, up to when, and whether it is made."""
+        """Return the copies of each table and its partitions, by table identity: which, up to when, in progress."""
         found: dict[str, set[tuple[str, int, bool]]] = {}
         for each in self.destination.instantiations(self.config.topology, self.config.apply):
             if each.source != self.config.source.site:
@@ -184,11 +184,11 @@ class Comparison:
     def _unless_copied(
         self, found: TableComparison, before: Mapping[str, frozenset[tuple[str, int, bool]]]
     ) -> TableComparison:
-        """The result for a table, of which a copy that was made meanwhile is no difference.
+        """Return the result for a table, unless a copy made meanwhile explains the difference.
 
         Args:
-            found: what was read of its sides.
-            before: what was copied when that began.
+            found: the result from both sides.
+            before: the copies when the reading began.
         """
         if found.is_equal or found.problem:
             return found
@@ -199,15 +199,15 @@ class Comparison:
         return TableComparison(table=found.table, problem="it was copied, or a partition of it, while it was compared")
 
     def _with_rows(self, found: TableComparison, rechecks: int, recheck_delay_s: float) -> TableComparison:
-        """A table that differed, with rows in which it does.
+        """Return the result for a table that differed, with the rows that differ.
 
-        With rechecks, what is on its way is none of them, and the table may be equal.
+        With rechecks, rows in flight are excluded, and the table may be equal.
         """
         target = self.destination.describe(*found.table.destination)
         if has_function(found.table.transformations):
-            return found  # rows that a function makes are in no database to be looked for
+            return found  # no database has rows that a function makes, so they cannot be looked up
         if target is None:
-            return _altered(found, "the destination has it no more")
+            return _altered(found, "the destination no longer has it")
         try:
             with contextlib.ExitStack() as opened:
                 readers = [
@@ -250,7 +250,7 @@ class Comparison:
     def _judged(
         self, found: TableComparison, sides: Sequence[Side], rechecks: int, recheck_delay_s: float
     ) -> TableComparison:
-        """A table that differed, by its rows: buckets of them, each of which counts until it was the same once."""
+        """Judge a table that differed by its rows, in buckets: each bucket counts until it was the same once."""
         buckets = min(max(max(found.source.rows, found.destination.rows) // _BUCKET_ROWS, _BUCKETS_MIN), _BUCKETS_MAX)
         if not rechecks:
             rows = self._rows_now(sides, buckets, buckets_max=DIFFERENCES_MAX + 1)
@@ -290,8 +290,7 @@ class Comparison:
             is_final=bool(among),
             problem=""
             if differs or not among
-            else "more of its rows are changed meanwhile than can be compared again: compare it when it is written"
-            " less",
+            else "more of its rows change meanwhile than can be compared again: compare it again under less load",
         )
 
     @staticmethod
@@ -303,7 +302,7 @@ class Comparison:
         buckets_max: int,
         returned: Callable[[], None] = lambda: None,
     ) -> FoundRows:
-        """Rows in which a table differs, under snapshots of which the destination's is older.
+        """Return the rows in which a table differs, under two snapshots of which the destination's is older.
 
         So a row that differs lacks a change at the destination, or will never be the same.
         """
@@ -373,7 +372,7 @@ class Comparison:
         ]
 
     def _kept(self, tables: Sequence[TableToInstantiate]) -> list[_KeptRows]:
-        """What of each destination table is not compared: partitions that it keeps on purpose (`RowMark.kept`)."""
+        """Return what to compare of each destination table: without partitions that it keeps (`RowMark.kept`)."""
         if self.config.destination.tables.detached_partitions != "keep":
             return [_KeptRows(rows=table.rows) for table in tables]
         recorded = self.destination.row_marks(self.config.topology, self.config.apply, self.config.source.site)
@@ -389,7 +388,7 @@ class Comparison:
                     rows=" AND ".join(conditions),
                     parts=parts,
                     said=tuple(
-                        f"partition {name}: the source has it no longer, and it is kept (detached_partitions)"
+                        f"partition {name}: the source no longer has it, and it is kept (detached_partitions)"
                         for name, condition in rows.items()
                         if condition
                     ),
@@ -415,23 +414,23 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptRows:
-    """Of one table: which rows of the destination are compared, and what is said of the others."""
+    """For one table: the destination rows that are compared, and the reasons why others are not."""
 
     rows: str = ""
     parts: Mapping[str, MarkedPart] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
     def marked(self, mark: RowMark | None) -> RowMark | None:
-        """The table's mark, with the partitions that stay kept."""
+        """Return the table's mark with the kept partitions."""
         return mark if mark is None or not self.parts else replace(mark, kept=dict(self.parts))
 
 
 def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[TableToInstantiate], dict[TableName, str]]:
-    """Find the current names of an apply process's tables, without dropped tables.
+    """Return an apply process's tables under their current names, without dropped tables.
 
     Args:
         source: the source database.
-        config: of the apply process; its tables have their names from the start of the driver.
+        config: of the apply process; its tables have their names at the start of the driver.
 
     Returns:
         The tables to compare, and why others cannot be compared.
@@ -452,9 +451,9 @@ def tables_of_now(source: SourceDatabase, config: ApplyConfig) -> tuple[list[Tab
 
 
 def _destination(table: TableToInstantiate, now: TableName) -> TableName:
-    """The name at the destination of a table that the source calls `now`.
+    """Return the destination's name of a table that the source now calls `now`.
 
-    As its changes arrive, in another schema for example.
+    Its changes arrive there under that name, in another schema for example.
     """
     was = table.source
     for each in table.transformations:
@@ -464,14 +463,14 @@ def _destination(table: TableToInstantiate, now: TableName) -> TableName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedColumns:
-    """The columns that a table has at both sides, under their names at either, one for each.
+    """The columns that a table has at both sides, with one name for each side.
 
     Args:
         source, destination: names.
-        left_out: what a SELECT shows and is not compared, each with the reason.
+        left_out: what a SELECT shows but is not compared, each with the reason.
         computed: those that the destination computes, under their names there.
         stored: where each side's rows are stored, source first: schema and name.
-        padded: see `TableComparison`.
+        padded: as in `TableComparison`.
     """
 
     source: tuple[str, ...]
@@ -488,15 +487,15 @@ def compared_columns(
     here: SeenTable | None,
     made: Sequence[str] | None = None,
 ) -> ComparedColumns | str:
-    """Every column that a SELECT shows at both sides, whatever is captured and copied of it.
+    """Return every column that a SELECT shows at both sides, whether or not it is captured and copied.
 
-    Or why the table cannot be compared.
+    Or return why the table cannot be compared.
 
     Args:
-        table: whose transformations count.
-        there: as the source shows it; None: it has no such table.
-        here: as the destination shows it, likewise.
-        made: names of the source's columns of which a function makes the rows; None: there is no function.
+        table: provides the transformations.
+        there: the table as the source shows it; None: it has no such table.
+        here: the table as the destination shows it; None: it has no such table.
+        made: names of the source's columns from which a function makes the rows; None: no function.
     """
     if there is None or here is None:
         return f"the {'source' if there is None else 'destination'} has no such table"
@@ -552,7 +551,7 @@ def _arriving(
     except TransformationError:
         if not there.computed:
             raise
-    # A column that is not in the log is in nobody's way, and may have the name of one that a transformation adds.
+    # A column that is not in the log collides with nothing: it may have the name of one that a transformation adds.
     return table.columns([name for name in there.columns if name not in there.computed])
 
 
@@ -562,7 +561,7 @@ def _common_columns(
     destination: TableReader,
     reshaped: Mapping[int, ReshapedTable],
 ) -> tuple[dict[int, ComparedColumns], dict[int, tuple[str, bool]]]:
-    """What is compared, per table; why a table cannot be, and whether that is final."""
+    """Return the columns to compare, per table; why other tables cannot be compared, and whether that is final."""
     columns: dict[int, ComparedColumns] = {}
     problems: dict[int, tuple[str, bool]] = {}
     for number, table in enumerate(tables):
@@ -589,7 +588,7 @@ def _plan(
     is_source: bool,
     reshaped: Mapping[int, ReshapedTable],
 ) -> list[bytes]:
-    """Serialized `DigestItem`s of the tables that both sides have; adds to `problems` why a table cannot be read."""
+    """Return serialized `DigestItem`s of the tables that both sides have; add to `problems` why one cannot be read."""
     items: list[bytes] = []
     for number, both in columns.items():
         names = both.source if is_source and number not in reshaped else both.destination
@@ -621,7 +620,7 @@ def _plan(
 
 
 def _reshaped(source: SourceDatabase, site: str, tables: Sequence[TableToInstantiate]) -> dict[int, ReshapedTable]:
-    """What tasks need to make the rows of tables that have functions, by their numbers."""
+    """Return what tasks need to make the rows of tables that have functions, by the tables' numbers."""
     found: dict[int, ReshapedTable] = {}
     for number, table in enumerate(tables):
         if not has_function(table.transformations):
@@ -661,5 +660,5 @@ def _result(
 
 
 def _altered(found: TableComparison, problem: str) -> TableComparison:
-    """The result for a table that was altered while its sides were read: what was read says nothing of it."""
+    """Return the result for a table that was altered while its sides were read: the digests are meaningless."""
     return replace(found, problem=f"altered while it was compared: {problem}", is_final=True)

@@ -1,1 +1,1 @@
-"""Marks of tables: how rows that changed without events, such as by ALTER TABLE, are found."""
+"""Marks of tables: they reveal rows that changed without events, for example by ALTER TABLE."""

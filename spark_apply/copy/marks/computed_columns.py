@@ -1,9 +1,9 @@
-"""Columns that both sides compute: no copy changes them, so what the source computes since is compared.
+"""Columns that both sides compute: a copy does not change them, so their definitions are compared.
 
-The mark has a stamp of each definition, of the table's and of each partition's, for each may have an expression of its
-own (`headrace.databases.ports.row_marks.MarkedPart.computed`). One that the mark does not have, or has as not compared,
-is read at both sides. Where rows differ, statements for the destination are said, until they are executed or a
-comparison finds no difference. Expressions that differed before the first copy are an operator's own.
+The mark has a stamp of each definition, of the table and of each partition, because each may have its own expression
+(`headrace.databases.ports.row_marks.MarkedPart.computed`). A definition that the mark lacks, or has as not compared, is
+read at both sides. Where rows differ, a finding shows statements for the destination until they are executed or a
+comparison finds no difference. Expressions that differed before the first copy are the operator's choice.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Computed", "both_compute", "compare_computed", "doubtful_parts", "wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a look finds of the columns that both sides compute.
+    """The state of columns that both sides compute, in one look.
 
     Args:
-        differences: of rows.
+        differences: that affect rows.
         uncompared: numbers of the partitions whose definitions stay in doubt, by column.
-        tables: columns of which the table's own definition stays in doubt.
+        tables: columns for which the table's own definition stays in doubt.
     """
 
     differences: tuple[ComputedDifference, ...] = ()
@@ -38,17 +38,17 @@ class Computed:
 
 
 def both_compute(column: MarkedColumn, there: MarkedColumn | None) -> bool:
-    """Whether the source and the destination compute a column.
+    """Return whether both the source and the destination compute a column.
 
     Args:
         column: the source's.
-        there: the destination's; None: it has none of the name.
+        there: the destination's; None: it has no column of that name.
     """
     return column.is_generated and there is not None and there.is_generated
 
 
 def doubtful_parts(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> dict[str, frozenset[str]]:
-    """Columns that both sides compute, and whose definitions are to be compared.
+    """Return columns that both sides compute and whose definitions must be compared.
 
     Args:
         was: the recorded mark.
@@ -56,8 +56,8 @@ def doubtful_parts(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn])
         here: the destination's columns, by name.
 
     Returns:
-        By column, numbers of the parts whose definitions are not known to be the destination's; none: only the table's
-        own is not.
+        By column, numbers of the parts whose definitions are not known to equal the destination's; none: only the
+        table's own is not known to.
     """
     found = {}
     for name, column in now.columns.items():
@@ -75,7 +75,7 @@ def doubtful_parts(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn])
 
 
 def _is_known(was: RowMark, column: MarkedColumn) -> bool:
-    """Whether the table's own definition is the one that was compared last, under whatever name."""
+    """Return whether the table's own definition is the one compared last, under any name."""
     return any(each.is_generated and each.stamp == column.stamp for each in was.columns.values())
 
 
@@ -98,8 +98,8 @@ def compare_computed(
     """Compare the definitions of columns that both sides compute.
 
     Args:
-        source: where they are read.
-        destination: where they are compared.
+        source: provides the definitions.
+        destination: compares them.
         tables: the table's name at the source, and here.
         identity: of the table.
         marks: the recorded one, and the source's.
@@ -134,7 +134,7 @@ def compare_computed(
     uncompared, unsettled = {}, set[str]()
     for name, numbers in doubtful.items():
         difference = found.get(name)
-        if difference is None or difference.is_of_rows:  # or it was altered in this moment
+        if difference is None or difference.is_of_rows:  # None: the column was altered just now
             uncompared[name] = numbers
         else:
             found_there = known[name] - set(difference.lacking)
@@ -149,13 +149,7 @@ def compare_computed(
 
 
 def with_uncompared(mark: RowMark, was: RowMark, computed: Computed) -> RowMark:
-    """A mark that knows which definitions are not compared.
-
-    Args:
-        mark: to be recorded.
-        was: what was recorded before.
-        computed: what stays in doubt.
-    """
+    """Return a mark with a note of the definitions that are not compared."""
     parts = {
         number: replace(
             part,

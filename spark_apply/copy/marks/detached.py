@@ -1,16 +1,16 @@
-"""Partitions that a source's table has no longer, and the destination's has.
+"""Partitions that the source's table no longer has, but the destination's table has.
 
-What the operator wants to become of them (decision 75).
+The operator configures what happens to them (decision 75).
 
-    ask     they stay, and `status` names them. A TRUNCATE of everything that the table had left empties them, too: the
+    ask     they stay, and `status` names them. A TRUNCATE of everything that the table still had empties them, too: the
             source's table had no row then.
-    keep    they stay, and nothing names them but `verify`, which leaves them out (`RowMark.kept`).
-    follow  they are detached here, too, and dropped if the source has dropped them, when everything before is applied.
-            Where the source's table has another one of the name
-            by now, only the rows are removed.
+    keep    they stay. Only `verify` names them, and it excludes them from the comparison (`RowMark.kept`).
+    follow  they are detached here, too, when all earlier changes are applied, and dropped if the source has dropped
+    them.
+            If the source's table has another partition of that name by now, only the rows are removed.
 
-Nothing is removed while the source's table has rows that would be in such a partition: of another partition that took
-its place, or of the default one. That is asked while nobody can write the destination's table, so that no row that is
+Nothing is removed while the source's table has rows that would belong to such a partition: in another partition that
+replaced it, or in the default one. That is checked while no session can write the destination's table, so that no row
 applied meanwhile is removed with it.
 """
 
@@ -39,10 +39,7 @@ _APPLIED_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a table's partitions.
-
-    Whether any is gone from it, why others are not, and whether to look again soon.
-    """
+    """Outcome for a table's partitions: whether any was removed, why others were not, whether to look again soon."""
 
     is_done: bool = False
     problem: str = ""
@@ -51,14 +48,16 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class DetachedPartitions:
-    """See the module. One thread at a time; nothing is durable: another driver finds the partitions again.
+    """Removes partitions that the source no longer has. One thread at a time.
+
+    Nothing is durable: the next driver finds the partitions again.
 
     Args:
-        topology: its name.
-        apply: the apply process.
+        topology: name of the topology.
+        apply: name of the apply process.
         epoch: of its driver.
         source, destination: the databases.
-        joins: says what is applied; None: nothing is yet.
+        joins: tells what is applied; None: nothing is applied yet.
     """
 
     topology: str
@@ -67,29 +66,29 @@ class DetachedPartitions:
     source: SourceDatabase
     destination: InstantiationRecords
     joins: JoinCalls | None = None
-    # by table and number: they were gone at that position
+    # by table and number: position at which the partition was gone
     _since: dict[tuple[str, str], Scn] = field(default_factory=dict)
-    # positions since, and what the table had from each on
+    # by table and number: positions since then, and the table's partitions from each on
     _seen: dict[tuple[str, str], list[tuple[Scn, frozenset[int]]]] = field(default_factory=dict)
 
     def keep(self, left: Mapping[str, Mapping[str, TableName]]) -> None:
         """Forget all partitions but these.
 
         Args:
-            left: as `ChangedRows.left`.
+            left: from `ChangedRows.left`.
         """
         keys = {(identity, number) for identity, parts in left.items() for number in parts}
         self._since = {key: scn for key, scn in self._since.items() if key in keys}
         self._seen = {key: seen for key, seen in self._seen.items() if key in keys}
 
     def settle(self, table: MarkedTable, left: Mapping[str, TableName], mark: RowMark, *, deadline: float) -> Outcome:
-        """Do to a table's partitions what is wanted, as far as it can be done now.
+        """Handle a table's partitions as configured, as far as possible now.
 
         Args:
-            table: which had them at the source.
+            table: had them at the source.
             left: their names here, by their numbers at the source.
             mark: of the table now.
-            deadline: until then wait for what was before to be applied, of the monotonic clock.
+            deadline: until then, by the monotonic clock, wait for earlier changes to be applied.
 
         Raises:
             DatabaseUnavailable: a database does not answer.
@@ -107,7 +106,7 @@ class DetachedPartitions:
             if not how:
                 continue
             since = joins.truncated_tables[table.identity][0] if how == "empty" else self._since[table.identity, number]
-            # the source has another one there by now, whose changes need it
+            # The source has another partition of this name by now, whose changes need it.
             how = "empty" if name in names_now else how
             if not self.is_applied(since, deadline=deadline):
                 is_early = True
@@ -118,7 +117,7 @@ class DetachedPartitions:
         return Outcome(is_done=is_done, problem="; ".join(problems), is_early=is_early)
 
     def _how(self, joins: JoinCalls, table: MarkedTable, number: str, has: frozenset[int]) -> str:
-        """What is to be done about a partition; empty: nothing."""
+        """Return what to do about a partition; empty: nothing."""
         if table.detached == "follow":
             return "detach" if self.source.has_part(number) else "drop"
         truncated, numbers = joins.truncated_tables.get(table.identity, (FIRST_SCN, frozenset[int]()))
@@ -127,14 +126,14 @@ class DetachedPartitions:
         self._seen[table.identity, number] = [
             each for place, each in enumerate(seen) if place + 1 == len(seen) or seen[place + 1][0] > applied
         ]
-        # The table may have got one between a look and the TRUNCATE: then that was not of all of it. It has it still,
-        # or the partition stays.
+        # The table may have got a partition between a look and the TRUNCATE, which does not cover it. Either the
+        # table still has it, and `has` shows it, or it left, and the partition stays.
         return "empty" if before and before[-1] | has <= numbers else ""
 
     def _note(self, key: tuple[str, str], others: frozenset[int]) -> None:
-        """Note what the table has now, without the partition.
+        """Note the table's current partitions, which lack this one.
 
-        A TRUNCATE that is not applied yet is compared with what the table had at its time.
+        A TRUNCATE that is not applied yet is compared with the partitions at its time.
         """
         seen = self._seen.get(key, [])
         if not seen or seen[-1][1] != others:
@@ -143,11 +142,11 @@ class DetachedPartitions:
         self._seen[key] = seen
 
     def is_applied(self, scn: Scn, *, deadline: float) -> bool:
-        """Whether everything before a position is applied.
+        """Return whether everything before a position is applied.
 
         Args:
             scn: the position.
-            deadline: until then wait for it, of the monotonic clock.
+            deadline: until then, by the monotonic clock, wait for it.
         """
         joins = self.joins
         if joins is None:
@@ -159,10 +158,10 @@ class DetachedPartitions:
         return True
 
     def _remove(self, table: MarkedTable, number: str, name: TableName, how: str) -> str:
-        """Why a partition was not removed; empty: it was."""
+        """Remove a partition; return why it was not removed, or an empty text."""
 
         def may(rows: str) -> bool:
-            # By its name of now: another table may have the one that it had when the driver started.
+            # By its current name: another table may have the name that it had when the driver started.
             name = next(
                 (TableName.of(each) for each in self.source.captured(self.topology) if each.identity == table.identity),
                 None,
@@ -170,7 +169,7 @@ class DetachedPartitions:
             return name is not None and not self.source.partition_rows(number) and not self.source.holds(name, rows)
 
         try:
-            # First without a lock: what may not be removed is looked at again and again.
+            # Check without a lock first, because a partition that may not be removed is checked repeatedly.
             rows = self.destination.partition_rows(table.destination, name)
             is_done = not rows or (
                 may(rows)
@@ -191,6 +190,5 @@ class DetachedPartitions:
         return (
             ""
             if is_done
-            else "the source's table has rows that belong into it here: of another partition, or of its default"
-            " partition"
+            else "the source's table has rows that belong to it here: in another partition, or in its default partition"
         )

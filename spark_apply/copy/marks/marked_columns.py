@@ -1,14 +1,14 @@
-"""Columns of a source's table beside those of the destination's.
+"""Columns of a source's table and their partners at the destination.
 
-Whether a column there still has the values of the column here.
+Tells whether a column at the source still has the values of its partner here.
 
-A column is its number, at either side, whatever it is called. A mark has for each column of the source's table the
-number of the column that has its values here (`MarkedColumn.here`); a copy pairs them by their names. A column that the
-source has since gets its partner at the first look at which the destination has one of its name, if older rows have the
-same value at both sides.
+A column is its number, at either side, whatever its name. A mark has for each column of the source's table the number
+of the column that has its values here (`MarkedColumn.here`); a copy pairs them by their names. A column that the source
+added later gets its partner when a look finds a column of its name at the destination, and older rows have the same
+value at both sides.
 
-What both sides compute never travels: there the expressions are compared (`spark_apply.copy.marks.computed_columns`), and
-the numbers are not.
+Values of columns that both sides compute are never sent. For these, the expressions are compared, not the numbers
+(`spark_apply.copy.marks.computed_columns`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spark_apply.copy.marks.computed_columns import Computed, both_compute, doub
 
 __all__ = ["earlier_column", "paired", "replaced_columns", "taken_over"]
 
-# A cast between them depends on the session's time zone, and writes no row anew in UTC.
+# A cast between them depends on the session's time zone, and does not rewrite rows in UTC.
 _MOMENTS = frozenset({"timestamp", "timestamptz"})
 
 
 def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[str]:
-    """Names that stand for another column than before, at the source or here.
+    """Describe names that now mean another column than before, at the source or here.
 
     Args:
         was: the recorded mark.
@@ -40,7 +40,7 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
             if before is not None and before.number != column.number:
                 yield f"column {name} is another one of that name (dropped and added, or exchanged)"
             elif before is not None and before.is_generated and not column.is_generated:
-                yield f"column {name} was generated and is not any more (DROP EXPRESSION here, too, before the copy)"
+                yield f"column {name} is no longer generated (DROP EXPRESSION here, too, before the copy)"
             elif earlier is None and column.has_passing_default:
                 yield f"column {name} was added with a default that is not constant"
             elif (
@@ -57,50 +57,44 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
 
 
 def _another_here(was: RowMark, name: str, column: MarkedColumn, there: MarkedColumn) -> Iterator[str]:
-    """A column of the destination that has the name, and maybe not the values."""
+    """Describe a destination column that has the name but perhaps not the values."""
     earlier = earlier_column(was, name, column)
     if earlier is not None and earlier.here:
         if earlier.here != there.number and name in was.columns:
             yield (
-                f"column {name} is another one here than the one that was copied (dropped and added, or exchanged,"
-                " at the destination)"
+                f"column {name} here is not the one that was copied (dropped and added, or exchanged, at the"
+                " destination)"
             )
         elif earlier.here != there.number:
             former = ", ".join(sorted(other for other, each in was.columns.items() if each.number == column.number))
             yield f"column {name} was called {former} before, and here another column has the name"
     elif there.number <= was.width_here:
         yield (
-            f"column {name} was added at the source, and the destination had one of that name already, with values"
-            " of its own"
+            f"column {name} was added at the source, and the destination already had one of that name, with its own"
+            " values"
         )
     elif not _is_as_old(_older(earlier, column), there.older):
         yield f"column {name} was added, and here older rows have another value in it than at the source"
 
 
 def _is_as_old(source: str | None, here: str | None) -> bool:
-    """Whether older rows have the same value.
+    """Return whether older rows have the same value at both sides.
 
-    Of a source's column whose default came later the server keeps none: they have NULL.
+    The server keeps no value for a source's column whose default was set later: older rows have NULL there.
     """
     return source == here or (source is None and not here)
 
 
 def _older(earlier: MarkedColumn | None, column: MarkedColumn) -> str | None:
-    """The value of older rows: the source's server forgets it when it writes the rows anew.
+    """Return the value of older rows, which the source's server forgets when it rewrites them.
 
-    Without it, a column without a default is one in which older rows have NULL (an empty text).
+    If it is unknown, a column without a default has NULL in older rows (an empty text).
     """
     return earlier.older if earlier is not None and earlier.older and not column.keeps_older else column.older
 
 
 def earlier_column(was: RowMark, name: str, column: MarkedColumn) -> MarkedColumn | None:
-    """The column as it was recorded, under whatever name.
-
-    Args:
-        was: the recorded mark.
-        name: of now.
-        column: of now.
-    """
+    """Return the column as it was recorded, under any name; None: it was not recorded."""
     found = was.columns.get(name)
     if found is not None and found.number == column.number:
         return found
@@ -110,14 +104,14 @@ def earlier_column(was: RowMark, name: str, column: MarkedColumn) -> MarkedColum
 def paired(
     mark: RowMark, here: Mapping[str, MarkedColumn], was: RowMark | None = None, *, is_copy: bool = True
 ) -> RowMark:
-    """The mark of a table whose rows here are the source's: its columns are those of their names here.
+    """Return the mark of a table whose rows here equal the source's, with each column paired with its name here.
 
     Args:
         mark: the source's.
         here: the destination's columns, by name; empty: not known.
-        was: what was recorded before; None: nothing.
-        is_copy: the rows are copied: that does not change what the destination computes, and of the columns that it has
-            besides none keeps a value. False: a comparison found them equal.
+        was: the mark recorded before; None: no mark.
+        is_copy: the rows were copied: a copy does not change computed columns, and extra columns of the destination
+            lose their values. False: a comparison found the rows equal.
     """
     columns = {
         name: replace(column, here=here[name].number if name in here else 0) for name, column in mark.columns.items()
@@ -136,7 +130,7 @@ def paired(
 def taken_over(
     was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], computed: Computed | None = None
 ) -> RowMark:
-    """The mark of now, of which nothing is to be said; it also knows the names of columns that are gone.
+    """Return the current mark where there is no finding; it also keeps the names of dropped columns.
 
     Args:
         was: the recorded mark.

@@ -1,7 +1,8 @@
-"""Where rows of a source's table are stored: partitions that are in no log for a while, or that an ALTER TABLE wrote anew.
+"""Storage of a source's table: partitions that were unlogged for a while, or that an ALTER TABLE rewrote.
 
-PostgreSQL lets a partition of a published table become UNLOGGED, and LOGGED again. Each writes the partition anew, as
-other forms of ALTER TABLE do, which leave a stamp of a column. One without such a stamp may have been UNLOGGED.
+PostgreSQL lets a partition of a published table become UNLOGGED, and LOGGED again. Each change rewrites the partition,
+as other forms of ALTER TABLE do, but those leave the stamp of a column. A rewritten partition without such a stamp may
+have been UNLOGGED.
 """
 
 from __future__ import annotations
@@ -27,12 +28,7 @@ __all__ = [
 
 
 def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
-    """Partitions that are unlogged, or were at a look.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Describe partitions that are unlogged, or were at an earlier look."""
     for number, part in now.parts.items():
         if part.is_unlogged:
             yield f"partition {part.owner}.{part.name} is UNLOGGED at the source: changes of its rows are in no log"
@@ -41,23 +37,14 @@ def unlogged_parts(was: RowMark, now: RowMark) -> Iterator[str]:
 
 
 def logged_again(now: RowMark) -> Iterator[str]:
-    """Statements for the source, after which the log has changes of all partitions.
-
-    Args:
-        now: the source's mark.
-    """
+    """Return statements for the source, after which the log has the changes of all partitions."""
     for part in now.parts.values():
         if part.is_unlogged:
             yield f"ALTER TABLE {quoted_name(part)} SET LOGGED"
 
 
 def noted_unlogged(was: RowMark, now: RowMark) -> RowMark:
-    """The recorded mark, which also knows which partitions are unlogged: what changed meanwhile never comes.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Return the recorded mark with a note of unlogged partitions, whose changes meanwhile never arrive."""
     parts = {
         number: replace(part, is_unlogged=part.is_unlogged or (number in now.parts and now.parts[number].is_unlogged))
         for number, part in was.parts.items()
@@ -66,7 +53,7 @@ def noted_unlogged(was: RowMark, now: RowMark) -> RowMark:
 
 
 def rewritten_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> Iterator[tuple[str, str]]:
-    """Columns whose values were made anew in one partition alone (SET EXPRESSION), each with the partition.
+    """Return columns that were rewritten in one partition alone (SET EXPRESSION), each with the partition.
 
     Args:
         was: the recorded mark.
@@ -88,13 +75,13 @@ def rewritten_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColum
 def rewritten_parts(
     was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Partitions that an ALTER TABLE wrote anew which altered no column: their rows may have changed in no log.
+    """Describe partitions that an ALTER TABLE rewrote without altering a column: the log may lack changes of rows.
 
     Args:
         was: the recorded mark.
         now: the source's.
         here: the destination's columns, by name.
-        was_written_anew: asked of a part, by its number, where the mark does not say it.
+        was_written_anew: asked about a part, by its number, if the mark does not tell.
     """
     kept = kept_parts(was, now)
     is_altered = may_be_one_alter(kept.values()) and _is_altered(was, now, here)
@@ -111,38 +98,25 @@ def rewritten_parts(
 
 
 def kept_parts(was: RowMark, now: RowMark) -> dict[str, tuple[MarkedPart, MarkedPart]]:
-    """Parts that the recorded mark and that of now have, as they were and as they are, by their numbers.
-
-    Args:
-        was: the recorded mark.
-        now: the source's.
-    """
+    """Return parts that both the recorded and the current mark have, as they were and as they are, by number."""
     return {number: (was.parts[number], part) for number, part in now.parts.items() if number in was.parts}
 
 
 def may_be_one_alter(kept: Iterable[tuple[MarkedPart, MarkedPart]]) -> bool:
-    """Whether one ALTER TABLE may have written all parts anew.
-
-    Args:
-        kept: from `kept_parts`.
-    """
+    """Return whether one ALTER TABLE may have rewritten all parts."""
     return all(earlier.file != part.file and written_by_alter(earlier, part) is not False for earlier, part in kept)
 
 
 def written_by_alter(earlier: MarkedPart, part: MarkedPart) -> bool | None:
-    """Whether an ALTER TABLE wrote a part anew: it makes another table for large values.
+    """Return whether an ALTER TABLE rewrote a part: it creates another table for large values.
 
-    VACUUM FULL, CLUSTER and TRUNCATE keep that. None: there is none, or a mark does not have it.
-
-    Args:
-        earlier: as it was recorded.
-        part: of now.
+    VACUUM FULL, CLUSTER and TRUNCATE keep that table. None: the part has no such table, or a mark does not record it.
     """
     return earlier.rewrite != part.rewrite if earlier.rewrite and part.rewrite else None
 
 
 def _is_altered(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) -> bool:
-    """Whether an ALTER of a column of the table, with all partitions, may have written them."""
+    """Return whether an ALTER of a column of the table, with all partitions, may have rewritten them."""
     return any(
         not both_compute(column, here.get(name))
         and ((earlier := earlier_column(was, name, column)) is None or earlier.stamp != column.stamp)
@@ -151,5 +125,5 @@ def _is_altered(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn]) ->
 
 
 def _is_recomputed(earlier: MarkedPart, part: MarkedPart) -> bool:
-    """Whether a column that the partition computes has another definition, or is new."""
+    """Return whether a column that the partition computes is new or has another definition."""
     return earlier.computed is not None and not set((part.computed or {}).values()) <= set(earlier.computed.values())

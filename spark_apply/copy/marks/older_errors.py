@@ -1,10 +1,10 @@
-"""Error transactions that may be older than an ATTACH PARTITION, and of rows that the attached partition took over (decisions 75 and 77).
+"""Error transactions that may predate an ATTACH PARTITION and contain rows of that partition (decisions 75 and 77).
 
-Executed behind the copy of that partition, they would put old values over those that it has. Nobody knows when the
-partition was attached, but it was before a look saw it: what was committed later is not older. Nor is one that changes
-rows of the partition itself, unless it was a part of the table before.
+If they were executed after the partition was copied, they would overwrite its values with old ones. The time of the
+ATTACH is unknown, but it was before a look saw the partition. So a transaction committed after that look is not older.
+Neither is one that changes rows of the partition itself, unless the partition was part of the table before.
 
-What an error transaction changes is read once. It is known as long as it is in the queue.
+The changes of an error transaction are read once, and known as long as it is in the queue.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OlderErrors"]
 
-_NAMED_MAX = 5  # error transactions, for people
+_NAMED_MAX = 5  # error transactions in a finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changed:
-    """Of one table: in which partitions (numbers) an error transaction changes rows."""
+    """The partitions (numbers) of one table in which an error transaction changes rows."""
 
     table: TableName
     table_number: int
@@ -38,11 +38,11 @@ class _Changed:
 
 @dataclass(slots=True, kw_only=True)
 class OlderErrors:
-    """See the module. One thread at a time.
+    """Finds error transactions that may be older than an ATTACH. One thread at a time.
 
     Args:
-        topology: its name.
-        apply: the apply process.
+        topology: name of the topology.
+        apply: name of the apply process.
         destination: has the error queue.
     """
 
@@ -50,25 +50,26 @@ class OlderErrors:
     apply: str
     destination: ErrorRecords
     _queue: tuple[ErrorTransaction, ...] | None = None
-    # by number and edits; None: nobody can read it
+    # by number and edits; None: unreadable
     _changed: dict[tuple[int, int], tuple[_Changed, ...] | None] = field(default_factory=dict)
 
     def look_again(self) -> None:
-        """List the queue again when it is needed."""
+        """Have the queue listed again at the next use."""
         self._queue = None
 
     def first_of(
         self, table: MarkedTable, *, attached: Collection[str], never_before: Collection[str], seen: Scn
     ) -> tuple[int, ...]:
-        """The numbers of the first error transactions that change rows of a table; empty: there are none.
-
-        They may be older than partitions of it.
+        """Return the first error transactions that change a table and may be older than partitions of it.
 
         Args:
             table: at the destination.
             attached: numbers of the partitions.
-            never_before: those of them that were never a part of the table before.
-            seen: they were attached before this.
+            never_before: those that were never part of the table before.
+            seen: they were attached before this SCN.
+
+        Returns:
+            Their numbers; empty: no such transaction.
 
         Raises:
             DatabaseUnavailable: the destination does not answer.
@@ -102,7 +103,7 @@ class OlderErrors:
         return bool(parts - new) and not parts & proof
 
     def _read(self, number: int) -> tuple[_Changed, ...] | None:
-        from protos import codec  # numpy: who only looks at marks needs none
+        from protos import codec  # needs numpy, which looking at marks alone does not
 
         found: dict[tuple[TableName, int], set[int]] = {}
         for data in self.destination.error_batches(number):
@@ -111,7 +112,7 @@ class OlderErrors:
             except ProtocolError:
                 return None
             used = {group.table for group in batch.groups}
-            # Of a whole table: it is refused when it is executed (`spark_apply.tables.copied.truncated_before`).
+            # Not of a whole table: `spark_apply.tables.copied.truncated_before` refuses that at execution.
             used |= {
                 table
                 for truncate in batch.truncates

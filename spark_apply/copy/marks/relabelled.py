@@ -1,4 +1,4 @@
-"""Labels of enumerated types that were renamed at the source since a table's mark was recorded."""
+"""Labels of enumerated types that were renamed at the source after a table's mark was recorded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ __all__ = ["Relabelled", "RelabelledTypes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relabelled:
-    """What is to be done at the destination about the labels of a table's types.
+    """What to do at the destination about the labels of a table's types.
 
     Args:
-        statements: that rename them, in an order that works; none: the types have the source's names by now.
+        statements: statements that rename them, in an order that works; none: the types have the source's names
+            already.
         has_both: a type has labels with both names: no statement helps.
-        said_of: another table, of which the same statements are said.
+        said_of: another table whose finding has the same statements.
     """
 
     statements: tuple[str, ...] = ()
@@ -32,13 +33,13 @@ class Relabelled:
 
     @property
     def first(self) -> str:
-        """What comes before rows can be equal; empty: nothing does."""
+        """The step before rows can be equal; empty: not needed."""
         if self.said_of is not None:
-            return f"rename them at the destination as is said of {self.said_of}"
+            return f"rename them at the destination as shown for {self.said_of}"
         return f"{'; '.join(self.statements)}; at the destination" if self.statements else ""
 
     def fix(self, *, copy: str, verify: str) -> str:
-        """What an operator does where nothing else changed.
+        """Return what an operator must do if nothing else changed.
 
         Args:
             copy: how the table is brought up to date.
@@ -52,19 +53,19 @@ class Relabelled:
 
 @dataclass(frozen=True, slots=True)
 class RelabelledTypes:
-    """The types of the tables of a look; the destination is asked for those that were renamed."""
+    """The enumerated types in one look; queries the destination for those that were renamed."""
 
     destination: InstantiationRecords
     _said: dict[tuple[str, ...], TableName] = field(default_factory=dict)
 
     def found(self, was: RowMark, now: RowMark, source: TableName, here: TableName) -> Relabelled | None:
-        """What is to be done for a table; None: no label was renamed.
+        """Return what to do for a table; None: no label was renamed.
 
         Args:
             was: the recorded mark.
-            now: the mark of now.
+            now: the current mark.
             source: the table's name at the source.
-            here: and at the destination.
+            here: its name at the destination.
 
         Raises:
             DatabaseUnavailable: the destination does not answer.
@@ -87,7 +88,7 @@ class RelabelledTypes:
 def _renamed(
     was: RowMark, now: RowMark, type_name: str, enums: Sequence[EnumLabels]
 ) -> tuple[RenamedLabels | None, TableName]:
-    """Of one type, and what it is called here."""
+    """Return the renamed labels of one type, and the type's name here."""
     labels = {number: each.label for number, each in now.labels.items() if each.type_name == type_name}
     earlier = {number: was.labels[number].label for number in labels if number in was.labels}
     owner, name = type_parts(type_name)

@@ -1,20 +1,19 @@
-"""Tables whose rows changed without events: the marks of now beside the recorded ones (`headrace.databases.ports.row_marks`).
+"""Tables whose rows changed without events: current marks compared with recorded ones (`databases.ports.row_marks`).
 
 Job
     Name every table whose shape fits and whose rows are not equal: rewritten, renamed or replaced values, partitions
-    that came with rows or left with theirs. The log has none of it.
+    that arrived or left with rows. The log has no LCR for any of these.
 
 Durable
-    A mark is recorded when a table is copied or kept, as its snapshot sees it, and when a comparison finds both sides
-    equal, as the comparison's snapshot sees it. What changed otherwise and changed no row is taken over. So a finding
-    lasts until a copy or a clean comparison, whoever restarts. A table without a mark (an earlier version copied it)
-    gets the mark of now.
+    A mark is recorded when a table is copied or kept, and when a comparison finds both sides equal, as the respective
+    snapshot sees it. A change that left all rows as they were updates the mark. So a finding lasts until a copy or a
+    clean comparison, across restarts. A table without a mark (an earlier version copied it) gets the current mark.
 
 Worked flow
     copy under a snapshot at 100: column amount has stamp x700, the table file 5.
-    VACUUM FULL -> file 6, stamp x700: taken over. ALTER amount TYPE int USING amount * 100 -> file 7, stamp x740:
-      found.
-    headrace copy -> under its snapshot file 7, stamp x740: recorded, nothing is found.
+    VACUUM FULL -> file 6, stamp x700: the mark is updated. ALTER amount TYPE int USING amount * 100 -> file 7, stamp
+      x740: a finding.
+    headrace copy -> under its snapshot file 7, stamp x740: recorded, no finding.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedTable:
-    """A table that is replicated.
+    """A replicated table.
 
     Args:
-        identity: see `CapturedTable.identity`.
+        identity: as in `CapturedTable.identity`.
         source, destination: its names.
         may_be_copied: it can be copied again: nothing else writes it at the destination.
-        copies_parts: the rows of a partition that was attached come by themselves, where the destination has the same
+        copies_parts: the rows of an attached partition are copied automatically, if the destination has the same
             partition.
-        detached: what becomes of partitions that the source has no longer (`spark_apply.copy.marks.detached`).
-        is_reshaped: its rows are not those of the source: a condition of the one database means nothing in the other.
-        numbers: of it and of its partitions, as changes in the log have them.
+        detached: what happens to partitions that the source no longer has (`spark_apply.copy.marks.detached`).
+        is_reshaped: its rows differ from the source's, so a condition of one database means nothing in the other.
+        numbers: of the table and its partitions, as in the log.
     """
 
     identity: str
@@ -86,9 +85,9 @@ class MarkedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether a partition that was attached can be copied alone now.
+    """Whether an attached partition can be copied alone now.
 
-    What was before it is applied, and no error transaction may be of rows that it took over.
+    All earlier changes must be applied, and no error transaction may concern rows that the partition took over.
     """
 
     is_applied: bool = True
@@ -96,11 +95,7 @@ class Readiness:
 
 
 def marked_table(table: TableToInstantiate) -> MarkedTable:
-    """A table of an apply process, of whose partitions nothing is known.
-
-    Args:
-        table: as the driver has it.
-    """
+    """Return a table of an apply process, without knowledge of its partitions."""
     return MarkedTable(
         identity=table.identity,
         source=table.source,
@@ -113,7 +108,7 @@ def marked_table(table: TableToInstantiate) -> MarkedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTable:
-    """A table whose rows changed without events, and what an operator does about it."""
+    """A table whose rows changed without events, and what the operator must do about it."""
 
     problem: str
     fix: str
@@ -124,14 +119,15 @@ class ChangedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRows:
-    """What the marks say of some tables.
+    """What the marks show for some tables.
 
     Args:
-        problems: of tables whose rows changed without events, by identity.
-        settled: marks to record of tables of which no row did, by identity; only where that changes what is recorded.
-        attached: names here of partitions whose rows come by themselves, by their numbers, by identity of the table;
-            `settled` has them.
-        left: names here of partitions that the source has no longer, unless they are kept, by their numbers, by
+        problems: findings for tables whose rows changed without events, by identity.
+        settled: marks to record for tables without such changes, by identity; only those that differ from the recorded
+            ones.
+        attached: names here of partitions whose rows are copied automatically, by their numbers, by identity of the
+            table; `settled` has them.
+        left: names here of partitions that the source no longer has, unless they are kept, by their numbers, by
             identity of the table.
     """
 
@@ -143,11 +139,12 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Of one table: `rows` says what made its values others.
+    """The changes of one table.
 
-    `computed` is what the destination computes otherwise, and `altered` and `logged` come before a copy, here and at the
-    source. Parts came or left; `removable` are names here of those that left, where the table here has them. `grants`
-    are missing to copy parts that came, or these error transactions are in the way.
+    `rows` describes what changed its values. `computed` are columns that the destination computes differently.
+    `altered` and `logged` are statements that must precede a copy, here and at the source. `came` and `left` are
+    partitions; `removable` are names here of those that left, if the table here has them. `grants` are privileges
+    missing to copy partitions that came; `held_by` are error transactions that block their copy.
     """
 
     rows: tuple[str, ...]
@@ -163,7 +160,7 @@ class _Changes:
 
     @property
     def is_of_all(self) -> bool:
-        """Whether it is said of the whole table."""
+        """Whether the finding concerns the whole table."""
         return bool(self.rows or self.relabelled is not None or self.computed)
 
 
@@ -182,13 +179,13 @@ def compare_marks(
         destination: asked whether rows of former partitions are there.
         tables: whose rows are at the destination.
         recorded: marks, by identity.
-        now: marks, by identity; of a table without one nothing is said.
-        readiness: asked of a partition that was attached, by its number.
+        now: marks, by identity; a table without a mark is skipped.
+        readiness: asked about an attached partition, by its number.
 
     Raises:
         DatabaseUnavailable: one of them does not answer.
     """
-    # A partition that is a table of its own here, too, was copied with its rows.
+    # A partition that is replicated as a table here, too, was copied with its rows.
     copied = {
         number
         for table in tables
@@ -224,7 +221,7 @@ def compare_marks(
             departed[table.identity] = gone
         if kept or follows(table):
             left = {number: part for number, part in left.items() if number not in kept and number not in gone}
-        # What else changed of all rows takes a copy of the table, which has them.
+        # If all rows changed in another way, the table must be copied, which includes its partitions.
         alone, grants = ({}, ()) if found.is_of_all else _copied_alone(source, destination, table, came)
         alone, came, early, held_by = _beginning(
             alone, came, {number: readiness(table, number, part) for number, part in alone.items()}
@@ -238,14 +235,14 @@ def compare_marks(
             )
         has_problem = bool(found.is_of_all or came or left)
         if not has_problem and (early or (follows(table) and departed.get(table.identity))):
-            continue  # its mark is the earlier one until these begin, and those are gone
+            continue  # the mark stays as recorded until these begin, and the others are gone
         if has_problem:
             problems[table.identity] = _problem(
                 table, replace(found, came=came, left=left, removable=gone, grants=grants, held_by=held_by)
             )
         if has_problem and (found.rows or found.relabelled or came or left or departed.get(table.identity)):
             now_known = noted_unlogged(was, present)
-        else:  # what is computed otherwise stays in doubt, and nothing else does
+        else:  # only columns that are computed differently stay in doubt
             now_known = replace(taken_over(was, present, here, computed), kept=kept)
         if now_known != recorded[table.identity]:
             settled[table.identity] = now_known
@@ -255,10 +252,10 @@ def compare_marks(
 def _beginning(
     alone: Mapping[str, MarkedPart], came: Mapping[str, MarkedPart], ready: Mapping[str, Readiness]
 ) -> tuple[dict[str, MarkedPart], dict[str, MarkedPart], list[str], tuple[int, ...]]:
-    """Of partitions that are to be copied alone: which begin now.
+    """Decide which of the partitions to be copied alone begin now.
 
-    Those; the ones that came and do not begin; the numbers of those for which it is too early; and the error transactions
-    in the way of some.
+    Returns those; the ones that came and do not begin; the numbers of those for which it is too early; and the error
+    transactions that block some.
     """
     stay = {number: part for number, part in came.items() if number not in ready or ready[number].held_by}
     early = [number for number, each in ready.items() if not each.is_applied]
@@ -273,16 +270,16 @@ def _departed(
     parts: Mapping[str, MarkedPart],
     present: RowMark,
 ) -> tuple[dict[str, MarkedPart], dict[str, MarkedPart], dict[str, TableName]]:
-    """Of partitions that the source has no longer.
+    """Classify partitions that the source no longer has.
 
-    Those whose rows may be here, those of them that are kept, and the names here of those to be removed.
+    Returns those whose rows may be here, those of them that are kept, and the names here of those to be removed.
     """
     left = {
         number: part for number, part in parts.items() if destination.may_hold(table.destination, _here(part, table))
     }
     if table.detached == "keep":
         return left, dict(left), {}
-    # of one that another one replaced only the rows are to leave
+    # If another partition has replaced it, only the rows must go.
     names_now = {_here(part, table) for part in present.parts.values()}
     return (
         left,
@@ -304,9 +301,9 @@ def _without_replaced(
     was: RowMark,
     present: RowMark,
 ) -> tuple[dict[str, TableName], dict[str, MarkedPart], RowMark]:
-    """What is left of partitions that are gone, that left, and of the mark, when others are copied alone.
+    """Return the removed partitions, those that left, and the mark, adjusted to partitions that are copied alone.
 
-    One that had the name of one that came has no rows here any more: the copy empties that partition.
+    A former partition with the name of one that came has no rows here any more: the copy empties that partition.
     """
     names = {_here(part, table) for part in alone.values()}
     before = {
@@ -320,7 +317,7 @@ def _without_replaced(
 
 
 def follows(table: MarkedTable) -> bool:
-    """Whether partitions that the source has no longer are detached here, too."""
+    """Return whether partitions that the source no longer has are detached here, too."""
     return table.detached == "follow" and table.may_be_copied and not table.is_reshaped
 
 
@@ -330,9 +327,9 @@ def _copied_alone(
     table: MarkedTable,
     came: Mapping[str, MarkedPart],
 ) -> tuple[dict[str, MarkedPart], tuple[str, ...]]:
-    """Those of the attached partitions that the destination's table has, too, with the same bounds.
+    """Return attached partitions that the destination's table has with the same bounds, and missing grants.
 
-    And statements that are missing for others of these.
+    The grants are statements that are needed to copy further ones of these.
     """
     found, grants = dict[str, MarkedPart](), list[str]()
     for number, part in came.items() if table.copies_parts else ():
@@ -349,13 +346,9 @@ def _copied_alone(
 def columns_here(
     destination: InstantiationRecords, tables: Sequence[MarkedTable]
 ) -> dict[TableName, dict[str, MarkedColumn]]:
-    """The destination's columns of tables.
+    """Return the destination's columns of tables.
 
-    Of those that a transformation reshapes nothing: their columns may have other names there.
-
-    Args:
-        destination: the database.
-        tables: of it.
+    Tables reshaped by a transformation are omitted: their columns may have other names there.
 
     Raises:
         DatabaseUnavailable: it does not answer.
@@ -401,9 +394,9 @@ def _changes(
 
 
 def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
-    """Names that stand for another field of a composite type than before.
+    """Describe names that now mean another field of a composite type, each with the step before a copy.
 
-    Each with what is to be done at the destination before a copy.
+    The step is a statement for the destination; empty: none.
     """
     for key, now_field in now.fields.items():
         earlier = was.fields.get(key)
@@ -432,9 +425,9 @@ def _replaced_fields(was: RowMark, now: RowMark) -> Iterator[tuple[str, str]]:
 def _rewritten(
     was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn], was_written_anew: Callable[[str, str], bool]
 ) -> Iterator[tuple[str, str]]:
-    """Columns whose values an ALTER TABLE made anew, and what is said of each.
+    """Return columns whose values an ALTER TABLE rewrote, each with its description.
 
-    It wrote all files, and the definitions of these columns. Of partitions that are all new, `began_empty` says it.
+    It rewrote all files, and the definitions of these columns. If all partitions are new, `began_empty` tells instead.
     """
     kept = kept_parts(was, now)
     if not kept or any(earlier.file == part.file for earlier, part in kept.values()):
@@ -442,8 +435,8 @@ def _rewritten(
     columns = {name: column for name, column in now.columns.items() if not both_compute(column, here.get(name))}
     known = {column.number for column in was.columns.values()}
     new = {name: column for name, column in columns.items() if column.number not in known and name not in was.columns}
-    # Beside a default of each row's own, a constant one is written into the rows, too. A default that was dropped since
-    # is not known.
+    # Next to a default that differs per row, a constant default is written into the rows, too. If the default was
+    # dropped since, its kind is unknown.
     for name in [name for name, column in new.items() if column.has_own_values] or new:
         yield name, f"column {name} was added with a default that is not the same for all rows"
     if not may_be_one_alter(kept.values()):
@@ -464,9 +457,9 @@ def _is_only_forgotten(
     kept: Mapping[str, tuple[MarkedPart, MarkedPart]],
     was_written_anew: Callable[[str, str], bool],
 ) -> bool:
-    """Whether a stamp is another one because the server forgot what older rows have, and rows are not of an ALTER TABLE.
+    """Return whether a stamp changed only because the server forgot the values of older rows, without an ALTER TABLE.
 
-    VACUUM FULL does that to a table that has rows itself, and to columns without a default. ALTER TABLE alone stamps the
+    VACUUM FULL does that to a table that has rows itself, and to columns without a default. Only ALTER TABLE stamps the
     columns of a partitioned table.
     """
     if not before.keeps_older or column.keeps_older or not column.stamp.startswith(OF_TRANSACTION):
@@ -478,7 +471,7 @@ def _is_only_forgotten(
 
 
 def _here(part: MarkedPart, table: MarkedTable) -> TableName:
-    """What a partition is called at the destination."""
+    """Return a partition's name at the destination."""
     return here(part, table.source, table.destination)
 
 
@@ -510,8 +503,8 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
                         "; ".join(
                             (
                                 *(each.obstacle for each in found.computed if each.obstacle),
-                                "at the destination, which computes them for all rows then."
-                                f" `{verify}` ends it, too, if it finds no difference",
+                                "at the destination, which then recomputes them for all rows."
+                                f" `{verify}` also ends this finding if it finds no difference",
                             )
                         )
                     ),
@@ -519,7 +512,7 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             ),
         )
     if left and not (found.is_of_all or came):
-        # Where the table here has no such partition, nothing here says any more which rows were its own.
+        # If the table here lacks such a partition, nothing shows here which rows were its own.
         names = ", ".join(str(found.removable[number]) for number in found.left if number in found.removable)
         remove = (
             f"drop or detach {names} at the destination too{', or delete its rows' if table.may_be_copied else ''}; or "
@@ -536,27 +529,27 @@ def _problem(table: MarkedTable, found: _Changes) -> ChangedTable:
             problem=f"partition {came} has rows that are not in the log, and the role may not copy them",
             fix=f"{' '.join(found.grants)} then its rows come; or {again}; {ends}",
         )
-    # one that left is said when these are gone: the other one may have replaced it
+    # A partition that left is reported after these are gone: the other one may have replaced it.
     if found.held_by and not found.is_of_all:
         numbers = " ".join(map(str, found.held_by))
         return ChangedTable(
             problem=f"partition {came} has rows that are not in the log, and error transactions that may"
             f" be older ({numbers}) may be of rows that it took over",
-            fix=f"`headrace errors execute FILE {numbers}`: when there are none, its rows come; or {again}; {ends}",
+            fix=f"`headrace errors execute FILE {numbers}`: when none is left, its rows come; or {again}; {ends}",
         )
     if came and table.copies_parts and not (found.is_of_all or left):
         lacking = ", ".join(str(_here(part, table)) for part in found.came.values())
         return ChangedTable(
             problem=f"partition {came} has rows that are not in the log, and is no partition of the table here",
-            fix=f"make {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again};"
+            fix=f"create {lacking} with the same bounds here, as `headrace check` says: then its rows come; or {again};"
             f" {ends}",
         )
     if came and not table.may_be_copied and not (found.is_of_all or left):
         statements = "; ".join(map(_written_again, found.came.values()))
         return ChangedTable(
             problem=f"partition {came} has rows that are not in the log, and others write the table, too",
-            fix="at the source, while nobody writes the partition anywhere, and when each site has it, too:"
-            f" `{statements}`: its rows are in the log then, and reach every site; or {again}; {ends}",
+            fix="at the source, while no site writes the partition, and when every site has it:"
+            f" `{statements}`: then its rows are in the log, and reach every site; or {again}; {ends}",
         )
     what = [*found.rows]
     what += [f"partition {came} has rows that are not in the log"] if came else []
@@ -586,7 +579,7 @@ def _computed_here(each: ComputedDifference) -> str:
 
 
 def _written_again(part: MarkedPart) -> str:
-    """Statements after which the log has the rows of a partition."""
+    """Return statements after which the log has the rows of a partition."""
     name = quoted_name(part)
     return (
         f"BEGIN; CREATE TEMPORARY TABLE attached ON COMMIT DROP AS TABLE {name}; TRUNCATE {name}; INSERT INTO"

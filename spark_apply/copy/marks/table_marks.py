@@ -1,9 +1,7 @@
-"""The marks of an apply process's tables.
+"""The marks of an apply process's tables: when to read, record and show them, and what to do about partitions.
 
-When they are looked at, recorded and shown, and what is done about partitions that came or left.
-
-What the marks say is in `spark_apply.copy.marks.row_marks`, which has the job and the flow. Nothing here is durable but the
-marks: another driver looks again.
+`spark_apply.copy.marks.row_marks` interprets the marks; it describes the job and the flow. Only the marks are durable:
+the next driver looks again.
 """
 
 from __future__ import annotations
@@ -41,23 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = ["TableMarks"]
 
-_LOOK_AGAIN_S = 1.0  # what is to be applied first is, mostly, within a second
-_LOOK_S = 30.0  # between two looks that nobody asked for: the source's catalog is read for all tables
+_LOOK_AGAIN_S = 1.0  # changes that must be applied first usually are within a second
+_LOOK_S = 30.0  # between two unrequested looks: each reads the source's catalog for all tables
 
 
-# Apply is behind the source's position by a progress record or two, 0.2 s; who asked for a look waits for it, up to
-# five seconds (`driver.control`).
+# Apply is a progress record or two behind the source's position, 0.2 s. A caller that requests a look waits for it, up
+# to five seconds (`driver.control`).
 _APPLIED_WAIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What one look knows of partitions.
+    """State of partitions in one look.
 
     Args:
-        found: where every table stands.
+        found: the standing of every table.
         recorded, now: marks, by identity.
-        deadline: until then the look waits for what is to be applied first, of the monotonic clock.
+        deadline: until then, by the monotonic clock, the look waits for changes that must be applied first.
     """
 
     found: Sequence[Standing]
@@ -66,14 +64,14 @@ class _Parts:
     deadline: float
 
     def new(self, table: str) -> frozenset[str]:
-        """Numbers of partitions that a table did not have, or that have left and come back."""
+        """Return numbers of partitions that a table did not have, or that left and came back."""
         was, now = (marks.get(table, RowMark()).parts for marks in (self.recorded, self.now))
         return frozenset(
             number for number, part in now.items() if number not in was or was[number].joined != part.joined
         )
 
     def copied_alone(self, table: str) -> frozenset[str]:
-        """Numbers of partitions that were copied alone once."""
+        """Return numbers of partitions that were copied alone before."""
         return frozenset(
             str(each.part.number)
             for each in self.found
@@ -82,15 +80,15 @@ class _Parts:
 
 
 def _exchanged(tables: Sequence[MarkedTable], names: Mapping[str, TableName], apply: str) -> dict[str, ChangedTable]:
-    """Tables that have another one's name at the source since the driver started.
+    """Return tables that have taken another table's name at the source since the driver started.
 
-    The first change of one of them would stop the apply process.
+    The first change of such a table would stop the apply process.
     """
     holders = {table.source: table.identity for table in tables}
     return {
         table.identity: ChangedTable(
-            problem=f"the source calls {table.source} now {name}, which is another table's name: when one of them"
-            " changes, apply waits, for their changes would be mixed up",
+            problem=f"the source calls {table.source} now {name}, which is another table's name: when one of the two"
+            " changes, apply waits, because their changes would be mixed up",
             fix=restart_hint(apply),
         )
         for table in tables
@@ -104,7 +102,7 @@ class TableMarks:
     """The marks of an apply process's tables. One thread at a time.
 
     Args:
-        records: of its tables; what was found is shown there.
+        records: of its tables; they show the findings.
         source: the source database.
     """
 
@@ -113,8 +111,8 @@ class TableMarks:
     detached: DetachedPartitions = field(init=False)
     older_errors: OlderErrors = field(init=False)
     _look_at: float = 0.0
-    _is_early: bool = False  # a partition waits until what was before it came, or left, is applied
-    # by table, number and joining: attached partitions were there at that position
+    _is_early: bool = False  # a partition came or left, and earlier changes are not applied yet
+    # by table, number and joining: position at which an attached partition was present
     _came: dict[tuple[str, str, str], Scn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,13 +127,9 @@ class TableMarks:
         self.older_errors = OlderErrors(topology=config.topology, apply=config.apply, destination=destination)
 
     def note(self, found: Sequence[Standing], snapshot: str) -> None:
-        """Record the marks of tables that are copied, or kept, under a snapshot.
+        """Record the marks of tables that are copied or kept, as a snapshot sees them.
 
-        Those of their partitions stay: a look has to see what happens to them.
-
-        Args:
-            found: the tables.
-            snapshot: its name.
+        The marks of their partitions stay: a later look must see what happens to them.
 
         Raises:
             DatabaseUnavailable: one of the databases does not answer.
@@ -154,16 +148,12 @@ class TableMarks:
         self._look_at = 0.0
 
     def look(self, found: Sequence[Standing], *, is_asked: bool = False) -> bool:
-        """Look for tables whose rows changed without events, from time to time or when asked, and show them.
+        """Look for tables whose rows changed without events, periodically or when requested, and show them.
 
-        What is shown stays while a database does not answer.
-
-        Args:
-            found: where every table stands.
-            is_asked: look now.
+        While a database does not answer, the findings stay as they are.
 
         Returns:
-            Whether there are partitions that are to be copied now.
+            Whether partitions must be copied now.
         """
         if time.monotonic() < self._look_at and not is_asked:
             return False
@@ -188,19 +178,19 @@ class TableMarks:
             }
             self.older_errors.look_again()
             changed = compare_marks(self.source, destination, tables, recorded, now, partial(self._readiness, of))
-            # Recorded before the mark that has them: a driver that dies between finds them again.
+            # Recorded before the mark that contains them: if the driver dies in between, the next one finds them again.
             for each in found:
                 if each.table.identity in changed.attached:
                     self.records.begin_parts(each, changed.attached[each.table.identity])
             self._record(changed.settled, was=recorded)
             problems, is_done = self._settle_left(tables, changed, of)
             if is_done:
-                # what is gone is no finding any more
+                # Findings about removed partitions must disappear.
                 return self.look(found, is_asked=True) or is_renamed or bool(changed.attached)
         except (FencedError, DestinationRestarted):
             raise
         except DatabaseError:
-            return False  # whoever needs it says so; it is asked at the next look again
+            return False  # a caller that needs the database reports the error; the next look asks again
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
         self.records.note_changed(
             found,
@@ -209,9 +199,9 @@ class TableMarks:
         return is_renamed or bool(changed.attached)
 
     def _follow_names(self, found: Sequence[Standing], now: Mapping[str, RowMark]) -> bool:
-        """Record partitions that were renamed under their names of now, before another one gets the name.
+        """Record renamed partitions under their current names, before another one gets the old name.
 
-        Returns whether there are any.
+        Returns whether there were any.
         """
         names = {each.table.identity: each.table for each in found if each.part is None}
         is_renamed = False
@@ -230,9 +220,9 @@ class TableMarks:
         return is_renamed
 
     def _readiness(self, of: _Parts, table: MarkedTable, number: str, part: MarkedPart) -> Readiness:
-        """Whether everything is applied that was before a partition was attached.
+        """Return whether all changes from before a partition was attached are applied, and what blocks its copy.
 
-        The log may have its rows as those of another one, which left or gave them up.
+        The log may have its rows as those of another partition, which left or gave them up.
         """
         key = table.identity, number, part.joined
         if key not in self._came:
@@ -255,7 +245,7 @@ class TableMarks:
         table = each.table
         return replace(
             marked_table(table),
-            # Another topology's apply process may have rows there. That is asked of few tables.
+            # Another topology's apply process may have rows there. Few tables have new partitions, so few are asked.
             copies_parts=bool(of.new(table.identity)) and copies_parts(table) and not self.records.others(table),
             detached=self.records.config.destination.tables.detached_partitions,
         )
@@ -263,9 +253,9 @@ class TableMarks:
     def _settle_left(
         self, tables: Sequence[MarkedTable], changed: ChangedRows, of: _Parts
     ) -> tuple[dict[str, ChangedTable], bool]:
-        """Do what is wanted about partitions that the source has no longer.
+        """Handle partitions that the source no longer has, as configured.
 
-        What is to be shown then, and whether anything was done.
+        Returns the findings to show, and whether any partition was handled.
         """
         problems, is_done = dict(changed.problems), False
         self.detached.keep(changed.left)
@@ -277,9 +267,9 @@ class TableMarks:
             self._is_early |= outcome.is_early
             if outcome.problem and follows(table) and table.identity not in problems:
                 problems[table.identity] = ChangedTable(
-                    problem="partitions that the source has no longer (dropped or detached) are not detached here:"
+                    problem="partitions that the source no longer has (dropped or detached) cannot be detached here:"
                     f" {outcome.problem}",
-                    fix="correct what it names, and it is done then; or detach or drop them yourself",
+                    fix="correct the reported cause, and they are detached; or detach or drop them yourself",
                 )
         return problems, is_done
 

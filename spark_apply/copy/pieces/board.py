@@ -1,9 +1,9 @@
 """Assigns pieces of an instantiation to copying tasks, one at a time.
 
-Tasks pull, so that a large table keeps every task busy to the end, and the driver always knows which piece each task
-holds. When a task dies with a piece, it is unknown whether its rows were committed: the piece is reported
-as lost and never assigned again; its table is copied from the beginning. A task whose number a later attempt has taken,
-for example one that was frozen, gets no more pieces and takes none from its successor.
+Tasks pull, so a large table keeps every task busy to the end, and the driver always knows which piece each task has.
+If a task dies with a piece, it is unknown whether the piece's rows were committed. The piece is reported as lost and
+never assigned again, and its table is copied from the beginning. A task whose number a later attempt has taken, for
+example one that was frozen, gets no more pieces and takes none from its successor.
 
 Called on gRPC's threads and on the instantiation's thread; every call holds the lock briefly.
 """
@@ -21,7 +21,7 @@ from protos import apply_pb2 as pb
 
 __all__ = ["BoardSlot", "CopyBoard", "PieceOutcome"]
 
-_WAIT_S = 1.0  # an idle task's request is answered after this at the latest
+_WAIT_S = 1.0  # an idle task's request is answered within this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class PieceOutcome:
 
     Args:
         piece: the piece.
-        digest: of the rows copied, or found.
+        digest: of the rows that were copied or found.
         problem: why it failed; empty: it succeeded.
-        is_final: it would fail again.
+        is_final: a retry would fail too.
         sqlstate: of the problem, if a database refused it.
     """
 
@@ -50,21 +50,21 @@ class _Held:
 
 
 class CopyBoard:
-    """See the module."""
+    """The pieces of one round: unassigned ones, those that tasks have, and their outcomes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[pb.CopyPiece] = deque()
         self._held: dict[int, _Held] = {}
-        self._present: dict[int, str] = {}  # the attempt that asked last, by worker
-        self._replaced: set[str] = set()  # attempts before those: as many as tasks were restarted in one round
+        self._present: dict[int, str] = {}  # the latest attempt, by worker
+        self._replaced: set[str] = set()  # earlier attempts: as many as tasks were restarted in one round
         self._outcomes: deque[PieceOutcome] = deque()
         self._number = 0
         self._is_closed = False
         self.asked_at = 0.0
 
     def add(self, pieces: Iterable[pb.CopyPiece]) -> int:
-        """Offer pieces, and number them; returns how many."""
+        """Number pieces and offer them; return their count."""
         with self._changed:
             count = 0
             for piece in pieces:
@@ -76,7 +76,7 @@ class CopyBoard:
         return count
 
     def withdraw(self, owner: str, name: str) -> int:
-        """Withdraw a table's unassigned pieces; returns how many.
+        """Withdraw a table's unassigned pieces; return their count.
 
         Args:
             owner: the table's schema at the destination.
@@ -89,7 +89,7 @@ class CopyBoard:
         return count
 
     def close(self) -> None:
-        """There are no more pieces: tasks end at their next request."""
+        """Stop offering pieces: tasks end at their next request."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()
@@ -115,7 +115,7 @@ class CopyBoard:
             return pb.CopyReply(piece=piece)
 
     def take_outcomes(self, timeout_s: float) -> list[PieceOutcome]:
-        """Outcomes since the last call; waits up to `timeout_s` seconds if there are none."""
+        """Return the outcomes since the last call; wait up to `timeout_s` seconds for one."""
         with self._changed:
             if not self._outcomes:
                 self._changed.wait(timeout_s)
@@ -149,15 +149,15 @@ class CopyBoard:
 
 @dataclass(slots=True)
 class BoardSlot:
-    """Where tasks find the board of the current round.
+    """Holds the board of the current round for the tasks' requests.
 
     Args:
-        board: it; None: nothing is copied now.
+        board: the board; None: no copy runs now.
     """
 
     board: CopyBoard | None = None
 
     def next(self, request: pb.CopyRequest) -> pb.CopyReply:
-        """See `CopyBoard.next`; without a board a task ends."""
+        """Call `CopyBoard.next`; without a board, end the task."""
         board = self.board
         return pb.CopyReply(done=True) if board is None else board.next(request)

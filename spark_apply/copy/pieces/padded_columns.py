@@ -1,8 +1,8 @@
-"""Columns that two databases fill up with blanks to another length.
+"""Columns that two databases pad with blanks to different lengths.
 
-These are `char(n)` columns where a letter counts as its bytes at one side (its encoding is one that the database does
-not know), and as one letter at the other. A value with a letter that is not ASCII has other blanks at the other side, or
-does not fit there. No copy changes that, and the row is never the same.
+These are `char(n)` columns where one side counts bytes (its encoding is one that the database does not know), and the
+other counts letters. A value with a non-ASCII letter is padded differently at the other side, or does not fit there. No
+copy changes that, and the row is never the same.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def why_padded(
     source: TableName,
     destination: TableName,
 ) -> str:
-    """Why rows differ, or are refused, and what to do; empty: no column is filled up to another length.
+    """Return why rows differ or are refused, and what to do; empty: no column is padded to different lengths.
 
     Args:
         there: the table as the source shows it.
-        here: as the destination does.
-        columns: that both have: name at the source, and at the destination.
+        here: the table as the destination shows it.
+        columns: columns of both: name at the source, and at the destination.
         source: the table's name there.
         destination: the table's name here.
     """
@@ -44,8 +44,9 @@ def why_padded(
     return (
         f"char(n) in column{'s' if len(found) > 1 else ''} {', '.join(name for _, name in found)}: the {bytes_at} (its"
         f" encoding is SQL_ASCII) counts bytes and the {letters_at} letters, so a value with a letter that is not ASCII"
-        f" has other blanks there, or is too long. At the source: {_alter(source, (origin for origin, _ in found))}; at"
-        f" the destination: {_alter(destination, (name for _, name in found))}; or move the SQL_ASCII database to UTF8"
+        " is padded differently there, or is too long. At the source:"
+        f" {_alter(source, (origin for origin, _ in found))}; at the destination:"
+        f" {_alter(destination, (name for _, name in found))}; or move the SQL_ASCII database to UTF8"
     )
 
 

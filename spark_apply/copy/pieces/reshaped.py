@@ -1,10 +1,9 @@
-"""Copied and compared rows behind custom transformations: a table whose changes arrive masked is copied masked.
+"""Copied and compared rows after custom transformations: a table whose changes arrive masked is copied masked.
 
-Names and columns that declarative transformations give are taken into account where a copy is planned, without looking
-at a row. A function looks at rows: the task reads them as text, makes INSERTs of them, and sends these through the same
-`Reshaping` as a client does with changes. So what a row is copied as is what its INSERT would arrive as. The function
-is called twice for each row, once for the digest: one that does not return the same for the same row makes a copy that
-differs.
+The plan of a copy handles names and columns of declarative transformations without looking at a row. A function looks
+at rows: the task reads them as text, makes INSERTs of them, and sends these through the same `Reshaping` as a client
+does with changes. So a row is copied as its INSERT would arrive. The function is called twice for each row, once for
+the digest. If it returns different results for the same row, the copy differs.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def has_function(transformations: Sequence[Transformation]) -> bool:
-    """Whether rows must be looked at to copy or compare them."""
+    """Return whether rows must be looked at to copy or compare them."""
     return any(each.custom is not None for each in transformations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReshapedTable(AsBytes):
-    """A table of the source, and what becomes of its rows.
+    """A table of the source, and how its rows are transformed.
 
     Args:
         source: name of the source's site.
         owner, name: of the table there.
         columns: as the log describes them; functions may look at any.
-        transformations: one client after the other.
-        time_us: what added columns get as the time, microseconds since the Unix epoch, UTC.
+        transformations: in the order of the clients.
+        time_us: the time for added columns, microseconds since the Unix epoch, UTC.
     """
 
     source: str
@@ -59,7 +58,7 @@ class ReshapedTable(AsBytes):
 
     @property
     def version(self) -> TableVersion:
-        """The table as copied rows have it: every value as text."""
+        """The table version of copied rows: every value is text."""
         found = TableVersion(
             object_number=NO_OBJECT,
             version=0,
@@ -71,7 +70,7 @@ class ReshapedTable(AsBytes):
         return replace(found, version=content_version(found))
 
     def origins(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """What the source calls columns that come from it.
+        """Return the source's names of columns that come from it.
 
         Args:
             columns: names at the destination.
@@ -85,17 +84,19 @@ class ReshapedTable(AsBytes):
 
 
 class ReshapedPiece:
-    """A piece of the source whose rows are those that arrive; see `headrace.databases.ports.copying.OpenPiece`.
+    """A piece of the source whose rows are transformed as arriving changes are.
+
+    It has the methods of `headrace.databases.ports.copying.OpenPiece` for digests and rows.
 
     Args:
         piece: as the source has it.
-        table: what becomes of its rows.
+        table: describes the transformation of its rows.
         types: how functions see values.
     """
 
     def __init__(self, piece: OpenPiece, table: ReshapedTable, types: ValueTypes) -> None:
         self._piece, self._table = piece, table
-        # Functions must see the same object of a copied row as of a change, or they would mask it otherwise.
+        # Functions must see the same object for a copied row as for a change, or they would mask it differently.
         decode = types.decoded
         if any(column.is_binary for column in table.columns):
             texts = piece.texts_of_log({column.type_name for column in table.columns})
@@ -106,7 +107,7 @@ class ReshapedPiece:
         )
 
     def digest(self, columns: Sequence[str]) -> TableDigest:
-        """See `OpenPiece.digest`.
+        """Digest the transformed rows, as `OpenPiece.digest` does.
 
         Args:
             columns: names at the destination, of columns that come from the source.
@@ -114,15 +115,15 @@ class ReshapedPiece:
         return self._piece.digest_values(self._table.origins(columns), self._values(columns))
 
     def rows(self, columns: Sequence[str]) -> Iterator[bytes]:
-        """See `OpenPiece.rows`; in `PORTABLE` form.
+        """Return the transformed rows as `OpenPiece.rows` does, in `PORTABLE` form.
 
         Args:
-            columns: names at the destination, added ones too.
+            columns: names at the destination, including added ones.
         """
         return (self._piece.packed(rows) for rows in self._values(columns))
 
     def _values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
-        """The rows behind the transformations, in blocks."""
+        """Yield the transformed rows, in blocks."""
         version = self._table.version
         for block in self._piece.values([column.name for column in version.columns]):
             batch = batch_of_values(
@@ -138,7 +139,7 @@ class ReshapedPiece:
 
 
 def timestamp_text(time_us: int) -> str:
-    """A moment as the text form of a timestamp with time zone.
+    """Return a moment as the text form of a timestamp with time zone.
 
     Args:
         time_us: microseconds since the Unix epoch, UTC.
@@ -148,9 +149,9 @@ def timestamp_text(time_us: int) -> str:
 
 
 def _with_time(transformation: Transformation, time_us: int) -> Transformation:
-    """A transformation that adds a moment as a text where it adds the time.
+    """Return a transformation that adds a moment as text where it adds the time.
 
-    In a change that is binary, and every value of a copied row is text.
+    A change has it in binary form, but every value of a copied row is text.
     """
     return replace(
         transformation,
@@ -164,7 +165,7 @@ def _with_time(transformation: Transformation, time_us: int) -> Transformation:
 
 
 def _rows(batch: LcrBatch, columns: Sequence[str]) -> Iterator[TextRow]:
-    """The new rows of a batch, in its order."""
+    """Yield the new rows of a batch, in its order."""
     groups = [
         (batch.tables[group.table], group, cells) for group, (_, cells) in zip(batch.groups, batch.cells, strict=True)
     ]

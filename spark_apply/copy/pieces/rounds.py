@@ -1,8 +1,8 @@
-"""One pass over tables that are to be copied, under one snapshot: pieces for the tasks, and what they report.
+"""One pass over tables that are to be copied, under one snapshot: pieces for the tasks, and the tasks' outcomes.
 
 Main path
-    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.pieces.tasks`) -> _take -> _copied -> digests of
-    the destination -> _compared -> DONE or COPIED.
+    CopyRound.copy -> pieces on the `CopyBoard` -> tasks (`spark_apply.copy.pieces.tasks`) -> _take -> _copied ->
+    digests of the destination -> _compared -> DONE or COPIED.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyRound", "TableCopy", "has_no_rows", "is_still_empty", "wait_captured", "what_changes_a_copy"]
 
-_OUTCOME_WAIT_S = 0.5  # how soon an end is noticed while nothing is reported
-# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, with what is
-# stored out of line far more, and a destination with many indexes is slow.
+_OUTCOME_WAIT_S = 0.5  # how soon the end of the driver is noticed while no outcome arrives
+# No piece done and no task asking: the Spark job is stuck. A piece is 64 MiB of a table's own blocks, far more with
+# values stored out of line, and a destination with many indexes is slow.
 _STALL_S = 1800.0
-# Redo is behind by a progress record or two, 0.2 s. A snapshot that is kept open keeps the source from vacuuming: a log
-# writer that is paused, e.g. until something is applied, is asked again under a new one.
+# Redo is a progress record or two behind, 0.2 s. A snapshot that stays open keeps the source from vacuuming. So for a
+# paused log writer, for example one that waits until something is applied, the next round takes a new snapshot.
 _CAPTURED_TIMEOUT_S = 60.0
 _CAPTURED_POLL_S = 0.02
 _TOO_LONG = "22001"
-_TASKS_MIN = 2  # one reads while the other writes
+_TASKS_MIN = 2  # one reads while another writes
 
 
 @dataclass(slots=True)
@@ -62,22 +62,22 @@ class TableCopy:
     rows_estimated: int
     target: DestinationTable | None
     replaces: tuple[str, ...]
-    beside: tuple[OtherCopy, ...] = ()  # what others have in the destination table
-    carries: tuple[Carried, ...] = ()  # what it has of the others' changes (`spark_apply.copy.ways.shared_tables`)
-    mark: str = ""  # of the emptied table, see `TableWriter.files_mark`
-    keeps_rows: bool = False  # which are no copy of the source's: those stay, and the source has none
-    sources: tuple[str, ...] = ()  # what the source calls `columns`, one for each
+    beside: tuple[OtherCopy, ...] = ()  # records of others in the destination table
+    carries: tuple[Carried, ...] = ()  # others' changes that it contains (`spark_apply.copy.ways.shared_tables`)
+    mark: str = ""  # of the emptied table (`TableWriter.files_mark`)
+    keeps_rows: bool = False  # the destination's rows are not a copy: they stay, and the source has none
+    sources: tuple[str, ...] = ()  # the source's names of `columns`, one for each
     added: tuple[AddColumn, ...] = ()  # by transformations
-    log_columns: tuple[Column, ...] = ()  # of the source, where a function must see the rows
-    pieces: int = 0  # not reported yet
-    digests: int = 0  # of the destination, not reported yet
+    log_columns: tuple[Column, ...] = ()  # of the source, if a function must see the rows
+    pieces: int = 0  # without outcome so far
+    digests: int = 0  # of the destination, without outcome so far
     bytes_done: int = 0
     bytes_total: int = 0
     copied: TableDigest = field(default_factory=TableDigest)
     found: TableDigest = field(default_factory=TableDigest)  # at the destination, afterwards
     problem: str = ""
     is_final: bool = False
-    is_doubtful: bool = False  # nobody knows of a piece whether it was committed
+    is_doubtful: bool = False  # it is unknown whether some piece was committed
 
     @property
     def has_written(self) -> bool:
@@ -86,7 +86,7 @@ class TableCopy:
 
     @property
     def beside_rows(self) -> tuple[OtherCopy, ...]:
-        """Those of the others that may have rows in the table: not those that wait for a copy of it."""
+        """Records of others that may have rows in the table, without those that wait for a copy of it."""
         return tuple(other for other in self.beside if not other.is_awaiting)
 
     @property
@@ -97,31 +97,32 @@ class TableCopy:
 
 @dataclass(slots=True, kw_only=True)
 class CopyRound:
-    """See the module.
+    """One round of copies under one snapshot.
 
     Args:
         config: of the apply process.
         records: of its tables.
-        source_reader, destination_reader: of the tables.
-        workers: who copies.
+        source_reader, destination_reader: read the tables.
+        workers: run the copying tasks.
         is_beside: apply servers run meanwhile.
-        incarnation: of the sessions of this round; see `spark_apply.copy.records.sessions`.
+        incarnation: of the sessions of this round (`spark_apply.copy.records.sessions`).
         should_end: asked between waits.
-        told: told why no task runs now.
-        time_us: microseconds since the Unix epoch, UTC: what a transformation adds as the time.
+        told: called with the reason why no task runs now.
+        time_us: microseconds since the Unix epoch, UTC; the time that transformations add.
         snapshot: its name.
         scn: of the snapshot.
         copies: by name at the destination.
-        kept: tables whose rows are kept, and what others have in them.
+        kept: tables whose rows are kept, and the records of others in them.
         to_empty: names of tables whose rows are removed first.
         to_find_empty: names of tables whose rows were removed before the snapshot.
-        of_nothing: names of tables that others have copied, of which there must be nothing to copy.
+        of_nothing: names of tables that others have copied; the source must have no row to copy.
         to_await: names of tables whose changes are kept from the snapshot on, for a copy of another apply process.
-        for_all: names of tables whose copies must have what the others have sent (`spark_apply.copy.ways.shared_tables`).
+        for_all: names of tables whose copies must contain what the others have sent
+            (`spark_apply.copy.ways.shared_tables`).
         waits: why tables wait for the copies of others, by name at the destination.
-        is_gathering: one of those that wait is a shared table, whose ways look at each other often.
+        is_gathering: one of the waiting tables is a shared table, whose ways look at each other often.
         needs_operator: a table cannot be copied before an operator acts.
-        has_failed: a table is to be copied again.
+        has_failed: a table must be copied again.
     """
 
     config: ApplyConfig
@@ -151,14 +152,14 @@ class CopyRound:
 
     @property
     def servers(self) -> range:
-        """Numbers of the sessions, one for each task: no apply server has them that may run now."""
+        """Numbers of the sessions, one for each task; no apply server that may run now uses them."""
         if self.is_beside:
             return range(self.config.parallelism, self.config.parallelism + COPIES_BESIDE)
         return range(max(_TASKS_MIN, self.config.parallelism))
 
     @property
     def copied_state(self) -> str:
-        """Of a table whose copy is equal."""
+        """State of a table whose copy is equal."""
         return "COPIED" if self.is_beside else "DONE"
 
     def claim(
@@ -171,20 +172,20 @@ class CopyRound:
         digest: str = "",
         replaces: Collection[str] = (),
     ) -> bool:
-        """Record a table under the snapshot, unless another apply process has claimed it since it was looked at.
+        """Record a table under the snapshot, unless another apply process has claimed it since it was checked.
 
-        The next round looks again.
+        In that case the next round checks again.
 
         Args:
             table: the table.
-            state: see `spark_apply.copy.instantiation`.
-            beside: what others had in its destination table.
-            estimated: rows the source thinks it has.
+            state: one of those in `spark_apply.copy.instantiation`.
+            beside: records of others in its destination table at the check.
+            estimated: number of rows by the source's estimate.
             digest: of the rows.
             replaces: identities of records that are removed with it.
 
         Returns:
-            Whether it is this apply process's.
+            Whether this apply process has the table.
         """
         is_ours = self.records.record(
             table,
@@ -199,7 +200,7 @@ class CopyRound:
         return is_ours
 
     def claim_copy(self, copy: TableCopy) -> bool:
-        """Record that a copy begins; see `claim`."""
+        """Record that a copy begins, by `claim`."""
         return self.claim(
             copy.table,
             "COPYING",
@@ -209,12 +210,12 @@ class CopyRound:
         )
 
     def claim_awaiting(self, copy: TableCopy, *, may_have_rows: bool) -> None:
-        """Record that the queue keeps a table's changes from the snapshot on; see `claim`.
+        """Record that the queue keeps a table's changes from the snapshot on, by `claim`.
 
         Args:
             copy: of the table.
-            may_have_rows: what users write here from now on is on its way to the source; else one with rows, which may be
-                the one that fills the table, would never get it.
+            may_have_rows: users' changes here already flow to the source. Otherwise a table with rows is not claimed:
+                it may be the one that fills the table, which would never receive those changes.
         """
         is_of_nothing = has_no_rows(self.source_reader, copy, snapshot=self.snapshot)
         if not (is_of_nothing or may_have_rows):
@@ -224,7 +225,7 @@ class CopyRound:
         self.claim(copy.table, AWAITING, beside=copy.beside, digest=digest, replaces=copy.replaces)
 
     def claim_nothing(self, copy: TableCopy) -> None:
-        """Record a copy of no row, or that the rows that are there stay, if the snapshot has none; see `claim`.
+        """Record a copy of no row, or that the existing rows stay, if the snapshot has no row; by `claim`.
 
         A copy of no row is equal whatever others apply.
         """
@@ -240,25 +241,22 @@ class CopyRound:
     def claim_kept(
         self, table: TableToInstantiate, *, beside: Collection[OtherCopy], replaces: Collection[str]
     ) -> None:
-        """Record that the destination's rows stay as they are; see `claim`.
+        """Record that the destination's rows stay as they are, by `claim`.
 
         Args:
             table: the table.
-            beside: what others had in its destination table.
+            beside: records of others in its destination table.
             replaces: identities of records that are removed with it.
         """
         self.claim(table, "COPIED" if self.is_beside else "KEPT", beside=beside, replaces=replaces)
 
     @contextlib.contextmanager
     def failing_alone(self, copy: TableCopy) -> Iterator[None]:
-        """Take a table out of the round that a database refuses; the others go on.
-
-        Args:
-            copy: of the table.
+        """Take a table out of the round if a database refuses it; the others continue.
 
         Raises:
-            DatabaseUnavailable: a database is away.
-            DestinationRestarted: see `TableInstantiation.run_first`.
+            DatabaseUnavailable: a database does not answer.
+            DestinationRestarted: the destination may have lost commits: begin again.
         """
         try:
             yield
@@ -270,16 +268,17 @@ class CopyRound:
             self.fail(copy)
 
     def empty(self, session: DestinationSession, copy: TableCopy) -> None:
-        """Remove a table's rows, once it is known that the source's can be read and proved.
+        """Remove a table's rows after checking that the source's rows can be read and proved.
 
-        What cannot be copied keeps what it has.
+        A table that cannot be copied keeps its rows.
 
         Args:
             session: of the destination.
             copy: of the table, which the destination has.
 
         Raises:
-            DatabaseError: see `TableReader.prove_large`; or the rows cannot be removed.
+            DatabaseError: the source's rows cannot be proved (`TableReader.prove_large`), or the rows cannot be
+                removed.
         """
         assert copy.target is not None
         types = dict(zip(copy.sources, copy.columns.values(), strict=True))
@@ -296,16 +295,10 @@ class CopyRound:
             copy.mark = session.empty_marked(copy.target)
 
     def find_empty(self, session: DestinationSession, copy: TableCopy) -> None:
-        """See that nobody has written into a table since its rows were removed.
+        """Check that no other session has written into a table since its rows were removed.
 
-        A copy beside such rows would differ, or fail, at its end.
-
-        Nor if the rows are gone again: the source may have them in the snapshot, and what deletes them is not sent
-        back.
-
-        Args:
-            session: of the destination.
-            copy: of the table.
+        A copy beside such rows would differ or fail at its end. Rows that are gone again count too: the source may have
+        them in the snapshot, and their deletion is not sent back.
         """
         if not is_still_empty(session, copy):
             copy.problem, copy.is_final = (
@@ -316,7 +309,7 @@ class CopyRound:
             self.fail(copy)
 
     def copy(self) -> None:
-        """Start who copies, and follow it."""
+        """Start the copying tasks, and follow them."""
         self._offer_copies()
         job = self.workers.start(self.board, servers=self.servers, incarnation=self.incarnation)
         try:
@@ -351,12 +344,12 @@ class CopyRound:
             self.records.show(replace(self.records.progress[copy.key], bytes_total=copy.bytes_total))
             if not plan:
                 self._copied(copy)
-        # Large pieces first, so that a small one ends last.
+        # Large pieces first, so that the last ones to end are small.
         pieces.sort(key=lambda piece: piece.bytes, reverse=True)
         self.board.add(pieces)
 
     def _planned(self, copy: TableCopy) -> list[pb.CopyPiece] | None:
-        """A table's pieces; None: it cannot be read."""
+        """Return a table's pieces; None: it cannot be read."""
         try:
             types = dict(zip(copy.sources, copy.columns.values(), strict=True))
             plan = self.source_reader.plan(*copy.table.source, types, snapshot=self.snapshot, rows=copy.table.rows)
@@ -433,7 +426,7 @@ class CopyRound:
                 self._copied(copy)
 
     def _copied(self, copy: TableCopy) -> None:
-        """Every piece is copied: digest the destination's rows."""
+        """Digest the destination's rows after every piece is copied."""
         self.records.record(
             copy.table,
             copy.scn,
@@ -475,12 +468,12 @@ class CopyRound:
         )
 
     def _why_padded(self, copy: TableCopy) -> str:
-        """Whether `char(n)` is why the copy differs, see `spark_apply.copy.pieces.padded_columns`; empty: no."""
+        """Return how `char(n)` explains a difference (`spark_apply.copy.pieces.padded_columns`); empty: it does not."""
         table = copy.table
         try:
             there, here = self.source_reader.seen(*table.source), self.destination_reader.seen(*copy.key)
         except DatabaseError:
-            return ""  # another one says what is wrong
+            return ""  # another call reports the error
         columns = zip(copy.sources, copy.columns, strict=True)
         return why_padded(there, here, columns, source=table.source, destination=copy.key)
 
@@ -489,9 +482,9 @@ class CopyRound:
         self.fail(copy)
 
     def fail(self, copy: TableCopy) -> None:
-        """The table is copied again in the next round; at once after a transient error, unless it goes on."""
+        """Have a table copied again in the next round; at once after a transient error, unless it keeps recurring."""
         self.has_failed = True
-        if copy.key in self.to_await:  # what is recorded of it stays: another one's copy may let it go on
+        if copy.key in self.to_await:  # its record stays: another table's copy may end its wait
             self.needs_operator |= copy.is_final
             self.records.show(replace(self.records.progress[copy.key], state="FAILED", problem=copy.problem))
             return
@@ -502,39 +495,36 @@ class CopyRound:
             copy.problem += f" ({count} times in a row). {LET_IT_REST}"
         self.needs_operator |= copy.is_final
         state = "FAILED" if copy.is_final else "COPYING"
-        # Beside another one's rows the table is not emptied any more: whether any of them are ours decides what an
-        # operator can do.
+        # Beside another apply process's rows the table is no longer emptied: whether any of the rows are ours decides
+        # what an operator can do.
         scn = copy.scn if copy.has_written or not (copy.beside_rows and copy.is_final) else Scn(0)
         self.records.record(copy.table, scn, state, problem=copy.problem, estimated=copy.rows_estimated)
 
 
 def what_changes_a_copy(table: TableToInstantiate) -> str:
-    """What to do where a copy is not what was read at the source.
+    """Return what to do if a copy differs from what was read at the source.
 
-    It is made again: rows that users wrote into it meanwhile are removed with it.
-
-    Args:
-        table: that was copied.
+    The table is copied again: rows that users wrote into it meanwhile are removed with the copy.
     """
     remedy = (
-        "take away what changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule,"
+        "remove whatever changes its rows at the destination (a trigger that is ENABLE ALWAYS or REPLICA, a rule,"
         " another writer); then it is copied again"
     )
     if not table.is_sent_on:
         return remedy
     if table.returned_by:
         return (
-            f"{remedy}. What users write there goes to the source first, and comes with the next copy: let them"
-            " rest until the table is DONE"
+            f"{remedy}. What users write there goes to the source first, and comes with the next copy: have them stop"
+            " writing until the table is DONE"
         )
     return (
-        f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: let"
-        f" them rest until the table is DONE, then `headrace verify FILE {argument(table.source)}`"
+        f"{remedy}. What users write there before that is removed, and stays only if the source has it by then: have"
+        f" them stop writing until the table is DONE, then `headrace verify FILE {argument(table.source)}`"
     )
 
 
 def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
-    """What a task needs to make a table's rows; empty: no function makes them.
+    """Return what a task needs to make a table's rows; empty: no function makes them.
 
     Args:
         copy: of the table.
@@ -555,7 +545,7 @@ def _reshaped(copy: TableCopy, source: str, time_us: int) -> bytes:
 
 
 def wait_captured(snapshot: Snapshot, site: str, should_end: Callable[[], bool]) -> bool:
-    """Wait until redo has what is copied, see `Snapshot.is_captured`; False: told to end.
+    """Wait until redo has everything that is copied (`Snapshot.is_captured`); return False if the driver must end.
 
     Args:
         snapshot: under which tables are to be copied.
@@ -581,12 +571,12 @@ def wait_captured(snapshot: Snapshot, site: str, should_end: Callable[[], bool])
 
 
 def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> bool:
-    """Whether the source has nothing to copy of a table.
+    """Return whether the source has no row of a table to copy.
 
     Args:
         reader: of the source.
         copy: of the table.
-        snapshot: under which it would be copied; empty: as the table is now.
+        snapshot: under which it would be copied; empty: the current state.
 
     Raises:
         DatabaseError: it cannot be read.
@@ -600,11 +590,6 @@ def has_no_rows(reader: TableReader, copy: TableCopy, *, snapshot: str = "") -> 
 
 
 def is_still_empty(session: DestinationSession, copy: TableCopy) -> bool:
-    """Whether nobody has written into a table since it was emptied.
-
-    Args:
-        session: of the destination.
-        copy: of the table.
-    """
+    """Return whether no session has written into a table since it was emptied."""
     assert copy.target is not None
     return not session.has_rows(copy.target) and (not copy.mark or session.files_mark(copy.target) == copy.mark)

@@ -1,4 +1,4 @@
-"""Copying and digesting pieces of tables inside Spark tasks; see `headrace.databases.ports.copying`.
+"""Copying and digesting pieces of tables inside Spark tasks; `headrace.databases.ports.copying` reads them.
 
 Like `spark_apply.server.task`, the module imports at the top only modules that need just the standard library.
 """
@@ -46,7 +46,7 @@ def digest_pieces(
         items: serialized `DigestItem`s: a piece, its side, its columns and its snapshot.
 
     Yields:
-        One serialized `DigestResult` per item. A piece that cannot be read has a `problem` there; the others go on.
+        One serialized `DigestResult` per item. A piece that cannot be read has a `problem` there; the others continue.
 
     Raises:
         PropagationError: the driver does not answer.
@@ -98,7 +98,7 @@ class PieceLink(Protocol):
     """A copying task's connection to the board: it reports a piece and takes the next one."""
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
-        """See `spark_apply.copy.pieces.board.CopyBoard.next`."""
+        """Report an outcome, if any, and return the reply of `CopyBoard.next`."""
         ...
 
 
@@ -120,14 +120,14 @@ class CopyPlaces:
 def copy_pieces(access: TaskAccess, topology: str, apply: str, worker: int, items: Iterable[bytes]) -> Iterator[bytes]:
     """Take pieces from the apply process and copy them until there are no more.
 
-    Outcomes are reported to it, not returned.
+    Outcomes are reported to the apply process, not returned.
 
     Args:
         access: access to the apply process.
-        topology: its name.
+        topology: name of the topology.
         apply: name of the apply process.
         worker: number of this task, from 0.
-        items: one: number and incarnation of this task's session at the destination.
+        items: one item: number and incarnation of this task's session at the destination.
     """
     from headrace.databases.connectors import open_destination, open_reader
     from protos.links.apply_link import CopyLink
@@ -252,15 +252,15 @@ class PieceCopier:
             raise
 
     def _raise_lacking(self, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...], encoding: str) -> None:
-        """Raise an error that names a value which the destination's encoding cannot hold, if it is found."""
+        """Raise an error that names a value which the destination's encoding cannot hold, if one is found."""
         from headrace.base.errors import DataError
 
-        self.close()  # a read that was broken off has ended the session
+        self.close()  # an interrupted read has ended the session
         self._source = self._places.source()
         with self._source.open_piece(place, snapshot=piece.snapshot) as opened:
             found = opened.lacking(columns, encoding)
         if found:
-            raise DataError(f"{found} -- change the value there, or have a destination database in UTF8")
+            raise DataError(f"{found} -- change the value there, or use a destination database in UTF8")
 
     def _copy_as(
         self, form: str, piece: pb.CopyPiece, place: TablePiece, columns: tuple[str, ...]
@@ -274,7 +274,7 @@ class PieceCopier:
                 return seen, self._session.copy_rows(
                     piece.table.owner, piece.table.name, columns, made.rows(columns), form=PORTABLE
                 )
-            # a driver of an earlier version names none: they are alike
+            # A driver of an earlier version names no source columns: both sides use the same names.
             sources = tuple(piece.source_columns) or columns
             seen = opened.digest(sources)
             rows = opened.rows(sources, form=form, added=[None if each.is_null else each.text for each in piece.added])

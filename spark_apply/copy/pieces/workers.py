@@ -1,4 +1,4 @@
-"""Who copies: the tasks that take pieces from a board, as a job of the site's Spark application, behind a small interface."""
+"""Copy workers: the tasks that take pieces from a board, as a job of the site's Spark application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyJob", "CopyWorkers", "SparkCopyWorkers"]
 
-_END_S = 300.0  # for tasks to see that there is no more: the piece in hand is finished first
+_END_S = 300.0  # for tasks to notice the closed board: each finishes its current piece first
 _END_POLL_S = 0.2  # how soon the end of the driver is noticed meanwhile
 
 
@@ -23,7 +23,7 @@ class CopyJob(Protocol):
 
     @property
     def error(self) -> HeadraceError | None:
-        """Why it ended before that."""
+        """Why it ended before the board was closed; None: it did not."""
         ...
 
     @property
@@ -37,33 +37,33 @@ class CopyJob(Protocol):
 
 
 class CopyWorkers(Protocol):
-    """Starts such jobs."""
+    """Starts copying jobs."""
 
     def start(self, board: CopyBoard, *, servers: Sequence[int], incarnation: int) -> CopyJob:
         """Begin to take pieces from a board.
 
         Args:
-            board: whose pieces.
-            servers: numbers of the sessions at the destination: one task each.
-            incarnation: of these sessions; see `DestinationDatabase.open_session`.
+            board: offers the pieces.
+            servers: numbers of the sessions at the destination, one for each task.
+            incarnation: of these sessions (`DestinationDatabase.open_session`).
         """
         ...
 
 
 class SparkCopyWorkers:
-    """See `CopyWorkers`: runs of the site's Spark application.
+    """`CopyWorkers` as runs of the site's Spark application.
 
     Args:
         runner: starts the runs.
-        boards: where their tasks find the board.
-        should_end: the driver ends: its tasks are cancelled.
+        boards: gives their tasks the board.
+        should_end: the driver ends, so its tasks are cancelled.
     """
 
     def __init__(self, runner: TaskRunner, boards: BoardSlot, *, should_end: Callable[[], bool]) -> None:
         self._runner, self._boards, self._should_end = runner, boards, should_end
 
     def start(self, board: CopyBoard, *, servers: Sequence[int], incarnation: int) -> CopyJob:
-        """See `CopyWorkers.start`."""
+        """Start a run with one task for each session."""
         self._boards.board = board
         sessions = [f"{server} {incarnation}".encode() for server in servers]
         return _SparkCopyJob(self._runner, self._boards, sessions, self._should_end)
@@ -78,16 +78,16 @@ class _SparkCopyJob:
 
     @property
     def error(self) -> HeadraceError | None:
-        """See `CopyJob.error`."""
+        """Why the run ended early; None: it did not."""
         return self._run.error
 
     @property
     def problem(self) -> str:
-        """See `CopyJob.problem`."""
+        """Why no task runs now."""
         return self._run.problem
 
     def join(self) -> None:
-        """See `CopyJob.join`."""
+        """Wait for the tasks to end, then close the run and take the board away."""
         polls = round(_END_S / _END_POLL_S)
         while polls and not self._should_end() and not self._run.join(_END_POLL_S):
             polls -= 1

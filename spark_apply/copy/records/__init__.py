@@ -1,1 +1,1 @@
-"""What is recorded of an apply process's tables at the destination, and what changes those records."""
+"""Records of an apply process's tables at the destination, and the operations that change them."""

@@ -1,7 +1,7 @@
-"""Tables whose copy began again and again, and that the source has emptied since (`spark_apply.copy.records.restarts`).
+"""Tables whose copy was restarted, and that the source has emptied since (`spark_apply.copy.records.restarts`).
 
-A TRUNCATE of the whole table that the log has behind the snapshot of such a copy is as good as a copy: the table was
-empty then, and the log has every row that it got since (decision 71).
+A TRUNCATE of the whole table, behind the snapshot of such a copy, replaces the copy: the table was empty then, and the
+log has all its later rows (decision 71).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ __all__ = ["copy_of_emptied", "emptied_tables"]
 
 
 def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[Standing]) -> list[tuple[Standing, Scn]]:
-    """Tables whose copy was begun in vain, and that the source has emptied since.
+    """Return tables whose copy was restarted, and that the source has emptied since.
 
-    And the SCN from which on the log has all of their rows.
+    With each, the SCN from which on the log has all its rows.
 
     Args:
         records: of the tables.
-        joins: knows what the log says.
+        joins: knows the TRUNCATEs in the log.
         pending: the tables that are to be copied.
     """
     found = []
     for each in pending:
         name = each.table.destination
         since = records.restarts.since(name)
-        # A table with another one's rows is never emptied. What users wrote here may be at the source since the
-        # TRUNCATE: only a copy has it.
+        # A table that holds another table's rows is never emptied. Rows that users wrote here may have reached the
+        # source since the TRUNCATE: only a copy contains them.
         if (
             since is None
             or not each.is_begun
@@ -52,15 +52,15 @@ def emptied_tables(records: TableRecords, joins: JoinCalls, pending: Iterable[St
 
 
 def copy_of_emptied(records: TableRecords, session: DestinationSession, each: Standing, scn: Scn) -> None:
-    """Take a table for copied that the source has emptied.
+    """Take a table as copied that the source has emptied.
 
-    What a task of an earlier round still has in hand must never be written.
+    A piece that a task of an earlier round still has must never be written.
 
     Args:
         records: of the tables.
         session: of the destination, of a round that begins now.
         each: one of `emptied_tables`.
-        scn: with it.
+        scn: the SCN that came with it.
 
     Raises:
         DatabaseError: the destination table cannot be emptied.
@@ -68,7 +68,7 @@ def copy_of_emptied(records: TableRecords, session: DestinationSession, each: St
     records.restarts.end(each.table.destination)
     target = session.describe(*each.table.destination, fresh=True)
     if target is None:
-        return  # the next round says so
+        return  # the next round reports the missing table
     records.record(each.table, scn, "COPYING", replaces=each.replaced_identities)
     session.empty_tables([target])
     records.record(each.table, scn, "COPIED", digest=str(TableDigest()))

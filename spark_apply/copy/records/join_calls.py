@@ -1,4 +1,4 @@
-"""What copies ask of the coordinator: to leave tables out, to keep the queue from forgetting, to let tables join."""
+"""Calls from copies to the coordinator: skip tables, keep the queue from purging changes, let tables join."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["JoinCalls"]
 
 
 class JoinCalls(Protocol):
-    """The coordinator, as the thread that copies sees it; every call waits for its outcome.
+    """The coordinator as the copying thread sees it; every call waits for its outcome.
 
     Raises:
         ApplyError: it does not answer in time, or has ended.
     """
 
     def hold(self, scn: Scn | None) -> None:
-        """Keep the queue from forgetting what comes after `scn`; None: nothing is needed any more."""
+        """Keep the queue from purging changes behind `scn`; None: nothing is needed any more."""
         ...
 
     def hold_now(self) -> None:
-        """Keep the queue from forgetting anything it was not told to be durable: before a snapshot is taken."""
+        """Keep the queue from purging anything that is not reported durable yet; call before a snapshot is taken."""
         ...
 
     def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> bool:
-        """Apply nothing more of these tables, and wait until nothing of them is on its way to the destination.
+        """Skip all further changes of these tables, and wait until none is in flight to the destination.
 
         Args:
             tables: names at the destination.
@@ -40,7 +40,7 @@ class JoinCalls(Protocol):
         ...
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> bool:
-        """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`.
+        """Apply skipped partitions from the TRUNCATE of their tables on (`ArrivingTables.admit`).
 
         Returns:
             False: the driver ends first.
@@ -48,7 +48,7 @@ class JoinCalls(Protocol):
         ...
 
     def join(self, tables: Sequence[Instantiation]) -> bool:
-        """Let copied tables join, and wait until that is recorded; they have caught up when `is_joined`.
+        """Let copied tables join, and wait until that is recorded; `is_joined` tells when they have caught up.
 
         Returns:
             False: the driver ends first.
@@ -56,33 +56,33 @@ class JoinCalls(Protocol):
         ...
 
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
-        """See `ArrivingTables.emptied_scn`."""
+        """Return where a skipped table was last emptied (`ArrivingTables.emptied_scn`)."""
         ...
 
     @property
     def truncated_parts(self) -> Mapping[PartOf, Scn]:
-        """See `ArrivingTables.truncated_parts`."""
+        """Partitions whose tables wait to be truncated (`ArrivingTables.truncated_parts`)."""
         ...
 
     @property
     def truncated_tables(self) -> Mapping[str, tuple[Scn, frozenset[int]]]:
-        """See `ArrivingTables.truncated`."""
+        """The last TRUNCATE of partitions of each table (`ArrivingTables.truncated`)."""
         ...
 
     @property
     def applied_scn(self) -> Scn:
-        """Everything below this is applied, but of tables that are left out or are joining."""
+        """Everything below this is applied, except changes of skipped and joining tables."""
         ...
 
     @property
     def is_joined(self) -> bool:
-        """The tables that joined last are where the others are."""
+        """Whether the tables that joined last have caught up with the others."""
         ...
 
     def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Delete error transactions that copies have made obsolete; returns those that are gone."""
+        """Delete error transactions that copies have made obsolete; return those that are gone."""
         ...
 
     def execute_held(self, numbers: Sequence[int]) -> None:
-        """Have error transactions executed that waited behind others; what becomes of them the error queue shows."""
+        """Execute error transactions that were held behind others; the error queue shows the outcomes."""
         ...

@@ -1,17 +1,19 @@
-"""Error transactions that copies have made obsolete: the copies of their tables have all that they change.
+"""Error transactions that copies have made obsolete: the copies of their tables contain all their changes.
 
-They are deleted when a table has joined, and when a driver starts, because the last one may have ended between the two.
-What waited behind them and did not fail itself is executed: nothing else would try it again.
+They are deleted when a table has joined, and when a driver starts, because the last driver may have ended between the
+two. Transactions that were held behind them and did not fail themselves are executed: nothing else would retry them.
 
-    t and u; errors 1 (t) failed, 2 (t, u) waits behind 1, 3 (u) waits behind 2, 4 (t, u) failed for its row of u, 5 (t)
-    waits behind 4 a copy of t joins -> 1 and 5 are deleted, 2 and 3 are executed (of 2 the row of u), 4 stays: executed
-      later, it writes its row of u
+    tables t and u; error 1 (t) failed, 2 (t, u) is held behind 1, 3 (u) behind 2, 4 (t, u) failed because of its row of
+    u, 5 (t) is held behind 4; a copy of t joins
+    -> 1 and 5 are deleted; 2 and 3 are executed (of 2 only the row of u); 4 stays: executed later, it writes its row of
+    u
 
-Of a partition that is copied alone the rows count that were changed in it. Nobody asked for that copy: an error
-transaction that has rows of others, too, and was in the way of the copy, is executed without those that the copy has.
+For a partition that is copied alone, only rows changed in that partition count. No operator requested that copy. So an
+error transaction that also has rows of other partitions, and blocked the copy, is executed without the rows that the
+copy has.
 
-An error transaction that stays holds later changes of all its rows, those of the copied table too: it is executed or
-deleted by an operator.
+An error transaction that stays holds later changes of all its rows, also those of the copied table. An operator
+executes or deletes it.
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ __all__ = ["ObsoleteErrors", "held_behind"]
 
 log = logging.getLogger("headrace.apply")
 
-_JOINED = frozenset({"JOINING", "DONE"})  # not KEPT: its rows are an operator's, and no copy has these changes
+_JOINED = frozenset({"JOINING", "DONE"})  # not KEPT: its rows are an operator's, and no copy contains these changes
 
 
 @dataclass(slots=True, kw_only=True)
 class ObsoleteErrors:
-    """See the module. One thread at a time.
+    """Deletes obsolete error transactions. One thread at a time.
 
     Args:
         config: of the apply process.
         destination: the destination database.
-        records: of the tables, which show how many they made obsolete.
-        is_due: a table has joined since the error queue was looked at.
-        joined: the records of partitions that have.
+        records: of the tables; they show how many error transactions each made obsolete.
+        is_due: a table has joined since the last look at the error queue.
+        joined: the records of partitions that have joined.
     """
 
     config: ApplyConfig
@@ -60,19 +62,16 @@ class ObsoleteErrors:
     joined: list[Instantiation] = field(default_factory=list)
 
     def delete(self, joins: JoinCalls) -> None:
-        """Delete what is obsolete, and have executed what waited behind it.
-
-        Args:
-            joins: asks the coordinator.
+        """Delete obsolete error transactions, and have the transactions executed that were held behind them.
 
         Raises:
             DatabaseUnavailable: the destination does not answer; call again.
-            ApplyError: the coordinator does not; call again.
+            ApplyError: the coordinator does not answer; call again.
         """
         errors = self.destination.errors(self.config.topology, self.config.apply)
         copied = self._copied() if errors else {}
         newest = max(copied.values(), default=0)
-        # A transaction that is older than a copy is committed before its SCN: the others need not be read.
+        # A transaction that is older than a copy was committed before the copy's SCN, so the others need not be read.
         found = {each.number: self._copied_last(each.number, copied) for each in errors if each.commit_scn <= newest}
         obsolete = [number for number, table in found.items() if table is not None]
         deleted = joins.delete_obsolete(obsolete) if obsolete else frozenset()
@@ -91,7 +90,7 @@ class ObsoleteErrors:
         if held := sorted({*partly, *held_behind({*deleted, *partly}, errors)}):
             joins.execute_held(held)
         self.joined = []
-        self.is_due = len(deleted) < len(obsolete)  # one is being executed: that will say that the copies have it
+        self.is_due = len(deleted) < len(obsolete)  # one is being executed: the next look finds it in the copies
         if deleted:
             log.info(
                 "%s: %s made obsolete by copies and deleted, %s executed that waited behind",
@@ -101,7 +100,7 @@ class ObsoleteErrors:
             )
 
     def _copied(self) -> Mapping[tuple[str, str], int]:
-        """The SCNs of the source's tables that are copied and apply (`copied_scns`)."""
+        """Return the SCNs of the source's tables that are copied and applied (`copied_scns`)."""
         return copied_scns(
             each
             for each in self.destination.instantiations(self.config.topology, self.config.apply)
@@ -109,7 +108,7 @@ class ObsoleteErrors:
         )
 
     def _has_copied(self, number: int, copied: Mapping[tuple[str, str], int]) -> bool:
-        """Whether an error transaction has rows that copies have, all of them or some, and may be executed without them."""
+        """Return whether copies contain rows of an error transaction, and it may be executed without those rows."""
 
         def parts() -> Iterator[LcrBatch]:  # a transaction of any size
             return map(codec.decode, self.destination.error_batches(number))
@@ -122,15 +121,15 @@ class ObsoleteErrors:
             return False
 
     def _copied_last(self, number: int, copied: Mapping[tuple[str, str], int]) -> TableName | None:
-        """Of the tables of an error transaction, whose rows are all in copies, the one that was copied last.
+        """Return the table of an error transaction that was copied last, if copies contain all its rows.
 
-        None: not all are, or it has none.
+        None: they do not, or it has no rows.
         """
         tables: set[TableName] = set()
         for data in self.destination.error_batches(number):
             try:
                 whole = codec.decode(data)
-            except ProtocolError:  # it is shown, and deleted by hand; the copies go on
+            except ProtocolError:  # unreadable: it is shown, and an operator deletes it; the copies continue
                 return None
             if beyond_copies(whole, copied).row_count:
                 return None
@@ -142,13 +141,14 @@ class ObsoleteErrors:
 
 
 def held_behind(deleted: Collection[int], errors: Iterable[ErrorTransaction]) -> tuple[int, ...]:
-    """The error transactions that did not fail themselves and wait behind deleted ones, or behind others of these.
-
-    Ascending.
+    """Return the error transactions that did not fail themselves and are held behind deleted ones, directly or not.
 
     Args:
         deleted: numbers of error transactions.
         errors: the queue as it was before, ascending.
+
+    Returns:
+        Their numbers, ascending.
     """
     gone, held = set(deleted), list[int]()
     for each in errors:

@@ -1,27 +1,26 @@
 """Partitions that were attached with rows.
 
-Each is copied alone, while its table goes on, and joins in order (decision 75).
+Each one is copied alone, while its table continues, and joins in order (decision 75).
 
 Job
-    Treat such a partition as a table of its own until it has joined: with a record, a snapshot, a copy, a join. Changes
-    in the log have the number of the partition that they were made in, so that those of the others go on meanwhile.
+    Treat such a partition like a table until it has joined: with a record, a snapshot, a copy and a join. Changes in
+    the log carry the number of their partition, so changes of the other partitions continue meanwhile.
 
 Main path
-    `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> left out,
-    copied, joined as every table that is added later (`spark_apply.copy.instantiation`).
+    `TableMarks.look` finds it -> a record COPYING under `PartOf.identity`, then its table's mark names it -> skipped,
+    copied and joined like every table that is added later (`spark_apply.copy.instantiation`).
 
-    Its record stays: what of an error transaction is older than the copy is known by it. A copy of the whole table
-    removes it.
+    Its record stays, because it tells which changes of an error transaction are older than the copy. A copy of the
+    whole table removes it.
 
 A TRUNCATE of the whole table
-    empties the partition, too. The reader waits there until the copy has been ended; then the partition begins at the
-    TRUNCATE, empty.
+    empties the partition, too. The reader waits there until the copy has been ended; then the partition starts empty,
+    at the TRUNCATE.
 
 Worked flow
     copy of T at 100. ATTACH of P with 1,000 rows; UPDATE of one of them at 120 -> error transaction. Look: P is
-    COPYING. Snapshot at 150, P is COPIED at 150. Low watermark 170 -> P joins: its changes from 150 on are applied,
-    those of T's others from 170 on; and the error transaction is
-    deleted, as the copy has its change.
+    COPYING. Snapshot at 150, P is COPIED at 150. Low watermark 170 -> P joins: its changes are applied from 150 on,
+    those of T's other partitions from 170 on. The error transaction is deleted, because the copy has its change.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ __all__ = ["begun_part", "captured_parts", "copies_parts", "here", "other_bounds
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
 _TO_BE_COPIED = "attached at the source with rows that are not in the log: to be copied"
-_ROW_BYTES = 100  # of a row, as of a table that was never analyzed: for people
+_ROW_BYTES = 100  # assumed size of a row, as for a table that was never analyzed; only for display
 
 
 def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]) -> tuple[TableToInstantiate, ...]:
-    """The partitions that were copied alone, or are to be.
+    """Return the partitions that were copied alone, or will be.
 
-    Of a table that is not finished there are none: its copy has them.
+    A table that is not finished has none: its copy includes them.
 
     Args:
         tables: of the apply process.
@@ -64,7 +63,7 @@ def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiat
         whole, above = (None, None) if part is None else (wholes.get(part.table), by_identity.get(part.table))
         if part is None or whole is None or above is None or above.state not in _FINISHED or record.state == "LEFT":
             continue
-        if TableName.of(record) in names:  # it left, and is a table by now, whose copy replaces it
+        if TableName.of(record) in names:  # it left and is now a table, whose copy replaces it
             continue
         owner = whole.source.owner if record.owner == whole.destination.owner else record.owner
         found.append(
@@ -83,11 +82,11 @@ def parts_of(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiat
 
 
 def copies_parts(table: TableToInstantiate) -> bool:
-    """Whether partitions of a table may be copied alone.
+    """Return whether partitions of a table may be copied alone.
 
-    Nothing else writes it here, nobody gets it from here, and its rows come whole and as they are at the source.
-
-    A TRUNCATE of a subset would reach the partition, and a function is to see rows of the table.
+    Nothing else may write the table here, no other site may receive it from here, and its rows must arrive complete and
+    as they are at the source. A TRUNCATE of a subset would reach the partition, and a custom transformation must see
+    the table's rows.
     """
     return (
         table.may_empty
@@ -98,23 +97,23 @@ def copies_parts(table: TableToInstantiate) -> bool:
 
 
 def here(part: Named, source: TableName, destination: TableName) -> TableName:
-    """What a partition is called at the destination.
+    """Return a partition's name at the destination.
 
     Args:
-        part: of the source's table.
+        part: the partition, of the source's table.
         source: the table's name there.
-        destination: its name here.
+        destination: the table's name here.
     """
     return TableName(destination.owner if part.owner == source.owner else part.owner, part.name)
 
 
 def begun_part(whole: Instantiation, number: str, name: TableName) -> Instantiation:
-    """The record of a partition that is to be copied.
+    """Return the record of a partition that is to be copied.
 
     Args:
         whole: the record of its table.
-        number: the partition's, at the source.
-        name: the partition's, at the destination.
+        number: the partition's number at the source.
+        name: the partition's name at the destination.
     """
     return Instantiation(
         source=whole.source,
@@ -133,15 +132,15 @@ def part_facts(
     captured: Mapping[TableName, str],
     reader: TableReader,
 ) -> dict[TableName, SourceTable]:
-    """What the source says of partitions that are to be copied, by their names there.
+    """Return the source's descriptions of partitions that are to be copied, by their names there.
 
-    Nothing of one that it calls otherwise by now.
+    A partition that the source has renamed since is omitted.
 
     Args:
-        pending: what is to be copied.
+        pending: the tables and partitions to copy.
         facts: of the source's tables, by their names there.
         captured: identities of the source's tables and partitions, by their names there.
-        reader: of the source's tables.
+        reader: reads the source's tables.
 
     Raises:
         DatabaseError: the source does not answer.
@@ -171,16 +170,17 @@ def captured_parts(
     *,
     snapshot: str = "",
 ) -> dict[TableName, str]:
-    """The identities of partitions that are to be copied, by the names that the source has for them, as long as their tables have them.
+    """Return the identities of partitions that are to be copied, by their current names at the source.
 
-    One that left and came back since it was seen is another one: what was before the last ATTACH must be applied first.
+    A partition is omitted if its table no longer has it. One that left and came back since it was seen counts as
+    another partition, because changes from before the last ATTACH must be applied first.
 
     Args:
-        pending: what is to be copied.
+        pending: the tables and partitions to copy.
         source: the source database.
         recorded: marks of the tables, by identity.
-        topology: its name.
-        snapshot: as it sees them; empty: as they are now.
+        topology: name of the topology.
+        snapshot: the snapshot to read under; empty: the current state.
     """
     wanted = [each.part for each in pending if each.part is not None]
     marks = source.row_marks(topology, snapshot=snapshot) if wanted else {}
@@ -195,16 +195,9 @@ def captured_parts(
 def other_bounds(
     part: PartOf, name: TableName, whole: TableName, source: SourceDatabase, destination: InstantiationRecords
 ) -> str:
-    """Why a partition cannot be copied into the destination's of its name; empty: it can.
+    """Return why a partition cannot be copied into the destination's partition of its name; empty: it can.
 
-    Emptied, that one must not have rows of others.
-
-    Args:
-        part: at the source.
-        name: at the destination.
-        whole: its table there.
-        source: the source database.
-        destination: the destination database.
+    That partition is emptied first, so it must not have rows of others.
 
     Raises:
         DatabaseUnavailable: one of them does not answer.

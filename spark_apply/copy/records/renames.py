@@ -1,4 +1,4 @@
-"""Renamed tables: their records take the names of now, once the destination has them; see `spark_apply.copy.records.standing`."""
+"""Renamed tables: their records take the new names when the destination has them (`records.standing`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RenamedTables"]
 
 
 class RenamedTables:
-    """See the module.
+    """Moves records of renamed tables to the new names.
 
     Args:
         records: of the apply process's tables.
@@ -30,11 +30,11 @@ class RenamedTables:
     def follow(self, found: Sequence[Standing]) -> tuple[bool, bool]:
         """Record the new names of tables that have them at the destination too.
 
-        Returns whether there were any, and any refused.
+        Returns whether any were recorded, and whether any were refused.
 
         Until then the old name stays recorded: it identifies the destination table that holds the rows. If the
-        destination has both names, the table with the new name is another one: nothing is applied until the operator
-        has renamed.
+        destination has both names, the new name belongs to another table: nothing is applied until the operator has
+        renamed one.
         """
         wanted = {each.table.destination: each for each in found}
         self._records.twice.clear()
@@ -46,8 +46,8 @@ class RenamedTables:
                 continue
             if not self._is_there(each.table.destination):
                 if each.record.is_gone and each.part is None:
-                    # Nothing of it is here under any name: what is made under the new one is another table, and gets
-                    # all rows.
+                    # The destination does not have its rows under any name: a table made under the new name is another
+                    # one, and gets all rows.
                     renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
                 continue
             if each.record.state == "LEFT" and (
@@ -55,15 +55,16 @@ class RenamedTables:
                 or self._is_at_old_name(each, wanted)
                 or (each.table.identity not in passed_on and each.record.name_now != each.table.destination)
             ):
-                # It came back with or without a transformation, or was renamed meanwhile: it is copied anew in any
-                # case. Unless the destination's table was renamed too, no row of the table that it has now is ours to
-                # remove: what we copied may be dropped.
+                # It came back with or without a transformation, or was renamed meanwhile: it is copied again in any
+                # case. Unless the destination's table was renamed too, no row of the table with this name is ours to
+                # remove: the table that we copied may be dropped.
                 renamed.append(replace(each.renamed_record(), state="FAILED", scn=Scn(0)))
             elif self._is_at_old_name(each, wanted):
                 self._records.twice[each.table.destination] = _twice(each)
                 self._records.show_recorded(each.table.destination, each.record)
             elif not each.record.may_be(*each.table.destination):
-                # What has the name was never copied here: whoever may rename the source's table must not reach it.
+                # The table with this name was never copied here: a user who may rename the source's table must not
+                # reach it.
                 self._records.twice[each.table.destination] = occupied(each.record, each.table.destination)
                 self._records.show_recorded(each.table.destination, each.record)
             elif each.table.identity in passed_on:
@@ -78,13 +79,13 @@ class RenamedTables:
         return bool(renamed), bool(self._records.twice)
 
     def _doubt_takers(self, found: Sequence[Standing], renamed: Collection[str], passed_on: Collection[str]) -> None:
-        """Also copy tables again that take a name which another table gave up, before that one is recorded elsewhere."""
+        """Also copy tables again that take a given-up name, before the table that gave it up is recorded elsewhere."""
         for each in found:
             if each.record is not None and each.table.identity in passed_on and each.table.identity not in renamed:
                 self._doubt(each)
 
     def _doubt(self, each: Standing) -> Instantiation:
-        """Record first that a table is out of date, so that a restart finds it; returns the record under its new name."""
+        """Record first that a table is out of date, so that a restart finds it; return the record with its new name."""
         assert each.record is not None
         self._records.put(replace(each.record, **_doubted(each.record)))
         return replace(each.renamed_record(), **_doubted(each.record))
@@ -93,38 +94,38 @@ class RenamedTables:
         return self._records.destination.describe(*table) is not None
 
     def _is_at_old_name(self, each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-        """Whether the destination still has the table under its old name, and no other table has taken that name."""
+        """Return whether the destination still has the table under its old name, and no other table took that name."""
         last: Standing | None = each
         for _ in range(len(wanted) + 1):
             if last is None:
-                return True  # no table takes the name: what has it is the old one
+                return True  # no table takes the name, so the table that has it is the old one
             if last.record is None or not last.is_renamed or not self._is_there(TableName.of(last.record)):
                 return False
-            # has the name at the destination too, unless it is still under its own old name
+            # This one has the name at the destination too, unless it is still under its own old name.
             last = wanted.get(TableName.of(last.record))
         return False
 
 
 def _doubted(record: Instantiation) -> dict[str, Any]:
-    """The changed record fields of a table that exchanged names with another one; the destination may not have done so."""
+    """Return the changed record fields of a table that swapped names; the destination may not have swapped them."""
     if record.is_kept:
-        # Kept rows are an operator's own: never remove them; whether they are this table's is no longer known.
+        # Kept rows belong to the operator: never remove them. Whether they are this table's is no longer known.
         return {"state": "FAILED", "scn": Scn(0)}
     return {"state": "LEFT"} if record.state in {"DONE", "JOINING", "COPIED"} else {}
 
 
 def _twice(each: Standing) -> str:
-    """Why a renamed table is not at the destination, although the destination has a table of the new name."""
+    """Return why a renamed table cannot continue although the destination has a table of the new name."""
     assert each.record is not None
     old, new = TableName.of(each.record), each.table.destination
-    rename = rename_statement(old, new)  # into a schema that is there: the destination has a table of the new name
+    rename = rename_statement(old, new)  # the schema exists: the destination has a table of the new name
     if each.occupant is not None:
         return (
             f"its rows are in {old} at the destination, and {new} has those of the table that the source calls"
-            f" {each.occupant.source} now: {rename_statement(new, each.occupant.destination)}; then {rename}; `headrace"
-            " up` goes on with it"
+            f" {each.occupant.source} now: {rename_statement(new, each.occupant.destination)}; then {rename}; then run"
+            " `headrace up`"
         )
     return (
-        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other one another"
-        f" name (or drop it, if it is nobody's), then {rename}; `headrace up` goes on with it"
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other table another"
+        f" name (or drop it, if it is not needed), then {rename}; then run `headrace up`"
     )

@@ -1,7 +1,7 @@
-"""Copies that begin again for no fault of the table: something rewrote it at the source, or a task died with a piece.
+"""Copies that restart for no fault of the table: the source rewrote it, or a task died with a piece.
 
-The queue keeps what is behind the first snapshot in a row: a TRUNCATE behind it ends the copies (`spark_apply.copy.records.emptied`).
-What goes on without one makes the table FAILED.
+The queue keeps the changes behind the first snapshot in a row, because a TRUNCATE behind it ends the copies
+(`spark_apply.copy.records.emptied`). If restarts continue without a TRUNCATE, the table becomes FAILED.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LET_IT_REST", "RESTARTS_MAX", "TableRestarts"]
 
-# A killed task or a VACUUM FULL costs a copy or two. What goes on takes the source's time, and an operator must know of
-# it.
+# A killed task or a VACUUM FULL costs a copy or two. More restarts load the source for nothing, so the operator must
+# know.
 RESTARTS_MAX = 5
 LET_IT_REST = (
-    "If it is rewritten each time, let nothing of that kind run at the source until it is copied: TRUNCATE of some of"
-    " its partitions, VACUUM FULL, CLUSTER, an ALTER TABLE that rewrites. It is tried again every few seconds, and the"
-    " others go on"
+    "If the source rewrites it each time, do not run such statements there until it is copied: TRUNCATE of some of its"
+    " partitions, VACUUM FULL, CLUSTER, an ALTER TABLE that rewrites. The copy is retried every few seconds, and the"
+    " other tables continue"
 )
 
 
@@ -34,15 +34,15 @@ class _Restarts:
 
 @dataclass(slots=True)
 class TableRestarts:
-    """Tables whose last copy is to be made again, by name at the destination.
+    """Tables whose last copy must be repeated, by name at the destination.
 
-    Nothing is durable: another driver counts anew.
+    Nothing is durable: the next driver counts from zero.
     """
 
     _tables: dict[TableName, _Restarts] = field(default_factory=dict)
 
     def note(self, table: TableName, scn: Scn) -> int:
-        """Note that a copy is to be made again; returns how many in a row.
+        """Note that a copy must be repeated; return how many times in a row.
 
         Args:
             table: its name at the destination.
@@ -50,13 +50,13 @@ class TableRestarts:
         """
         before = self._tables.get(table)
         count = 1 if before is None else before.count + 1
-        # Of a table that is shown as FAILED the queue keeps what is behind the last snapshot alone.
+        # For a table shown as FAILED, the queue keeps only the changes behind the last snapshot.
         since = scn if before is None or count > RESTARTS_MAX else before.since_scn
         self._tables[table] = _Restarts(count, since)
         return count
 
     def end(self, table: TableName) -> None:
-        """The table is copied, or cannot be for another reason."""
+        """Forget a table that is copied, or cannot be copied for another reason."""
         self._tables.pop(table, None)
 
     def keep(self, tables: Collection[TableName]) -> None:
@@ -64,11 +64,11 @@ class TableRestarts:
         self._tables = {name: each for name, each in self._tables.items() if name in tables}
 
     def since(self, table: TableName) -> Scn | None:
-        """From where on a TRUNCATE ends the copy of a table; None: no copy of it was begun in vain."""
+        """Return from where on a TRUNCATE ends the copy of a table; None: its copy was not restarted."""
         found = self._tables.get(table)
         return None if found is None else found.since_scn
 
     @property
     def needed_scns(self) -> tuple[Scn, ...]:
-        """What the queue must keep, one for each table."""
+        """The SCNs behind which the queue must keep changes, one for each table."""
         return tuple(each.since_scn for each in self._tables.values())

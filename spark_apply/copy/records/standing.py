@@ -1,11 +1,11 @@
 """The standing of an apply process's tables: the record of each, found by identity and not by name.
 
 A name stands for many tables over time: tables are renamed, dropped and created again, swapped, and leave the topology
-and come back. What is instantiated is a table of a source (`headrace.databases.ports.CapturedTable.identity`).
+and come back. Instantiation concerns a table of a source (`headrace.databases.ports.CapturedTable.identity`).
 
     identity recorded, same name    as recorded
     identity recorded, other name   the table was renamed: its record moves with it, nothing is copied
-    names exchanged (a and b)       the destination does not show which is which: both are copied again
+    names swapped (a and b)         the destination does not show which is which: both are copied again
     a name passed on (a to c,       changes of both tables may be in flight under that name: both are copied again
     another table is a now)
     identity recorded, LEFT         changes are missing: the destination's rows are out of date, it is copied again
@@ -51,8 +51,9 @@ __all__ = [
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
-# Tables copied beside share a snapshot up to so many bytes, the smallest first: they join sooner than a large one is
-# copied, and a snapshot that keeps the source from vacuuming is not older than one large table needs.
+# Tables copied alongside share a snapshot up to so many bytes, the smallest first. So they join sooner than a large
+# table could be copied, and a snapshot, which keeps the source from vacuuming, gets no older than one large table
+# requires.
 _ROUND_BYTES = 1 << 30
 
 
@@ -62,11 +63,12 @@ class Standing:
 
     Args:
         table: the table.
-        record: its record; None: there is none.
+        record: its record; None: not recorded.
         replaced: records of tables that had this name and are no longer captured; usually at most one.
-        parts: identities of records of its partitions (`spark_apply.copy.records.parts`), which a copy of the table removes.
-        occupant: another table of this apply process that is recorded under this name and now has another one, so that
-            the destination table of this name may still hold its rows; None: there is none.
+        parts: identities of its partitions' records (`spark_apply.copy.records.parts`); a copy of the table removes
+            them.
+        occupant: another table of this apply process that is recorded under this name and now has another one: the
+            destination table of this name may still hold its rows; None: no such table.
     """
 
     table: TableToInstantiate
@@ -82,22 +84,22 @@ class Standing:
 
     @property
     def part(self) -> PartOf | None:
-        """Which partition it is; None: a table."""
+        """The partition that it is; None: it is a table."""
         return PartOf.of(self.table.identity)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Under which it is left out and joins: its name at the destination, or `PartOf.key`."""
+        """The key under which it is skipped and joins: its name at the destination, or `PartOf.key`."""
         return self.table.destination if self.part is None else self.part.key
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is at the destination and its changes are applied, so that nothing has to be copied."""
+        """Whether it is at the destination and its changes are applied, so that no copy is needed."""
         return self.record is not None and self.record.state in _FINISHED
 
     @property
     def is_copied(self) -> bool:
-        """It is at the destination, and has not joined the others yet."""
+        """Whether it is at the destination, and has not joined the others yet."""
         return self.record is not None and self.record.state == "COPIED"
 
     @property
@@ -107,12 +109,12 @@ class Standing:
 
     @property
     def held_scn(self) -> Scn | None:
-        """Behind which the queue must keep its changes although others are applied; None: it need not."""
+        """SCN behind which the queue must keep its changes although others are applied; None: not needed."""
         return self.record.scn if self.record is not None and (self.is_copied or self.is_awaiting) else None
 
     @property
     def is_joining(self) -> bool:
-        """Whether it is copied, and catches up with the others."""
+        """Whether it is copied and is catching up with the others."""
         return self.record is not None and self.record.state == "JOINING"
 
     @property
@@ -123,7 +125,7 @@ class Standing:
 
     @property
     def is_remade(self) -> bool:
-        """Whether it was copied, and the destination has another table of its name since.
+        """Whether it was copied, and the destination has had another table of its name since then.
 
         Rows of the copy may be missing there.
         """
@@ -131,7 +133,7 @@ class Standing:
 
     @property
     def awaits_rename(self) -> bool:
-        """Whether it is copied, and cannot join: its copy may still be under the name that the source gave up."""
+        """Whether it is copied but cannot join, because its copy may still have the name that the source gave up."""
         return self.is_copied and self.is_renamed
 
     @property
@@ -151,7 +153,7 @@ class Standing:
 
     @property
     def has_left(self) -> bool:
-        """Whether it is this table whose changes did not arrive for a while, and not one that it replaced."""
+        """Whether changes of this table itself, not of one that it replaced, did not arrive for a while."""
         return self.record is not None and self.record.state == "LEFT" and not self.replaced
 
     @property
@@ -182,7 +184,7 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
         name, part = TableName.of(record), PartOf.of(record.identity)
         if part is not None:
             parts[part.table] = (*parts.get(part.table, ()), record.identity)
-            if name not in names:  # else it is a table by now
+            if name not in names:  # otherwise it is a table by now
                 continue
         if record.identity not in now:
             replaced[name] = (*replaced.get(name, ()), record)
@@ -201,13 +203,13 @@ def standings(tables: Sequence[TableToInstantiate], recorded: Iterable[Instantia
 
 
 def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
-    """Whether a table is part of a cycle of renames between recorded tables: a to b, b to a.
+    """Return whether a table is part of a cycle of renames between recorded tables: a to b, b to a.
 
     The destination has tables of all these names before and after, so it does not show which is which.
 
     Args:
         each: one of the standings.
-        wanted: every standing by the name it has now.
+        wanted: every standing by its current name.
     """
     last = each
     for _ in wanted:
@@ -221,11 +223,11 @@ def is_exchanged(each: Standing, wanted: Mapping[TableName, Standing]) -> bool:
 
 
 def names_passed_on(found: Iterable[Standing], wanted: Mapping[TableName, Standing]) -> frozenset[str]:
-    """The identities of recorded tables that gave up a name which another table, recorded or new, has now.
+    """Return the identities involved in passing on a name: the recorded table that gave it up, and its new owner.
 
     Args:
         found: the standings.
-        wanted: every standing by the name it has now.
+        wanted: every standing by its current name.
     """
     identities: set[str] = set()
     for each in found:
@@ -237,14 +239,14 @@ def names_passed_on(found: Iterable[Standing], wanted: Mapping[TableName, Standi
 def missing_rename(
     version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
 ) -> TableName | None:
-    """The destination's name of a table whose changes arrive under a name that the destination does not have.
+    """Return the destination's name of a table whose changes arrive under a name that the destination does not have.
 
-    If the operator created a second table with the new name, that one would get the next changes and the first keep the
-    rows.
+    If the operator created a second table with the new name, it would receive the next changes, while the first keeps
+    the rows.
 
     Args:
         version: the arriving version.
-        tables: of the apply process, under their names from the start of the driver.
+        tables: of the apply process, under their names at the start of the driver.
         recorded: all records of its source's tables.
 
     Returns:
@@ -261,13 +263,13 @@ def missing_rename(
 def another_table(
     version: TableVersion, tables: Iterable[TableToInstantiate], recorded: Iterable[Instantiation]
 ) -> str:
-    """Why changes that arrive under a new name, which the destination has, must not be written there.
+    """Return why changes that arrive under a new name must not be written to the destination's table of that name.
 
-    Empty: it is the table that was recorded.
+    Empty: it is the recorded table.
 
     Args:
         version: the arriving version.
-        tables: of the apply process, under their names from the start of the driver.
+        tables: of the apply process, under their names at the start of the driver.
         recorded: all records of its source's tables.
     """
     found = next((table for table in tables if int(version.table_number) in table.object_numbers), None)
@@ -276,7 +278,9 @@ def another_table(
 
 
 def occupied(record: Instantiation, name: TableName) -> str:
-    """What to do where a source renamed a table, and the destination has another table of the new name, which must not get its changes.
+    """Return what to do if a source renamed a table, and another table has the new name at the destination.
+
+    That other table must not receive its changes.
 
     Args:
         record: of the table.
@@ -286,25 +290,22 @@ def occupied(record: Instantiation, name: TableName) -> str:
         return (
             f"the source renamed {TableName.of(record)} to {name}: the destination's table of that name is not the one"
             " that was copied, which is gone;"
-            " rename it at the source to a name that the destination does not have, and `headrace up`: it is made and"
-            " copied there"
+            " rename it at the source to a name that the destination does not have, then run `headrace up`, which"
+            " creates and copies it there"
         )
     rows = TableName(*record.name_now)
     return (
         f"the source renamed {TableName.of(record)} to {name}: the destination has another table of that name, and the"
         f" rows are in {rows};"
-        f" give that other table another name, then {rename_statement(rows, name)}; or take the rename at the source"
-        " back"
+        f" give that other table another name, then {rename_statement(rows, name)}; or undo the rename at the source"
     )
 
 
 def renamed(identities: Mapping[TableName, str], recorded: Iterable[Instantiation]) -> dict[TableName, TableName]:
-    """The tables that have another name than when they were recorded.
-
-    The destination's name of now, and the recorded one.
+    """Return the tables that have another name than when they were recorded: current name here → recorded name.
 
     Args:
-        identities: of the tables that arrive, by the names they have at the destination now.
+        identities: of the tables that arrive, by their current names at the destination.
         recorded: all records of their source's tables.
     """
     names = {record.identity: TableName.of(record) for record in recorded}
@@ -317,14 +318,14 @@ def rename_findings(
     old_names: Mapping[TableName, TableName],
     site: str,
 ) -> dict[TableName, Finding]:
-    """The tables that only the source has renamed, each with its fix.
+    """Return a finding with its fix for each table that only the source has renamed.
 
-    A second table would get their changes, and the first keep their rows.
+    Otherwise a second table would receive their changes, while the first keeps their rows.
 
     Args:
         destination: asked which of the names it has.
-        versions: the tables that arrive, under the names they have at the destination now.
-        old_names: see `renamed`.
+        versions: the tables that arrive, under their current names.
+        old_names: from `renamed`.
         site: the destination's name, for the findings.
     """
     found = {}
@@ -353,13 +354,13 @@ def rename_fix(
     new: TableName,
     moves: Mapping[TableName, TableName],
 ) -> str:
-    """Make the statements that give a destination table its new name where its schema may not be there, each with its semicolon.
+    """Return the statements that rename a destination table, each with its semicolon; the new schema may be missing.
 
     Args:
-        destination: asked for the schemas: the old one is renamed where every table in it is to be moved.
-        old: the table's name now.
-        new: the name it is to have.
-        moves: all tables that are to be renamed: the old names by the new ones.
+        destination: asked for its schemas; the old schema is renamed if every table in it must move.
+        old: the table's current name.
+        new: the name it must have.
+        moves: all tables that must be renamed: the old names by the new ones.
     """
     if old.owner == new.owner or destination.tables_in(new.owner) is not None:
         return f"{rename_statement(old, new)};"
@@ -377,16 +378,16 @@ def table_findings(
     *,
     at_source: Mapping[TableName, TableName] | None = None,
 ) -> tuple[Finding, ...]:
-    """Why tables that arrive cannot be applied at a destination as it is now.
+    """Return why arriving tables cannot be applied at a destination as it is now.
 
-    The rename is the one fix of those that only the source has renamed.
+    For a table that only the source has renamed, the rename is the one fix.
 
     Args:
         destination: asked which of the names it has, and what does not fit.
-        versions: the tables that arrive, under the names they have at the destination now.
-        old_names: see `renamed`.
+        versions: the tables that arrive, under their current names.
+        old_names: from `renamed`.
         site: the destination's name, for the findings.
-        at_source: the names that the tables have there, by their names here; None: not known.
+        at_source: the tables' names at the source, by their names here; None: not known.
     """
     to_rename = rename_findings(destination, versions, old_names, site)
     named = [version for version in versions if TableName.of(version) not in to_rename]
@@ -394,7 +395,7 @@ def table_findings(
 
 
 def correct_alone(what: str = "INSERT, UPDATE or DELETE ...") -> str:
-    """The statements that correct rows of a table at one site alone, where its changes go to others.
+    """Return the statements that correct a table's rows at one site alone, although its changes go to others.
 
     The short forms of topologies do not capture this tag.
     """
@@ -402,11 +403,11 @@ def correct_alone(what: str = "INSERT, UPDATE or DELETE ...") -> str:
 
 
 def brought_up(source: TableName, *, may_be_copied: bool) -> str:
-    """What brings the rows of a destination table up to those of its source.
+    """Return how to bring the rows of a destination table up to date with the source.
 
     Args:
-        source: the table, as commands know it.
-        may_be_copied: nothing else writes the destination table: `headrace copy` refuses others.
+        source: the table, as commands name it.
+        may_be_copied: nothing else writes the destination table; `headrace copy` refuses other tables.
     """
     if may_be_copied:
         return f"`headrace copy FILE {argument(source)}` copies the table again"
@@ -418,12 +419,12 @@ def brought_up(source: TableName, *, may_be_copied: bool) -> str:
 
 
 def remade_problem(table: TableName, *, source: TableName, may_be_copied: bool = True) -> str:
-    """What to do about a table of the destination that is not the one that was copied (`Standing.is_remade`).
+    """Return what to do about a destination table that is not the one that was copied (`Standing.is_remade`).
 
     Args:
         table: its name at the destination.
-        source: at the source, by which commands know it.
-        may_be_copied: see `brought_up`.
+        source: its name at the source, by which commands know it.
+        may_be_copied: as for `brought_up`.
     """
     name = f"{quoted(table.owner)}.{quoted(table.name)}"
     return (
@@ -435,11 +436,11 @@ def remade_problem(table: TableName, *, source: TableName, may_be_copied: bool =
 
 
 def rename_statement(old: TableName, new: TableName) -> str:
-    """Make the statements that give a destination table its new name, for an operator.
+    """Return the statements that give a destination table its new name, for an operator.
 
     Args:
-        old: its name now.
-        new: the name it is to have; its schema must exist.
+        old: its current name.
+        new: the name it must have; its schema must exist.
 
     Returns:
         One or two ALTER TABLE in one line, schema first, without a semicolon at the end.
@@ -455,9 +456,9 @@ def rename_statement(old: TableName, new: TableName) -> str:
 
 
 def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]:
-    """From where each table is applied, under the name recorded and the name of now.
+    """Return where apply starts in each table, under its recorded and its current name.
 
-    So it says of each partition that was copied alone (`PartOf.key`). One that is left out is not finished.
+    Partitions that were copied alone are included, by `PartOf.key`. A skipped table is one that is not finished.
     """
     starts: dict[tuple[str, str], TableStart] = {each.key: TableStart(scn=None) for each in found}
     finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
@@ -474,15 +475,13 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
 def smallest(
     pending: Sequence[Standing], facts: Mapping[TableName, SourceTable], *, waiting: Collection[TableName] = ()
 ) -> list[Standing]:
-    """The smallest tables, up to the bytes that share a snapshot; those that failed come after all others.
-
-    At least one.
+    """Choose the smallest tables up to the bytes that share a snapshot, at least one; failed tables come last.
 
     Args:
         pending: the tables to choose from.
         facts: the source's tables, by their names there.
-        waiting: names at the destination of those that wait for others' copies: they are always there, and take no
-            place from any.
+        waiting: names at the destination of tables that wait for others' copies; they are always included, and take no
+            other table's place.
     """
     looked_at = [each for each in pending if each.table.destination in waiting]
     ready = [each for each in pending if each.table.destination not in waiting]

@@ -1,4 +1,4 @@
-"""What is recorded of an apply process's tables at the destination, and what people see of them."""
+"""Records of an apply process's tables at the destination, and what operators see of them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["TableProgress", "TableRecords", "to_be_copied_again"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableProgress:
-    """How far a table's instantiation is, for people.
+    """Progress of a table's instantiation, for operators.
 
     Args:
         owner, name: the table.
-        state: see `spark_apply.copy.instantiation`.
-        rows, rows_estimated: copied, and what the source thinks it has.
+        state: one of those in `spark_apply.copy.instantiation`.
+        rows, rows_estimated: copied, and estimated by the source.
         bytes_done, bytes_total: of the source's file.
         scn: the instantiation SCN.
-        problem: why it is FAILED, or was last tried in vain.
+        problem: why it is FAILED, or why the last attempt failed.
         obsolete_errors: how many error transactions its last copy made obsolete; they were deleted.
     """
 
@@ -52,29 +52,29 @@ _TO_BE_COPIED_AGAIN = "to be copied again"
 
 
 def to_be_copied_again(record: Instantiation) -> Instantiation:
-    """The record of a table that is to be emptied and copied again, whoever made its rows."""
+    """Return the record of a table that must be emptied and copied again, whoever wrote its rows."""
     return replace(record, state="COPYING", scn=max(record.scn, Scn(1)), problem=_TO_BE_COPIED_AGAIN)
 
 
 @dataclass(slots=True, kw_only=True)
 class TableRecords:
-    """See the module. One thread at a time.
+    """The records of an apply process's tables and their progress. One thread at a time.
 
     Args:
         config: of the apply process.
         destination: the destination database.
-        epoch: this driver's.
-        moved: told when a table's progress changes.
-        progress: what people were told last.
-        twice: why a renamed table cannot go on, by its name of now: the destination has tables of both names.
+        epoch: of this driver.
+        moved: called when a table's progress changes.
+        progress: the progress shown last.
+        twice: why a renamed table cannot continue, by its current name: the destination has tables of both names.
         gone: identities of tables that the source dropped before they were copied.
-        failing: why the last copy of a table failed that is tried again; shown until it is proved equal.
-        left: names of tables that are shown though their changes come no more.
-        again: names of tables that are to be copied again; this driver has not begun with it.
+        failing: why the last copy of a table failed that is retried; shown until the copy is proved equal.
+        left: names of tables that are shown although their changes no longer arrive.
+        again: names of tables that must be copied again, and that this driver has not begun.
         changed: what to do about tables whose rows changed at the source without events, by identity
             (`spark_apply.copy.marks.row_marks`).
         waits: why tables wait for the copies of other apply processes, by name at the destination.
-        restarts: tables whose last copy is to be made again for no fault of theirs.
+        restarts: tables whose last copy must be repeated for no fault of theirs.
         obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied
             last.
     """
@@ -98,7 +98,7 @@ class TableRecords:
     _parts: dict[TableName, str] = field(default_factory=dict)
 
     def standings(self, *, show: bool = True) -> tuple[Standing, ...]:
-        """Where every table stands, by what is recorded now.
+        """Return every table's standing, by the current records.
 
         Raises:
             DatabaseUnavailable: the destination does not answer.
@@ -107,7 +107,7 @@ class TableRecords:
         ours = [each for each in recorded if each.source == self.config.source.site]
         found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
         for each in found:
-            if each.is_finished or each.is_copied:  # the copy of another one let it go on
+            if each.is_finished or each.is_copied:  # another table's copy ended its wait
                 self.waits.pop(each.table.destination, None)
         self._parts = {
             each.table.part_of: str(each.table.source)
@@ -129,7 +129,7 @@ class TableRecords:
         return found
 
     def _is_of_its_table(self, each: Standing) -> bool:
-        """A partition that has joined is shown no more."""
+        """Return whether it is a partition that has joined; such a partition is no longer shown."""
         if each.table.part_of is None or not each.is_finished or each.is_joining:
             return False
         if each.table.destination in self.progress:
@@ -137,7 +137,7 @@ class TableRecords:
         return True
 
     def part_of(self, table: TableToInstantiate) -> str:
-        """A partition of a table that is copied alone and has not joined; empty: there is none."""
+        """Return a partition of a table that is copied alone and has not joined; empty: no such one."""
         return self._parts.get(table.source, "")
 
     def _show_gone(self, name: TableName) -> None:
@@ -154,7 +154,7 @@ class TableRecords:
         assert whole.record is not None
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         for number, name in parts.items():
-            # One that left and had this name: they would be shown as one.
+            # Remove a partition that left and had this name: both would be shown as one.
             former = [
                 each.identity
                 for each in recorded
@@ -169,24 +169,14 @@ class TableRecords:
             self.show_recorded(name, record)
 
     def rename_part(self, part: Standing, name: TableName) -> None:
-        """Record a partition under the name that it has at the source now, and should have here.
-
-        Args:
-            part: the partition, which is recorded.
-            name: the name.
-        """
+        """Record a partition under its current name at the source, which it should have here too."""
         assert part.record is not None
         if part.table.destination in self.progress:
             self._show_gone(part.table.destination)
         self.put(replace(part.record, owner=name.owner, name=name.name))
 
     def forget_part(self, part: Standing, whole: Standing) -> None:
-        """A partition that is copied, or was to be, left its table.
-
-        Args:
-            part: the partition.
-            whole: its table, which is recorded.
-        """
+        """Remove the record of a partition that left its table while it was copied or pending."""
         assert whole.record is not None
         self.destination.record_instantiation(
             self.config.topology,
@@ -198,10 +188,10 @@ class TableRecords:
         self._show_gone(part.table.destination)
 
     def _show_left(self, recorded: Sequence[Instantiation]) -> None:
-        """Show the tables that were copied here and whose changes come no more, as long as the destination has them.
+        """Show the tables that were copied here and whose changes no longer arrive, while the destination has them.
 
-        One that is a partition of a table that arrives is none of them, nor one that another apply process copied: its
-        rows are replicated.
+        Not shown are partitions of a table that arrives, and tables that another apply process copied: their rows are
+        replicated.
         """
         identities = {table.identity for table in self.config.tables}
         names = {table.destination for table in self.config.tables}
@@ -229,18 +219,18 @@ class TableRecords:
             )
 
     def others(self, table: TableToInstantiate) -> tuple[OtherCopy, ...]:
-        """What other apply processes have in its destination table."""
+        """Return the records of other apply processes for a table's destination table."""
         return self.destination.other_copies(self.config.topology, self.config.apply, *table.destination)
 
     def is_awaiting_now(self, table: TableToInstantiate) -> bool:
-        """Whether a table that was AWAITING still is: the copy of another one may have let it go on."""
+        """Return whether an AWAITING table still is: another table's copy may have ended its wait."""
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         return any(each.identity == table.identity and each.state == AWAITING for each in recorded)
 
     def copy_again(self, tables: Collection[TableName]) -> None:
-        """Note tables (as the destination calls them) that are to be copied again, and show that at once.
+        """Note tables (named as at the destination) that must be copied again, and show that at once.
 
-        On any thread.
+        May be called on any thread.
         """
         self.again |= set(tables)
         for table in tables:
@@ -249,21 +239,21 @@ class TableRecords:
             self.show_recorded(table, None)
 
     def wait(self, waits: Mapping[TableName, str]) -> None:
-        """Show which tables wait for the copies of other apply processes, and why; the others do not any more."""
+        """Show which tables wait for the copies of other apply processes, and why; all others stop waiting."""
         self.waits = dict(waits)
         for table in self.waits:
             self.show_recorded(table, None)
 
     def put(self, record: Instantiation) -> None:
-        """Record it as it is, without showing it."""
+        """Write a record as it is, without showing it."""
         self.destination.record_instantiation(self.config.topology, self.config.apply, self.epoch, record)
 
     def settle(self, record: Instantiation) -> None:
-        """Record it and show it."""
+        """Write a record and show it."""
         self.put(record)
         self.show_recorded(TableName.of(record), record)
 
-    def record(  # noqa: PLR0913 - what is recorded, and on which condition
+    def record(  # noqa: PLR0913 - the recorded values, and the condition for recording them
         self,
         table: TableToInstantiate,
         scn: Scn,
@@ -282,14 +272,14 @@ class TableRecords:
         Args:
             table: the table.
             scn: of its snapshot.
-            state: see `spark_apply.copy.instantiation`.
+            state: one of those in `spark_apply.copy.instantiation`.
             rows: copied.
-            estimated: rows the source thinks it has.
+            estimated: number of rows by the source's estimate.
             digest: of the rows.
             problem: why it is FAILED, or is copied again.
             replaces: identities of records that are removed with it.
-            beside: see `DestinationDatabase.record_instantiation`.
-            carries: see `DestinationDatabase.record_instantiation`.
+            beside: as for `DestinationDatabase.record_instantiation`.
+            carries: as for `DestinationDatabase.record_instantiation`.
 
         Returns:
             Whether it is recorded.
@@ -333,12 +323,7 @@ class TableRecords:
         return True
 
     def fail_at_once(self, each: Standing, problem: str) -> None:
-        """Report why the table cannot be copied; the record of its rows stays, because they have not changed.
-
-        Args:
-            each: the table.
-            problem: why, for the operator.
-        """
+        """Report why the table cannot be copied; the record of its rows stays, because they have not changed."""
         table, record = each.table, each.record
         if record is not None and record.state == "LEFT":
             self.show(
@@ -349,9 +334,9 @@ class TableRecords:
             return
         beside = None
         if each.is_awaiting:
-            # Another one's copy may have let it go on: that is in `beside`, or seen now.
+            # Another table's copy may have ended its wait: `beside` contains that, or the next check sees it.
             beside = self.others(table)
-            if any(other.is_copying for other in beside):  # its copy may be about to let it go on
+            if any(other.is_copying for other in beside):  # its copy may be about to end the wait
                 self.show(
                     TableProgress(
                         owner=table.destination.owner, name=table.destination.name, state="FAILED", problem=problem
@@ -364,9 +349,9 @@ class TableRecords:
         self.record(table, scn, "FAILED", problem=problem, beside=beside)
 
     def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
-        """Show what is recorded of a table.
+        """Show the record of a table.
 
-        A copy that failed stays on display when the record only says that the table left.
+        A failed copy stays on display if the record only says that the table left.
 
         Args:
             name: of the table at the destination.
@@ -391,10 +376,10 @@ class TableRecords:
             )
 
     def note_changed(self, found: Sequence[Standing], changed: Mapping[str, str]) -> None:
-        """Show the tables whose rows changed at the source without events, and no others.
+        """Show exactly the tables whose rows changed at the source without events.
 
         Args:
-            found: where every table stands.
+            found: the standing of every table.
             changed: what to do about them, by identity.
         """
         before, self.changed = self.changed, dict(changed)
@@ -404,7 +389,7 @@ class TableRecords:
                 self._show_changed(each)
 
     def _show_changed(self, each: Standing) -> None:
-        """Show what became of a copied table at the destination or at the source; its changes go on being applied."""
+        """Show what happened to a copied table at the destination or at the source; its changes are still applied."""
         name, record = each.table.destination, each.record
         if record is None or not each.is_finished or name in self.again:
             return
@@ -427,7 +412,7 @@ class TableRecords:
             )
 
     def show_awaited(self, each: Standing) -> None:
-        """Show that a copied table cannot join before an operator has renamed it at the destination."""
+        """Show that a copied table cannot join until an operator has renamed it at the destination."""
         assert each.record is not None
         old, new = TableName.of(each.record), each.table.destination
         self.show(
@@ -443,7 +428,7 @@ class TableRecords:
         )
 
     def show(self, progress: TableProgress) -> None:
-        """Tell how far a table is."""
+        """Report a table's progress."""
         name = TableName(progress.owner, progress.name)
         self.progress[name] = replace(progress, obsolete_errors=self.obsolete[name])
         self.moved(self.progress[name])

@@ -1,1 +1,1 @@
-"""Tables that several apply processes write: which of them copies, and what of a table is not copied."""
+"""Tables that several apply processes write: which of them copies, and which rows need no copy."""

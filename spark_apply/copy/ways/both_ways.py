@@ -1,31 +1,30 @@
-"""A table that goes both ways between two sites: which of them has the rows, and what of it need not be copied.
+"""A table replicated both ways between two sites: which site has the rows, and which way needs no copy.
 
 Job
-    One site has rows and the other one has none: they are copied one way. The other way there is nothing to copy, and
-    the rows that are there stay.
+    One site has rows and the other one has none: they are copied one way. The other way has nothing to copy, and the
+    existing rows stay.
 
-Of the two ways the one from the site without rows is recorded first, and under a snapshot in which that site has none:
-whatever users write there from then on is in the log behind the snapshot. Only then are rows copied into that site.
+Of the two ways, the one from the site without rows is recorded first, under a snapshot in which that site has none. So
+the log behind the snapshot has everything that users write there from then on. Only then are rows copied into that
+site.
 
-    here   there   what is recorded of the way from there to here
+    here   there   record of the way from there to here
     none   none    a copy of nothing
-    none   rows    nothing yet: it waits until the other way is recorded; then the rows are copied, if they are no copy of
-                   the table that is here
-                   (its rows were deleted meanwhile, and the deletions are on their way: KEPT)
-    rows   none    KEPT: the rows that are here are nobody's copy, and stay
-    rows   rows    KEPT, if what is there is the copy that the other way has made, or makes again, of the table that is
-                   here, and no other site's rows are there (a topology
-                   of one way becomes one of two); else an operator says what they are
+    none   rows    nothing yet: it waits until the other way is recorded. Then the rows are copied, unless they are a
+                   copy of the table here (its rows were deleted meanwhile, and the deletions are in flight: KEPT)
+    rows   none    KEPT: the rows here are no copy, and stay
+    rows   rows    KEPT, if the other way made the rows there, or makes them again, as a copy of the table here, and no
+                   other site's rows are there (a topology of one way becomes one of two); otherwise the operator
+                   decides
 
-A copy that is out of date (LEFT: the way to it ended, and comes back) is kept where the other site has no row: it has
-the only rows there are, and the other site gets a copy of them once that is recorded.
+A copy that is out of date (LEFT: the way to it ended, and comes back) is kept if the other site has no row. It then has
+the only rows, and the other site gets a copy of them when that is recorded.
 
 Worked flow
     a has 100 rows of t, b has none; both ways are new -> the driver at b finds rows at a and no record there: it waits
-      -> the driver at a takes a
-    snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100 rows: DONE -> a row that a
-    user then writes at b comes to a from the log. (One that is written before DONE makes the copy differ: b is emptied,
-    and copied again once a has applied what was written at b until then.)
+      -> the driver at a takes a snapshot of b, which has no row of t: KEPT at SCN 50 of b -> the driver at b copies 100
+    rows: DONE -> a row that a user then writes at b comes to a from the log. (A row written before DONE makes the copy
+    differ: b is emptied, and copied again after a has applied what was written at b until then.)
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = ["BothWays", "Found", "TwoWayTable"]
 
 
 class Found(Enum):
-    """What becomes of a table that goes both ways; see the module."""
+    """What to do with a table that is replicated both ways."""
 
     COPY = "its rows are copied, as those of a table of one way"
     NOTHING = "there is nothing to copy; the rows that are here are kept"
@@ -57,7 +56,7 @@ class Found(Enum):
 
 
 class TwoWayTable(Protocol):
-    """What `spark_apply.apply_config.TableToInstantiate` says of a table."""
+    """The properties of a `spark_apply.apply_config.TableToInstantiate` that this module uses."""
 
     @property
     def source(self) -> TableName:
@@ -71,21 +70,21 @@ class TwoWayTable(Protocol):
 
     @property
     def returned_by(self) -> str:
-        """See `spark_apply.apply_config.TableToInstantiate`."""
+        """Name of the apply process at the source that returns the table's changes there; empty: none."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class BothWays:
-    """See the module.
+    """Decides about tables that are replicated both ways.
 
     Args:
-        topology: its name.
+        topology: name of the topology.
         here: the apply process's site.
         there: its source.
-        records: what is recorded at the source, which is the destination of the other way.
-        captured: asked for the identities of this site's tables that are captured, by their names.
-        position: asked for an SCN of this site that is behind everything that was committed before
+        records: records at the source, which is the destination of the other way.
+        captured: returns the identities of this site's captured tables, by their names.
+        position: returns an SCN of this site that is behind everything committed before
             (`SourceDatabase.write_marker`).
     """
 
@@ -97,54 +96,54 @@ class BothWays:
     position: Callable[[], Scn]
 
     def found(self, each: Standing, *, has_rows: bool) -> Found:
-        """What becomes of a table that is not at the destination yet.
+        """Decide about a table that is not at the destination yet.
 
         Args:
-            each: where the table stands.
-            has_rows: the destination table has rows, or may get some of another copy.
+            each: the table's standing.
+            has_rows: the destination table has rows, or may get some from another copy.
 
         Raises:
-            DatabaseError: the source does not say what is there.
+            DatabaseError: the source's state cannot be read.
         """
         if each.has_left and each.occupant is None:
             return self._of_left(each.table, has_rows=has_rows)
         if each.is_begun or each.is_outdated or each.occupant is not None:
             return Found.ASK if has_rows else Found.COPY
         found = self.of_new(each.table, has_rows=has_rows)
-        # The source's table took the place of another one, and was not captured at first: what users wrote there is in
-        # no log, and not here.
+        # The source's table replaced another one, and was not captured at first: rows that users wrote there meanwhile
+        # are neither in the log nor here.
         return Found.ASK if found is Found.KEEP and each.replaced else found
 
     def _of_left(self, table: TwoWayTable, *, has_rows: bool) -> Found:
-        """What becomes of a table whose changes did not arrive for a while: its copy here is out of date."""
+        """Decide about a table whose changes did not arrive for a while: its copy here is out of date."""
         if not has_rows:
             waits = table.returned_by and self._has_left(self._record(table)) and self._is_filled_there(table)
             return Found.WAIT if waits else Found.COPY
         return Found.NOTHING if self.has_only_rows(table) else Found.ASK
 
     def has_only_rows(self, table: TwoWayTable) -> bool:
-        """Whether the source has no row of a table that goes back to it, and is to get a copy: what is here is all there is.
+        """Return whether a table has its only rows here: the source has none, and will get a copy.
 
         Args:
-            table: with rows here, whose changes did not arrive for a while.
+            table: a returning table with rows here, whose changes did not arrive for a while.
 
         Raises:
-            DatabaseError: the source does not say what is there.
+            DatabaseError: the source's state cannot be read.
         """
-        # Where what was copied from here is still replicated, rows were deleted there.
+        # If the copy made from here is still replicated, the source has no row because rows were deleted there.
         return (
             bool(table.returned_by) and not self._is_recorded(self._record(table)) and not self._is_filled_there(table)
         )
 
     def of_new(self, table: TwoWayTable, *, has_rows: bool) -> Found:
-        """What becomes of a table of which no copy has begun here.
+        """Decide about a table of which no copy has begun here.
 
         Args:
-            table: that comes, and may go back.
-            has_rows: the destination table has rows, or may get some of another copy.
+            table: the arriving table, which may also be returned.
+            has_rows: the destination table has rows, or may get some from another copy.
 
         Raises:
-            DatabaseError: the source does not say what is there.
+            DatabaseError: the source's state cannot be read.
         """
         if not table.returned_by:
             return Found.ASK if has_rows else Found.COPY
@@ -161,39 +160,39 @@ class BothWays:
         return self._kept(table, record)
 
     def is_recorded_there(self, table: TwoWayTable) -> bool:
-        """Whether what users write here is on its way to the source.
+        """Return whether the changes that users write here are sent to the source.
 
         Args:
-            table: that comes, and goes back.
+            table: an arriving table that is also returned.
 
         Raises:
-            DatabaseError: the source does not say what is recorded.
+            DatabaseError: the source's records cannot be read.
         """
         record = self._record(table)
         return record is not None and self._is_recorded(record) and self._is_of(table, record)
 
     def has_none_there(self, table: TwoWayTable) -> bool:
-        """Whether the source has no row of a table now; raises as `is_recorded_there`."""
+        """Return whether the source has no row of a table now; raises like `is_recorded_there`."""
         return not self._is_filled_there(table)
 
     def waits(self, table: TwoWayTable) -> str:
-        """Why a table waits, for people."""
+        """Return why a table waits, for the operator."""
         return (
             f"table {table.destination} waits for the other way: apply process {table.returned_by} at {self.there}"
             f" records the table first, as soon as it runs and has a snapshot of {self.here}"
         )
 
     def awaited_returns(self, wanted: Mapping[TableName, tuple[TwoWayTable, Scn]]) -> dict[TableName, str]:
-        """Why copies that are made now may lack what users wrote into their tables here, for people.
+        """Return why copies made now may lack rows that users wrote into their tables here, for the operator.
 
-        Left out: those of which the source has applied all.
+        Tables whose rows the source has all applied are omitted.
 
         Args:
-            wanted: tables that come, and go back, each with an SCN of this site: what was committed up to it is asked
-                for.
+            wanted: tables that arrive and are returned, each with an SCN of this site up to which the source must have
+                applied.
 
         Raises:
-            DatabaseError: the source does not say what is there.
+            DatabaseError: the source's state cannot be read.
         """
         if not wanted:
             return {}
@@ -201,14 +200,14 @@ class BothWays:
         applied = {apply: self.records.progress(self.topology, apply) for apply in applies}
         recorded = {apply: self._recorded(apply) for apply in applies}
         captured = self.captured()
-        # Behind the progress: what failed up to there is in the queue. What fails there and is executed later stays
-        # there alone.
+        # Read after the progress: an error up to there is in the queue. A transaction that fails there and is executed
+        # later stays there alone.
         failed = {apply for apply in applies if self.records.errors(self.topology, apply, first=1)}
         found: dict[TableName, str] = {}
         for name, (table, scn) in wanted.items():
             progress, record = applied[table.returned_by], recorded[table.returned_by].get(table.source)
             who = f"apply process {table.returned_by} at {self.there}"
-            # Of a table that took this one's place nothing is applied before it has a record of its own.
+            # If another table replaced this one, nothing is applied before that table has its own record.
             is_recorded = (
                 record is not None and record.state in _APPLIED and captured.get(table.destination) == record.identity
             )
@@ -226,9 +225,9 @@ class BothWays:
         return found
 
     def _recorded(self, apply: str) -> dict[TableName, Instantiation]:
-        """What is recorded at the source of tables that an apply process there gets from here, by their names there.
+        """Return the records at the source of tables that an apply process there gets from here, by name there.
 
-        Of a name the first.
+        If a name has several records, the first counts.
         """
         found: dict[TableName, Instantiation] = {}
         for each in self.records.instantiations(self.topology, apply):
@@ -243,32 +242,29 @@ class BothWays:
         return record is not None and record.state == "LEFT"
 
     def _is_recorded(self, record: Instantiation | None) -> bool:
-        """Whether the other way's destination has the table, as far as the record says."""
+        """Return whether the other way's destination has the table, according to the record."""
         return record is not None and not record.is_refused and record.state not in {"LEFT", AWAITING}
 
     def _record(self, table: TwoWayTable) -> Instantiation | None:
         return self._recorded(table.returned_by).get(table.source)
 
     def _kept(self, table: TwoWayTable, record: Instantiation) -> Found:
-        """Whether what the source has is a copy of what is here, and no other site's rows are among them."""
+        """Decide about rows at both sites: they are kept if the source's are a copy of those here, and only that."""
         others = self.records.other_copies(self.topology, table.returned_by, *table.source)
         if not self._is_copy(table, record) or not all(other.is_awaiting for other in others):
             return Found.ASK
-        # A copy that is made again waits until the other way is recorded: it is not waited for.
+        # A repeated copy waits until the other way is recorded, so this way must not wait for it.
         return Found.KEEP if record.state == "DONE" or record.state in BEGUN else Found.WAIT
 
     def _is_copy(self, table: TwoWayTable, record: Instantiation | None) -> bool:
-        """Whether the other way has copied, or copies, the table that is here.
-
-        Rows of it, so that the source was empty before.
-        """
+        """Return whether the other way copies or has copied rows of the table here, so that the source was empty."""
         if record is None or record.is_remade:
             return False
         is_one = record.state in BEGUN or (record.state in _COPIED and record.row_count > 0)
         return is_one and self._is_of(table, record)
 
     def _is_of(self, table: TwoWayTable, record: Instantiation) -> bool:
-        """Whether a record of the other way is of the table that is here."""
+        """Return whether a record of the other way belongs to the table here."""
         return self.captured().get(table.destination) == record.identity
 
 

@@ -1,22 +1,22 @@
 """Several apply processes in one destination table: which of them copies, and what the others do.
 
 At a site of an n-way topology each source has an apply process, and all of them write the same destination table. A
-table is claimed at the destination (`DestinationDatabase.record_instantiation` with `beside`): of those that begin at
-once one copies, and the others wait. Then, by what they find:
+table is claimed at the destination (`DestinationDatabase.record_instantiation` with `beside`). If several begin at
+once, one copies and the others wait. Then each decides by what it finds:
 
-    no rows                                     copied, and never emptied: what others apply meanwhile makes the copy
-                                                differ, and it is FAILED
+    no rows                                     copied, and never emptied: changes that others apply meanwhile make the
+                                                copy differ, and it is FAILED
     rows, kept by the operator's last call      KEPT
     rows, no copy of others had one, and the    DONE or COPIED at once: a copy of nothing
     source has none in the snapshot
-    rows, and else                              FAILED: the operator lets changes rest, and keeps the rows or deletes them
+    rows, in any other case                     FAILED: the operator stops changes, and keeps the rows or deletes them
 
-Another topology may have the same table of the same source there. Every change would be applied twice: rows of a table
-without a key would be doubled without a sign. So the second one is refused, whether the table has rows or not, unless
-it takes a part of the rows alone.
+Another topology may apply the same table of the same source there. Every change would be applied twice: rows of a table
+without a key would be doubled without notice. So the second topology is refused, whether or not the table has rows,
+unless it takes only a part of the rows.
 
-A table is emptied only where no other apply process has rows: what another one has applied since its copy does not come
-again, and this source need not have it yet.
+A table is emptied only if no other apply process has rows in it. Changes that another one has applied since its copy
+are not sent again, and this source may not have them yet.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ __all__ = ["applied_twice", "awaited", "may_be_of_nothing", "may_have_rows", "no
 
 
 def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
-    """Why a table waits for the copy of another apply process; empty: it does not.
+    """Return why a table waits for the copy of another apply process; empty: it does not.
 
     Args:
-        each: where the table stands.
-        others: what others have in its destination table.
+        each: the table's standing.
+        others: records of others in its destination table.
         topology: of this apply process.
     """
     copying = [other for other in others if other.is_copying]
-    # Earlier versions let two copies into one table, and may have left both: neither would end.
+    # Earlier versions allowed two copies into one table, and may have left both unfinished: neither would end.
     if not copying or (each.record is not None and each.record.state in BEGUN):
         return ""
     return (
-        f"table {each.table.destination} waits: {_named(copying, topology)} copies into it, or began to and goes"
-        " on when it runs again"
+        f"table {each.table.destination} waits: {_named(copying, topology)} copies into it, or has begun to and"
+        " continues when it runs again"
     )
 
 
 def applied_twice(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
-    """Why a table would get every change twice: another topology applies the same table of the same source there.
+    """Return why a table would get every change twice; empty: it would not.
 
-    Empty: none does.
+    It would if another topology applies the same table of the same source there.
 
     Args:
-        each: where the table stands.
-        others: what others have in its destination table.
+        each: the table's standing.
+        others: records of others in its destination table.
         topology: of this apply process.
     """
     twice = [other for other in others if other.topology != topology and other.is_of(each.table.identity)]
@@ -79,18 +79,16 @@ def applied_twice(each: Standing, others: Sequence[OtherCopy], topology: str) ->
 
 
 def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: ApplyConfig, how_to_empty: str) -> str:
-    """Why a table is not copied into a destination table in which another apply process has its rows.
+    """Return why a table is not copied into a destination table where another apply process has rows; empty: keep them.
 
-    Empty: keep what is there.
-
-    Never emptied: the other one has applied changes there that this source need not have yet, and they do not come
-    again.
+    The table is never emptied: the other one has applied changes there that this source may not have yet, and they are
+    not sent again.
 
     Args:
-        each: where the table stands.
-        others: what others have in its destination table, at least one.
+        each: the table's standing.
+        others: records of others in its destination table, at least one.
         config: of this apply process.
-        how_to_empty: see `DestinationDatabase.how_to_empty`.
+        how_to_empty: from `DestinationDatabase.how_to_empty`.
     """
     table, topology, source = each.table, config.topology, config.source.site
     states = ", ".join(sorted({other.state for other in others}))
@@ -99,23 +97,23 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
         REPAIRED_ALONE
         if table.is_sent_on
         else (
-            "let changes of the table rest at every site until everything has arrived everywhere, and delete its rows"
+            "stop changes of the table at every site until everything has arrived everywhere, and delete its rows"
             f" at this site alone: {how_to_empty} "
-            '(docs/operations.md, "Adding a site to an n-way topology"): it is copied again then'
+            '(docs/operations.md, "Adding a site to an n-way topology"): then it is copied again'
         )
     )
     if each.is_begun or each.is_outdated:
         old = "rows of an interrupted copy" if each.is_begun else "rows of an old copy"
         return (
-            f"{old} from {source} are there, and {there}: it is not emptied, because rows of that one could be"
+            f"{old} from {source} are there, and {there}: it is not emptied, because rows of the other one could be"
             f" lost. To repair it, {emptied}"
         )
     if table.keep_existing and all(other.is_finished for other in others):
         return ""
     sites = " and ".join(sorted({other.source for other in others}))
     origin = "kept, and has changes" if all(other.state == "KEPT" for other in others) else "a copy"
-    # A change that the source of that copy did not have yet, and that this one had, has not arrived and does not come:
-    # so "as they are now".
+    # A change that this source had, and the source of that copy did not have yet, has not arrived and never will. So
+    # the message says "as they are now".
     return (
         f"{there}: what is there is {origin} from site {sites}. It is neither emptied nor copied from {source}, because"
         " rows would be lost. If it "
@@ -126,7 +124,7 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
 
 
 def may_have_rows(session: DestinationSession, copy: TableCopy) -> bool:
-    """Whether the destination table has rows, or another copy that was begun may write some.
+    """Return whether the destination table has rows, or an unfinished copy of another apply process may write some.
 
     Args:
         session: of the destination.
@@ -137,17 +135,10 @@ def may_have_rows(session: DestinationSession, copy: TableCopy) -> bool:
 
 
 def may_be_of_nothing(reader: TableReader, each: Standing, copy: TableCopy) -> bool:
-    """Whether neither this source nor any other one had a row of the table.
+    """Return whether neither this source nor any other had a row of the table, so that every copy of it is empty.
 
-    Every copy of it is of nothing, and none is in the way.
-
-    Changes that others apply there meanwhile stay. Those of this source come behind its snapshot, in which there is no
-    row either.
-
-    Args:
-        reader: of the source.
-        each: where the table stands.
-        copy: of the table.
+    An empty copy collides with nothing. Changes that others apply there meanwhile stay. This source's changes come
+    behind its snapshot, which has no row either.
 
     Raises:
         DatabaseError: the source cannot be read.
@@ -158,7 +149,7 @@ def may_be_of_nothing(reader: TableReader, each: Standing, copy: TableCopy) -> b
 
 
 def _named(others: Sequence[OtherCopy], topology: str) -> str:
-    """Apply processes, for people."""
+    """Name apply processes in a message."""
     names = (
         other.apply if other.topology == topology else f"{other.apply} of topology {other.topology}" for other in others
     )

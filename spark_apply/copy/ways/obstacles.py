@@ -1,4 +1,4 @@
-"""Why a table cannot be copied: it does not fit the destination's, or rows are there that are not ours to remove."""
+"""Reasons why a table cannot be copied: it does not fit the destination's, or the rows there are not ours to remove."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def table_copy(
     each: Standing,
     facts: Mapping[TableName, SourceTable],
 ) -> tuple[TableCopy, str]:
-    """What is to be copied and where to.
+    """Return what is to be copied, and to where.
 
     Args:
         session: of the destination.
-        each: where the table stands.
+        each: the table's standing.
         facts: the source's tables, by their names there.
 
     Returns:
@@ -81,12 +81,12 @@ def _computed_obstacle(
     arriving: Sequence[tuple[str, str | AddColumn]],
     known: Mapping[str, str | AddColumn],
 ) -> str:
-    """Why columns that only one side computes cannot be copied; empty: there are none.
+    """Return why columns that only one side computes cannot be copied; empty: no such column.
 
     Args:
         there: the source's table.
         target: the destination's.
-        arriving: the columns in the log, under their names there.
+        arriving: the columns in the log, under their names at the destination.
         known: the same with all of the source's columns.
     """
     computed = {column.name for column in target.columns if column.is_generated}
@@ -105,7 +105,7 @@ def _computed_obstacle(
 
 
 def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
-    """Why columns that a transformation adds cannot be what the destination has them as; empty: they can."""
+    """Return why the destination cannot have the columns that a transformation adds; empty: it can."""
     added = {each.name for each in copy.added}
     keys = (tuple(target.columns[place].name for place in key) for key in target.unique_keys)
     if shared := next((key for key in keys if added & set(key)), ()):
@@ -125,19 +125,13 @@ def _obstacle_of_added(copy: TableCopy, target: DestinationTable) -> str:
 def unlike_types(
     source: SourceDatabase, destination: DestinationSetUp, copies: Sequence[TableCopy]
 ) -> dict[TableName, str]:
-    """Why rows would say something else at the destination, though every column has its counterpart.
+    """Return why rows would mean something else at the destination although every column has its counterpart.
 
-    Inside of types that are not built in, fields have other names, or values are changed.
-
-    `check` and `up` refuse such tables. Here are those whose types were altered since.
-
-    Args:
-        source: of the tables.
-        destination: which has them.
-        copies: that can be made otherwise.
+    In types that are not built in, fields have other names, or values are changed. `check` and `up` refuse such tables.
+    This finds tables whose types were altered since.
 
     Returns:
-        By the names that the tables have at the destination; nothing of the others.
+        The reason by name at the destination; tables without a problem are omitted.
     """
     by_name = {copy.table.source: copy for copy in copies}
     shapes = [
@@ -158,7 +152,7 @@ def unlike_types(
 
 
 def _arrived(shape: TableShape, copy: TableCopy) -> TableShape:
-    """What is known of the types of a source's columns that are copied, under the names of the destination."""
+    """Return the types of a source's copied columns, under the names of the destination."""
     names = dict(zip(copy.sources, copy.columns, strict=True))
     return replace(
         shape,
@@ -171,11 +165,11 @@ def _arrived(shape: TableShape, copy: TableCopy) -> TableShape:
 
 
 def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], apply: str) -> str:
-    """Why a table cannot be copied that the source does not have under its name.
+    """Return why a table cannot be copied that the source does not have under its name.
 
     Args:
-        table: under its name from the start of the driver.
-        captured: the identities of the source's tables, by the names they have now.
+        table: under its name at the start of the driver.
+        captured: the identities of the source's tables, by their current names.
         apply: name of the apply process.
     """
     now = next((name for name, identity in captured.items() if identity == table.identity), None)
@@ -186,18 +180,18 @@ def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], 
     return "the source has no such table any more, or another one of its name: run `headrace up` again"
 
 
-# Rows that other sites have their copies of are never offered for deletion.
+# Rows from which other sites have copies are never offered for deletion.
 REPAIRED_ALONE = 'docs/operations.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
 
 
 def refused(each: Standing, how_to_empty: str = "") -> str:
-    """Why a table cannot be copied into a destination table with rows that are not ours to remove; empty: keep them.
+    """Return why a table cannot be copied beside rows that are not ours to remove; empty: keep these rows.
 
-    No advice may skip changes: only rows that Headrace never copied may be kept as an operator's own.
+    No advice may skip changes: only rows that Headrace never copied may be kept as the operator's.
 
     Args:
-        each: where the table stands.
-        how_to_empty: see `DestinationDatabase.how_to_empty`; empty: it is not asked for.
+        each: the table's standing.
+        how_to_empty: from `DestinationDatabase.how_to_empty`; empty: not needed.
     """
     table = each.table
     if each.occupant is not None:

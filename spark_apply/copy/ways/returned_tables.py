@@ -1,7 +1,7 @@
-"""Tables that are emptied, to be copied again, and that go back to their source.
+"""Tables that are emptied to be copied again, and whose changes return to their source.
 
-Users wrote rows here, too, which are removed with those of the copy and do not come again: the source must have applied
-them. So the table is emptied, then the source is waited for, and only then the snapshot is taken: it has them.
+Users wrote rows here, too, which are removed with those of the copy and are not sent again. So the source must have
+applied them: the table is emptied, then the source is waited for, and only then the snapshot is taken, which has them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ReturnedTables"]
 
-# a source that was not behind has applied what came since; one that is away is asked again every few seconds
+# A source that was not behind has applied later changes in this time; one that is away is asked again every few
+# seconds.
 _RETURN_S = 10.0
 _RETURN_POLL_S = 0.1
 
 
 @dataclass(slots=True, kw_only=True)
 class ReturnedTables:
-    """See the module. One thread at a time; nothing is durable: another driver empties them again.
+    """Empties returning tables. One thread at a time; nothing is durable: the next driver empties them again.
 
     Args:
         both_ways: knows what the source has applied.
@@ -38,15 +39,15 @@ class ReturnedTables:
 
     both_ways: BothWays
     should_end: Callable[[], bool]
-    # what the source is to have applied of this site before it is copied from
+    # SCN of this site that the source must have applied before it is copied from
     _awaited: dict[TableName, Scn] = field(default_factory=dict)
-    # `TableCopy.mark`, of those of them that are emptied
+    # `TableCopy.mark` of the tables that are emptied
     _marks: dict[TableName, str] = field(default_factory=dict)
 
     def empty(self, this: CopyRound, session: DestinationSession) -> None:
-        """Empty those of a round, and wait until the source has applied what was written here until then.
+        """Empty the returning tables of a round, and wait until the source has applied earlier changes from here.
 
-        What it has not applied in time waits for another round.
+        A table whose source is too late waits for another round.
 
         Args:
             this: the round, before its snapshot.
@@ -59,7 +60,7 @@ class ReturnedTables:
         self._awaited = {key: scn for key, scn in self._awaited.items() if key in tables}
         self._marks = {key: mark for key, mark in self._marks.items() if key in tables}
         if lacking := tables.keys() - self._awaited.keys():
-            # A source that is behind is waited for before rows are removed: users read them meanwhile.
+            # If the source is behind, wait before rows are removed: users read them meanwhile.
             self._awaited |= dict.fromkeys(lacking, self.both_ways.position())
         waits, emptied = (
             self.both_ways.awaited_returns({key: (copy.table, self._awaited[key]) for key, copy in tables.items()}),
@@ -73,8 +74,8 @@ class ReturnedTables:
             del self._awaited[key]
             this.to_empty.discard(key)
             this.to_find_empty.add(key)
-            # It is empty since an earlier round, and what was removed then is at the source: one that is always behind
-            # would be waited for without an end.
+            # If it is empty since an earlier round, the source has the rows removed then. Waiting again would never end
+            # with a source that is always behind.
             was_emptied, copy.mark = key in self._marks, self._marks.pop(key, "")
             if not (was_emptied and is_still_empty(session, copy)):
                 with this.failing_alone(copy):
@@ -95,7 +96,7 @@ class ReturnedTables:
 
 
 def _take_out(this: CopyRound, key: TableName, why: str) -> None:
-    """Take a table out of a round that waits for its source to apply what was written here."""
+    """Take a table out of a round that must wait until its source has applied what was written here."""
     this.waits[key] = why
     del this.copies[key]
     this.to_empty.discard(key)

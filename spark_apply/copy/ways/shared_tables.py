@@ -1,39 +1,42 @@
-"""A table that every one of several sites sends to every other (`topology.routing.ways.shared_by`), and that is empty here.
+"""A table that each of several sites sends to all others (`topology.routing.ways.shared_by`), and that is empty here.
 
 Job
     It is filled once. Each way into it first keeps its changes. One of them copies, from a site that has applied what
-    all others sent; the copy says of each other source up to which SCN it has its changes, and the others go on there.
+    all others sent. The copy records for each other source up to which SCN it has that source's changes, and the other
+    ways continue there.
 
 Worked flow (a has 100 rows; b and c have none, and users begin to write there)
     at c, the way from a and the way from b each take a snapshot of their source, from which on their queue keeps
     everything: AWAITING at a:50, and at b:20 (b had no row)
-      -> a has applied what b had sent by b:20, and copies: its snapshot at a:70 shows 100 rows, 3 that users wrote at b,
-         and the progress of b's changes at a, b:28
+      -> a has applied what b had sent by b:20, and copies: its snapshot at a:70 shows 100 rows, 3 that users wrote at
+         b, and the progress of b's changes at a, b:28
       -> the way from a: COPIED at a:70, and in the same transaction the way from b, which it carries: COPIED at b:28
-      -> both join: what b wrote after b:28 comes from b, and nothing of it twice.
+      -> both join: changes of b after b:28 come from b, and none of them twice.
 
 What a way does (its state at the destination)
-    no record    AWAITING under a snapshot, with the digest of nothing where the source has no row in it. Where it has
-                 rows, the way back is recorded first: what users write here from then on is on its way there.
-    AWAITING     once each of the others has a record:
+    no record    AWAITING under a snapshot, with the digest of nothing if the source has no row in it. If it has rows,
+                 the way back is recorded first, so that users' changes here from then on are sent there.
+    AWAITING     when each of the others has a record:
                  - this one and all others are of nothing     COPIED: nothing, at its own SCN
                  - this one's source has rows                 it copies, if its source has applied what the others no
                                                               longer keep, without an error transaction
-                 - else                                       it waits, for the one that copies
-    copying      as every copy; what it carries is read under its snapshot, where progress is committed with the rows.
-                 When it was interrupted, and all others still wait, the table may be emptied as if it were alone.
+                 - otherwise                                  it waits for the one that copies
+    copying      like every copy; the changes that it carries are read under its snapshot, where progress is committed
+                 with the rows. If it was interrupted, and all others still wait, the table may be emptied as if it were
+                 alone.
 
 Durable when
-    AWAITING is recorded: from then on, also after a restart, the queue keeps what comes behind its SCN. What a copy
-    carries is nowhere but in what it lets the others go on from: one that is interrupted is made again, and asks anew.
+    AWAITING is recorded: from then on, also after a restart, the queue keeps the changes behind its SCN. The changes
+    that a copy carries are stored only as the SCNs where the others continue. An interrupted copy is made again, and
+    asks again.
 
 Bounds
-    A way without a record is waited for _MISSING_S; then the others go on without it, and it is judged by the rows that
-    it finds. While nobody copies, what is AWAITING takes a new snapshot from time to time: queue and redo keep no more
-    than about the time that it has waited.
+    A way without a record is waited for _MISSING_S. Then the others continue without it, and it decides later by the
+    rows that it finds. While no way copies, an AWAITING one renews its snapshot from time to time. So queue and redo
+    hold no more than about the time that it has waited.
 
-Nothing else decides here: a destination table with another one's rows is judged as everywhere
-(`spark_apply.copy.ways.neighbours`).
+Other cases are decided elsewhere: a destination table with rows of another apply process is handled by
+`spark_apply.copy.ways.neighbours`.
 """
 
 from __future__ import annotations
@@ -58,17 +61,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Move", "SharedTables", "is_shared"]
 
-# Drivers start within seconds of each other, on a busy machine within a minute or two. One that is away may be so for
-# days, and the others have rows for each other.
+# Drivers start within seconds of each other, on a busy machine within a minute or two. A driver may be away for days,
+# while the others have rows for each other.
 _MISSING_S = 180.0
-# A snapshot waits for open transactions of its source: not every second. Each is kept twice as long as the one before,
-# as a source that is always a little behind would never have what the others keep.
+# A snapshot waits for open transactions of its source, so not every second. Each is kept twice as long as the previous
+# one, because a source that is always a little behind would never have what the others keep.
 _KEPT_S = 60.0
 _KEPT_MAX_S = 3600.0
 
 
 class Move(Enum):
-    """What becomes of a table now; see the module."""
+    """The next step for a shared table."""
 
     AS_EVERYWHERE = "it is judged as a table that is not shared"
     KEEP_CHANGES = "its changes are kept from a snapshot on"
@@ -78,11 +81,7 @@ class Move(Enum):
 
 
 def is_shared(each: Standing) -> bool:
-    """Whether a table is of this kind, and nothing else is known of it that has to be judged first.
-
-    Args:
-        each: where it stands.
-    """
+    """Return whether a table is shared, and nothing else is known of it that must be decided first."""
     record = each.record
     is_new = record is None or record.is_refused or record.state in {AWAITING, "LEFT"}
     is_plain = each.occupant is None and each.part is None and not each.is_renamed
@@ -91,29 +90,29 @@ def is_shared(each: Standing) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class SharedTables:
-    """See the module. One thread at a time.
+    """Decides about shared tables. One thread at a time.
 
     Args:
         records: of the apply process's tables.
-        both_ways: knows what is recorded at the source.
+        both_ways: knows the records at the source.
     """
 
     records: TableRecords
     both_ways: BothWays
     _missing_since: dict[TableName, float] = field(default_factory=dict)  # on the monotonic clock
-    # when a snapshot was taken, and for how long it is kept
+    # when a snapshot was taken, and for how many seconds it is kept
     _kept: dict[TableName, tuple[float, float]] = field(default_factory=dict)
 
     def turn(self, each: Standing, others: Sequence[OtherCopy], *, has_rows: bool) -> tuple[Move, str]:
-        """What becomes of a shared table, and why it waits, for people.
+        """Return the next step for a shared table, and why it waits, for the operator.
 
         Args:
-            each: where it stands (`is_shared`).
-            others: what others have in its destination table; none of them copies.
+            each: the table's standing (`is_shared`).
+            others: records of others in its destination table; none of them copies.
             has_rows: the destination table has rows.
 
         Raises:
-            DatabaseError: the source does not say what is recorded there.
+            DatabaseError: the source's records cannot be read.
         """
         is_ours = all(other.topology == self.records.config.topology for other in others)
         if not is_ours or (has_rows and each.table.keep_existing):
@@ -140,21 +139,24 @@ class SharedTables:
         if missing := self._missing(each, others):
             return self._waits(each, f"{' and '.join(missing)}: every one keeps its changes first, as soon as it runs")
         filled = [other.apply for other in others if not other.is_of_nothing]
-        if record.digest:  # of nothing: what is here now are users' rows, and stays
+        if record.digest:  # of nothing: the rows here now are users' rows, and stay
             return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
         if not has_rows and all(other.is_awaiting for other in others):
             return self._copied(each, others)
         return Move.AS_EVERYWHERE, ""
 
     def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
-        """What a copy from a snapshot has of the others' changes, and why another snapshot is needed; empty: none is.
+        """Return the others' changes that a copy from a snapshot contains, and why another snapshot is needed.
 
         Args:
-            copy: that begins; the others in its table wait for it.
+            copy: begins now; the others in its table wait for it.
             snapshot: of the source.
 
+        Returns:
+            The changes, and the reason; empty: the snapshot suffices.
+
         Raises:
-            DatabaseError: the source does not say what it has applied.
+            DatabaseError: the source's progress cannot be read.
         """
         found = []
         for other, there in self._others(copy.table.shared_by, copy.beside):
@@ -195,7 +197,7 @@ class SharedTables:
         return ""
 
     def _begun(self, each: Standing) -> tuple[Move, str]:
-        """The table has no record that counts, and no rows."""
+        """Decide about a table without rows whose record, if any, does not count."""
         if self.both_ways.has_none_there(each.table) or self.both_ways.is_recorded_there(each.table):
             self._missing_since.pop(each.table.destination, None)
             return self._keep(each)
@@ -207,18 +209,18 @@ class SharedTables:
         return Move.KEEP_CHANGES, ""
 
     def _is_old(self, each: Standing) -> bool:
-        """Whether a snapshot is to be renewed."""
+        """Return whether a snapshot must be renewed."""
         at, interval_s = self._kept.setdefault(each.table.destination, (time.monotonic(), _KEPT_S))
         return time.monotonic() > at + interval_s
 
     def _beside_rows(self, each: Standing) -> tuple[Move, str]:
-        """Another one has rows: its copy has let this one go on, unless it did not know of it."""
+        """Decide if another way has rows: its copy has ended this one's wait, unless it did not know of this one."""
         if not self.records.is_awaiting_now(each.table):
             return self._waits(each, "its record, which has changed")
         return Move.AS_EVERYWHERE, ""
 
     def _missing(self, each: Standing, others: Sequence[OtherCopy]) -> list[str]:
-        """Those that have no record yet, while they are waited for."""
+        """Return the ways that have no record yet, while they are waited for."""
         here = {other.apply for other in others}
         missing = [apply for apply, _ in each.table.shared_by if apply not in here]
         if not missing:
@@ -228,11 +230,11 @@ class SharedTables:
         return missing if time.monotonic() < since + _MISSING_S else []
 
     def _copied(self, each: Standing, others: Sequence[OtherCopy]) -> tuple[Move, str]:
-        """Whether this one may copy: its source has what the others have sent."""
+        """Decide whether this way may copy: only if its source has what the others have sent."""
         found = Found.COPY if each.is_begun else self.both_ways.found(each, has_rows=False)
         if found is Found.WAIT:
             return Move.WAIT, self.both_ways.waits(each.table)
-        if found is Found.NOTHING:  # its rows are gone again
+        if found is Found.NOTHING:  # the source's rows are gone again
             return self._keep(each)
         if found is not Found.COPY:
             return Move.AS_EVERYWHERE, ""
@@ -242,7 +244,7 @@ class SharedTables:
         return Move.COPY, ""
 
     def _others(self, shared_by: Sequence[tuple[str, str]], others: Sequence[OtherCopy]) -> list[tuple[OtherCopy, str]]:
-        """Those that wait, each with the apply process that gets the same changes at the source."""
+        """Return the waiting ways, each with the apply process that gets the same changes at the source."""
         known = {other.apply: other for other in others}
         return [(known[here], there) for here, there in shared_by if here in known]
 
@@ -252,7 +254,7 @@ class SharedTables:
         )
 
     def _lacks(self, table: TableName, other: OtherCopy, there: str, seen: ArrivalSeen | None) -> str:
-        """What a source is waited for, which may lack what another one has sent; empty: it has all."""
+        """Return what the source must still apply of another source's changes; empty: it has them all."""
         who = f"apply process {there} at {self.both_ways.there}"
         is_there = seen is not None and seen.record.state in {"DONE", "KEPT"} and not seen.record.is_remade
         if seen is None or not is_there or TableName.of(seen.record) != table:

@@ -391,7 +391,7 @@ def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_a
     assert sorted(problems) == ["accounts", "notes"]
     assert "not empty" in problems["notes"]
     assert "the copy differs: 20000 rows at the source, 20000 at the destination" in problems["accounts"]
-    assert "take away what changes its rows at the destination" in problems["accounts"]
+    assert "remove whatever changes its rows at the destination" in problems["accounts"]
     assert execute(destination, "SELECT * FROM notes") == [(1, "the user's own")]
     assert not driver.status().ready
     execute(destination, "DROP TRIGGER change ON accounts; DELETE FROM notes")

@@ -371,7 +371,7 @@ def test_a_partition_that_left_stays_while_it_has_rows_of_the_source_s_table(
     tables.run("src", LEAVE["drop"], *taken)
     tables.run("dst", "INSERT INTO app.ev VALUES (7, '2024-05-05', 'live')")  # as apply writes it
     problem = tables.look()["ev"]
-    assert "app.ev_1: the source's table has rows that belong into it here" in problem
+    assert "app.ev_1: the source's table has rows that belong to it here" in problem
     assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
     tables.run("both", again)
     assert tables.look() == {}
@@ -413,7 +413,7 @@ def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTa
         assert tables.look() == {}
         assert tables.verify() == {"ev": True, "t": True}
         assert tables.left_out == {
-            "ev": ("partition app.ev_1: the source has it no longer, and it is kept (detached_partitions)",)
+            "ev": ("partition app.ev_1: the source no longer has it, and it is kept (detached_partitions)",)
         }
         tables.up(detached="keep")
     assert tables.run("dst", "SELECT count(*) FROM app.ev_1") == [(100,)]

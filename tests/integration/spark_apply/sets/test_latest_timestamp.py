@@ -187,7 +187,7 @@ class Applier:
                 self.session.commit((), 0)
                 return
             # The others change this one row all the time: it is tried again, as an error transaction would be.
-            assert "again and again" in failure.message, failure
+            assert "kept changing the row" in failure.message, failure
         raise AssertionError(failure)
 
 

@@ -399,9 +399,9 @@ class Source:
     def _by_row(self, batch: LcrBatch) -> bool:
         failure = apply_rows(self.session, batch, self.fits.fit, Resolution(self.settings))
         # Others change the few rows all the time: it is tried again, as an error transaction would be.
-        self.overtaken += failure is not None and "again and again" in failure.message
+        self.overtaken += failure is not None and "kept changing the row" in failure.message
         assert failure is None or self.overtaken < OVERTAKEN_MAX, failure
-        assert failure is None or "again and again" in failure.message, failure
+        assert failure is None or "kept changing the row" in failure.message, failure
         return failure is None
 
 

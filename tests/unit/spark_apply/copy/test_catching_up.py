@@ -132,7 +132,7 @@ def test_source_is_waited_for_until_it_has_what_the_destination_s_log_and_third_
 @pytest.mark.usefixtures("late")
 def test_source_that_does_not_get_the_destination_s_changes_is_named_and_the_table_is_not_compared():
     back = way(recorded(), recorded(a_from_b=49), direct=["a_from_b"], beside=[])
-    with pytest.raises(DatabaseError, match=r"a_from_b.* more than 0\.3 s behind: what differs may be on its way"):
+    with pytest.raises(DatabaseError, match=r"a_from_b.* more than 0\.3 s behind: what differs may be in flight"):
         waits(back=back).back_to_the_source()
 
 

@@ -235,7 +235,7 @@ def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_c
     assert failed_at == [5]
     problem = next(each.problem for each in told if each.name == "b" and each.state == "FAILED")
     assert "5 times in a row" in problem
-    assert "let nothing of that kind run at the source until it is copied" in problem
+    assert "do not run such statements there until it is copied" in problem
     world.assert_same("a", "b")
     assert joins.asked[-1] == ("hold", None)
 

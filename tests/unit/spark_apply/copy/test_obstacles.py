@@ -61,4 +61,4 @@ def test_who_wrote_into_a_copy_at_a_site_that_sends_its_rows_is_told_what_become
     assert "another writer); then it is copied again" in alone
     assert "headrace verify" not in alone
     assert shared.startswith(alone)
-    assert shared.endswith("let them rest until the table is DONE, then `headrace verify FILE shop.orders`")
+    assert shared.endswith("have them stop writing until the table is DONE, then `headrace verify FILE shop.orders`")

@@ -268,8 +268,8 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
     assert two.record is None
     assert two.progress.state == "PENDING"
     waits = (
-        "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or began to and goes on"
-        " when it runs again"
+        "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or has begun to and"
+        " continues when it runs again"
     )
     assert two.progress.problem == waits
     shown = []
