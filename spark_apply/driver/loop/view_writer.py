@@ -1,4 +1,4 @@
-"""Writes an apply process's state (`spark_apply.driver.described`) for the destination's views. Apply does not need it."""
+"""Writes the state of an apply process (`spark_apply.driver.described`) for the views. Apply does not depend on it."""
 
 from __future__ import annotations
 
