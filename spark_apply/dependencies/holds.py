@@ -6,10 +6,10 @@ transaction, so this continues across restarts.
 
 An error transaction can be executed when no earlier one in the queue shares a hash with it.
 
-A row's hash is made of the table's name, its keys and the forms of their values. When a table is renamed or gets another
-key, its hashes change and cannot be compared with the stored ones. Therefore an error transaction holds everything of a
-table whose form has changed since (`spark_apply.keys.equality.forms_of`), or whose rows are found by other columns.
-Earlier versions of Headrace stored no forms; their error transactions are compared by hashes alone.
+A row's hash is made of the table's name, its keys and the forms of their values. When a table is renamed or gets
+another key, its hashes change and cannot be compared with the stored ones. Therefore an error transaction holds
+everything of a table whose form has changed since (`spark_apply.keys.equality.forms_of`), or whose rows are found by
+other columns. Earlier versions of Headrace stored no forms; their error transactions are compared by hashes alone.
 """
 
 from __future__ import annotations

@@ -10,9 +10,7 @@ from numba import njit
 
 from spark_apply.keys.hash_kernels import mix
 
-_SEEN_WORDS = (
-    4096  # 32 KB, a power of two: with the 10,000 rows of a group, at most one in twenty matches by chance
-)
+_SEEN_WORDS = 4096  # 32 KB, a power of two: with the 10,000 rows of a group, at most one in twenty matches by chance
 
 
 @njit(cache=True)

@@ -12,9 +12,9 @@ leaves the record. A process that survives deletes it when the transaction is co
 
 A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) proves as little: an administrator or
 the network can end it too. Its process lives and counts, so nothing is recorded. From the first such end on,
-transactions with handled rows are written one at a time. A function may be the last one called before its session ended, in the same
-transaction, at most `CRASHES_MAX` times; after that it is not called for that transaction again. A server restart ends
-the epoch, and with it the process that counts.
+transactions with handled rows are written one at a time. A function may be the last one called before its session
+ended, in the same transaction, at most `CRASHES_MAX` times; after that it is not called for that transaction again. A
+server restart ends the epoch, and with it the process that counts.
 
 Another version of a function counts as another function: the operator corrects it, runs `headrace up`, and executes the
 error transaction.

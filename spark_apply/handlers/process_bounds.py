@@ -12,8 +12,8 @@ its destination transaction, it goes into the error queue: the process cannot be
 
 A call that times out is interrupted (`headrace.rules.user_code.time_limit`). A function can catch that and continue,
 and a waiting compiled module (libpq, for an answer on the handler's own connection) never notices. So another thread of
-the process watches calls (`stuck`). If a call continues for `VAIN_S` more, its process ends, which counts like any function
-that ends its process (`crashes`).
+the process watches calls (`stuck`). If a call continues for `VAIN_S` more, its process ends, which counts like any
+function that ends its process (`crashes`).
 """
 
 from __future__ import annotations
