@@ -70,10 +70,7 @@ class TableToInstantiate:
     part_of: TableName | None = None
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
-        """Return its columns at the destination: the name there, and the source column or the operation that adds it.
-
-        Args:
-            names: its columns at the source.
+        """Map its source columns, `names`, to (name at the destination, source column or operation that adds it).
 
         Raises:
             TransformationError: a transformation cannot be applied to it.
@@ -86,8 +83,6 @@ class ApplyConfig:
     """Everything one incarnation of an apply process needs.
 
     Args:
-        topology: name of the topology.
-        apply: name of the apply process.
         source: the source site and its database (for instantiation and comparison).
         destination: the site applied to.
         queue: name of the queue it dequeues from.

@@ -53,7 +53,6 @@ class ApplicationConfig:
     """Everything one incarnation of a site's Spark application needs.
 
     Args:
-        topology: name of the topology.
         site: the destination site whose apply processes it serves.
         ray_address: address of the Ray cluster.
         state_dir: folder of this application.

@@ -1,7 +1,7 @@
 """The process that forks Spark's Python workers: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports the tasks' modules before the first fork and loads the compiled kernels, so that workers share those pages
-and begin at once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead of 4. It only
+It imports the tasks' modules before the first fork and loads the compiled kernels, so workers share those pages and
+begin at once. A worker needs about 20 MB of private memory instead of 100, and starts in 0.1 s instead of 4. It only
 imports and loads: no thread, gRPC channel or connection may exist when Spark's daemon forks. The environment arms
 failpoints, in the daemon too. It forks for no connection of another user (`spark_apply.application.access.peers`).
 """

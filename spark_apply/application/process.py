@@ -17,9 +17,9 @@ Durable when
 
 Ends when
     Standard input closes (the actor ended or closed it), or the application is unusable: its driver's JVM is gone, or
-    no lost executor was replaced. Then the whole application ends with the process (`spark_apply.application.spark`).
-    The reason is the last line on standard error and on standard output, as JSON. Exit code 0: ended on request; 1:
-    anything else.
+    it has had no executor for too long. Then the whole application ends with the process
+    (`spark_apply.application.spark`). The reason is the last line on standard error and on standard output, as JSON.
+    Exit code 0: ended on request; 1: anything else.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ApplicationWatch:
         """Raise if the application is no longer usable.
 
         Raises:
-            SparkUnavailable: its driver's JVM is gone or hangs, or no lost executor was replaced.
+            SparkUnavailable: its driver's JVM is gone or hangs, or it has had no executor for too long.
         """
         if self._failure is not None:
             raise self._failure

@@ -1,8 +1,8 @@
 """RayDP without the parts that a topology never uses.
 
 `import raydp` includes the conversion of Spark's data frames to Ray's data sets, and with it `ray.data`, pandas and
-pyarrow: 87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application import it:
-the one that starts the application, and the actor whose child is the application master's JVM.
+pyarrow. That costs 87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application
+import it: the one that starts the application, and the actor whose child is the application master's JVM.
 """
 
 from __future__ import annotations

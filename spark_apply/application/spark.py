@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scratch"]
 
-# The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
-# and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
+# The JVMs only carry task descriptions. A small heap, one collector thread and the quick compiler start faster and
+# leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
@@ -99,7 +99,6 @@ class SparkApplication:
     Start it before any gRPC channel or server exists in the process: Spark's gateway forks.
 
     Args:
-        config: configuration of the application.
         jvm_options: further options of its JVMs.
     """
 
@@ -159,10 +158,6 @@ class SparkApplication:
 
     def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Start a thread that may call `run_job`; its counterpart in the JVM ends with it.
-
-        Args:
-            target: runs on the thread.
-            name: name of the thread.
 
         Raises:
             SparkUnavailable: the driver's JVM no longer answers.

@@ -52,7 +52,6 @@ class TaskRunner:
     """Starts runs of tasks for one incarnation of an apply process.
 
     Args:
-        config: configuration of the apply process.
         find: returns the application's access; raises a HeadraceError while none runs.
         tokens: tokens of its current runs.
         endpoint: endpoint of the coordinator, for the tasks.

@@ -1,8 +1,8 @@
 """Dependencies between groups and between transactions, by the keys of the rows that they change.
 
 Every row LCR gives one 64-bit hash per unique key of the destination table, for its old and for its new values. The
-hash is of a canonical form that follows the type's equality (`tables.Equality`). Two transactions that share a hash are
-dependent. A false match only costs parallelism.
+hash is of a canonical form that follows the type's equality (`spark_apply.keys.equality.Equality`). Two transactions
+that share a hash are dependent. A false match only costs parallelism.
 
 The low bits distinguish three kinds:
 
@@ -12,11 +12,11 @@ The low bits distinguish three kinds:
             from a row whose key is not in the log, and from a table whose values do not show all dependencies
             (except INSERTs into a table without any key).
 
-Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to,
-and a row that appears or disappears uses itself exclusively.
+Foreign keys and virtual dependencies (`spark_apply.keys.relations`) are hashed in the same kinds: a row uses the row
+that it refers to, and a row that appears or disappears uses itself exclusively.
 
 If the log has old values of the key only, the old value of a second unique column is unknown. A transaction that reuses
-such a value can fail early; it is applied again when everything below it is applied (`groups.RetryReason.BELOW`). The
+such a value can fail early; it is applied again when everything below it is applied (`RetryReason.BELOW`). The
 opposite cannot happen, because the values that a transaction takes are among its new values. One of them can be missing
 from the log: a large value, in a key of several columns, that an UPDATE left unchanged. Then the transaction has
 exclusive use of the table, for ordering only: error transactions do not hold it, and it holds none.

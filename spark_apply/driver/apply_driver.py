@@ -85,7 +85,6 @@ class ApplyDriver:
     """One incarnation of an apply process.
 
     Args:
-        config: configuration of the apply process.
         queue: returns the current endpoint of its queue.
         application: returns the current endpoint of the site's Spark application; raises a HeadraceError while none
             runs.

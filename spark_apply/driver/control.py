@@ -80,7 +80,6 @@ class ApplyControl:
     """Answers questions about one apply process, and stops it.
 
     Args:
-        config: configuration of the apply process.
         runner: starts runs of tasks when the coordinator serves.
     """
 
@@ -322,7 +321,7 @@ class ApplyControl:
         """
         cores = self._running()
         numbers = None if request.all else list(request.numbers)
-        # A handler is told why each transaction failed, which is read before.
+        # A handler gets the reason of each failure, which is read first.
         if request.handler and numbers is None:
             numbers = sorted(set(cores.host.inbox.call(lambda: cores.host.errors.queued)).difference(request.besides))
         failures = self._failures(numbers) if request.handler and numbers else {}
@@ -549,7 +548,7 @@ class ApplyControl:
             )
             status.hint = (
                 f"headrace errors show FILE {number}, correct what it names, then headrace errors execute FILE --all (or"
-                " edit or delete some): it goes on by itself when the error queue is empty; or write another on_error,"
+                " edit or delete some): it continues by itself when the error queue is empty; or set another on_error,"
                 " then headrace up FILE"
             )
         if self._stopping.is_set():

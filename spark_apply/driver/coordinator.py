@@ -34,8 +34,8 @@ Worked flow (two servers, low watermark 10)
     B reports 2: applied above the low watermark: 20..30. A reports 1: low watermark 30; group 3 may go.
 
 A group is formed only when a server can take one, from what has arrived by then: small when idle, large with a backlog,
-and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned (`groups`
-explains why nothing can wait forever).
+and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
+(`spark_apply.conversation.groups` explains why nothing can wait forever).
 
 A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. While some are to be
 executed, no group is formed of transactions that depend on them, nor of anything behind: they would join the error
@@ -127,7 +127,6 @@ class ApplyCoordinator:
     Args:
         progress: the progress recorded at the destination.
         errors: (number, key hashes) of each error transaction.
-        encode: serializes a batch.
         group_transactions: most source transactions in one group.
         group_rows: most rows in one group (a single transaction may have more).
         source: the site whose transactions are applied, for notes on labelled transactions.
@@ -296,7 +295,7 @@ class ApplyCoordinator:
         }
 
     def has_doubts(self, server: int) -> bool:
-        """Whether a server may have unreported commits."""
+        """Return whether a server may have unreported commits."""
         return any(group.server == server and group.may_have_written for group in self._groups)
 
     # ------------------------------------------------------------------ events from the host
@@ -363,12 +362,7 @@ class ApplyCoordinator:
         self._advance()
 
     def report(self, server: int, message: ServerMessage) -> None:
-        """Process a server's report; reports about an earlier attempt are ignored.
-
-        Args:
-            server: its number.
-            message: the report.
-        """
+        """Process a server's report; reports about an earlier attempt are ignored."""
         group = self._groups.get(message.group)
         if group is None or group.server != server or group.attempt != message.attempt:
             return
@@ -429,7 +423,7 @@ class ApplyCoordinator:
                 while it is idle.
         """
         if not self.is_idle:
-            raise BugError("copied tables join or are left out while groups are unfinished")
+            raise BugError("copied tables join or are skipped while groups are unfinished")
         self._forget_accepted()
         self.watermarks.set_back(progress)
         self._slots.reopen()

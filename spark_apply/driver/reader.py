@@ -1,8 +1,8 @@
 """Apply reader: selects what must be applied from the dequeued batches.
 
 Job
-    Take batches in order; drop changes that are already applied, that the instantiation copied, or that the rules of
-    the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.
+    Take batches in order. Drop changes that are already applied, that the instantiation copied, or that the rules of
+    the apply process discard. Pass the rest on as runs of whole transactions, or as parts of a large one.
 
 Main path
     ApplyReader.offer -> RowSelection.select -> DestinationNames.named -> KeyForms.admit -> Pieces.add
@@ -71,8 +71,6 @@ class ApplyReader:
     Args:
         source: the site whose batches arrive.
         progress: the progress recorded at the destination.
-        rules: rules of the apply process.
-        fits: fits of the destination's tables.
         tables: the tables that arrive, and the SCN from which each is applied.
         returned_from: names of the source's apply processes that apply this site's own changes; changes with their tags
             return here.

@@ -96,7 +96,6 @@ class ApplyServers:
     """The apply servers of one apply process.
 
     Args:
-        config: configuration of the apply process.
         epoch: the driver's epoch at the destination.
         destination: source of the progress when a server joins.
         coordinator: informed of joined and lost servers, and of reports.

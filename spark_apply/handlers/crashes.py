@@ -54,13 +54,7 @@ class Calls(Protocol):
 
 
 class RecordedCalls:
-    """Records calls at a destination.
-
-    Args:
-        destination: the database.
-        topology: name of the topology.
-        apply: name of the apply process.
-    """
+    """Records calls at a destination."""
 
     def __init__(self, destination: ApplyRecords, topology: str, apply: str) -> None:
         self._destination, self._topology, self._apply = destination, topology, apply

@@ -132,7 +132,6 @@ class ApplySession:
     Args:
         run: runs one statement.
         mark, undo, drop: set a savepoint, roll back to it, drop it; each savepoint has another number.
-        apply: name of the apply process.
         site: the site where it applies.
     """
 

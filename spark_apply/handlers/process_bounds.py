@@ -157,11 +157,7 @@ class ProcessBounds:
             )
 
     def call(self, function: str) -> AbstractContextManager[None]:
-        """Bound the memory that a function may ask for while it runs.
-
-        Args:
-            function: its name and place.
-        """
+        """Bound the memory that a function may ask for while it runs."""
         threads = self._threads.get(function)
         if threads is None:
             threads = self._threads[function] = FunctionThreads()

@@ -182,10 +182,6 @@ class Handling:
     def dml(self, batch: LcrBatch, number: int) -> Failure | None:
         """Pass a row to its DML handlers instead of writing it.
 
-        Args:
-            batch: batch with the row.
-            number: number of the row.
-
         Returns:
             None: it is done. Otherwise the transaction must be rolled back.
 
@@ -252,11 +248,7 @@ class Handling:
         return replace(failure, message=f"{failure.message}; {again.message}")
 
     def precommit(self, commit_scns: Sequence[int]) -> Failure | None:
-        """Call the precommit handler for source transactions, in order.
-
-        Args:
-            commit_scns: commit SCNs of the applied transactions.
-        """
+        """Call the precommit handler for source transactions, in order."""
         function = self.handlers.rules.precommit
         for scn in commit_scns if function is not None else ():
             assert function is not None

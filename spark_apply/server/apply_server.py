@@ -86,11 +86,8 @@ class ApplyServer:
     """One apply server of one apply process.
 
     Args:
-        apply: name of the apply process.
         source: the site whose transactions it applies.
         open_session: opens this server's destination session; ends a dead predecessor's.
-        decode: reads a serialized batch.
-        encode: serializes a batch.
         error_batches: reads an error transaction's parts.
         copied_scns: returns the recorded `spark_apply.tables.copied.copied_scns`.
         conflicts: settings for resolving conflicts and showing values; None: there are no conflict handlers.

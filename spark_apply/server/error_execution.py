@@ -54,7 +54,8 @@ _PART_HAS_THEM = (
 )
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
-# Bytes of serialized rows in one destination transaction, as for a group from the queue (`driver.forming`).
+# Bytes of serialized rows in one destination transaction, as for a group from the queue
+# (`spark_apply.driver.groups.forming`).
 _TOGETHER_BYTES_MAX = 8 << 20
 # Executed one by one before the coordinator gets a report: a third of a second of silence at ten milliseconds each.
 _ALONE_MAX = 32

@@ -75,12 +75,9 @@ class WorkContext:
     """Everything that work needs from its server.
 
     Args:
-        apply: name of the apply process.
         source: the site whose transactions it applies.
         session: the destination session; replaced after it broke.
         fit_of: returns the fit of a table version.
-        decode: reads a serialized batch.
-        encode: serializes a batch.
         error_batches: reads an error transaction's parts.
         copied_scns: returns the recorded `spark_apply.tables.copied.copied_scns`.
         conflicts: settings for resolving conflicts.

@@ -77,11 +77,7 @@ def class_path(folder: Path, java: str | None, *, archives: Path = ARCHIVES) -> 
 
 
 def archived(archives: Path = ARCHIVES) -> ClassPath:
-    """Return the class path that an archive is made for, whether or not the archive was written.
-
-    Args:
-        archives: folder of the archives.
-    """
+    """Return the class path that an archive is made for, whether or not the archive was written."""
     jars = _installed()
     digest = hashlib.sha256()
     for file in (java_home() / "lib" / "server" / "libjvm.so", *jars):
@@ -92,11 +88,7 @@ def archived(archives: Path = ARCHIVES) -> ClassPath:
 
 
 def prepare_archive(archives: Path = ARCHIVES) -> ClassPath:
-    """Write the parts of the class path that are not installed, and remove archives for other jars.
-
-    Args:
-        archives: folder of the archives.
-    """
+    """Write the parts of the class path that are not installed, and remove archives for other jars."""
     prepared = archived(archives)
     folder = prepared.entries[0].parent
     for other in archives.glob("*"):

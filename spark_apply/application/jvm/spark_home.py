@@ -1,9 +1,9 @@
 """Spark's installation without the jars that an apply process never uses.
 
 A JVM keeps the directory of every jar that it has opened, and looks a missing class up in every jar of its class path.
-By default, the class path of each of an application's five JVMs is Spark's whole folder of jars: 260 files with 150,000
-entries, of which a job of Python tasks needs 60. So Spark gets a home of links without the jars of Hive, Kubernetes,
-Mesos, YARN, machine learning, streams and file formats.
+By default, each of an application's five JVMs has Spark's whole folder of jars as its class path: 260 files with
+150,000 entries. A job of Python tasks needs 60 of them. So Spark gets a home of links without the jars of Hive,
+Kubernetes, Mesos, YARN, machine learning, streams and file formats.
 """
 
 from __future__ import annotations

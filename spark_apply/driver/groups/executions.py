@@ -176,12 +176,7 @@ class ErrorExecutions:
             self._end(ErrorOutcome(number=number, failure=None, is_of_server=True))
 
     def finished(self, numbers: tuple[int, ...], result: GroupResult) -> None:
-        """Note that a server has executed the chosen error transactions, or a part of them.
-
-        Args:
-            numbers: the chosen ones.
-            result: result from the server.
-        """
+        """Note that a server has executed the chosen error transactions, or a part of them."""
         self.executed(numbers[: result.executed])
         left = numbers[result.executed :]
         self.give_back(left if result.failure is None else left[1:])
@@ -202,7 +197,7 @@ class ErrorExecutions:
     def _next(self) -> list[int]:
         """Return the next ones, ascending, with the same request."""
         request = self._requests[self._waiting[0]]
-        most = 1 if request.handler else self._most  # a function is told why each failed
+        most = 1 if request.handler else self._most  # a function gets the reason of each failure
         numbers: list[int] = []
         while self._waiting and len(numbers) < most:
             number = self._waiting[0]
@@ -220,10 +215,5 @@ class ErrorExecutions:
 
 
 def not_tried(number: int, why: str) -> ErrorOutcome:
-    """Return the outcome of an error transaction that was not executed.
-
-    Args:
-        number: its number.
-        why: the reason, for the operator.
-    """
+    """Return the outcome of an error transaction that was not executed."""
     return ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why))

@@ -101,7 +101,6 @@ class GroupFormer:
     """Holds transactions that are in no group yet, and cuts groups from them.
 
     Args:
-        encode: serializes a batch.
         transactions_max: most transactions in one group.
         rows_max: most rows in one group; a single transaction may have more.
     """

@@ -57,21 +57,11 @@ class KnownErrors:
         return self.on_error is OnError.DISABLE and len(self._holds) > 0
 
     def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """Add a transaction that is in the error queue.
-
-        Args:
-            number: its number.
-            hashes: hashes of its keys.
-        """
+        """Add a transaction that is in the error queue."""
         self._holds.add(number, hashes)
 
     def edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """Add the keys of an edited error transaction.
-
-        Args:
-            number: its number.
-            hashes: the hashes stored with the edit.
-        """
+        """Add the keys of an edited error transaction."""
         if number in self._holds:
             self._holds.add(number, hashes)
 
@@ -80,11 +70,7 @@ class KnownErrors:
         self._holds.remove(number)
 
     def held(self, hashes: KeyHashes) -> Sequence[HeldTransaction]:
-        """Return the transactions that must join the error queue because they depend on an error transaction.
-
-        Args:
-            hashes: hashes of all the transactions.
-        """
+        """Return the transactions that must join the error queue because they depend on an error transaction."""
         return () if self.on_error is OnError.CONTINUE else self._holds.held(hashes)
 
     def awaits_execution(self, held: Iterable[HeldTransaction]) -> bool:

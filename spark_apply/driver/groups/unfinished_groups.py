@@ -86,11 +86,7 @@ class UnfinishedGroups:
         return group.waits
 
     def of_large(self, order_scn: Scn) -> list[FormedGroup]:
-        """Return the unfinished groups that write a large transaction.
-
-        Args:
-            order_scn: order SCN of the transaction.
-        """
+        """Return the unfinished groups that write a large transaction."""
         return [
             group
             for group in self._groups.values()
@@ -110,11 +106,7 @@ class UnfinishedGroups:
         self._groups[group.number] = group
 
     def dependencies(self, hashes: NDArray[np.uint64]) -> set[int]:
-        """Return the groups that the next one depends on.
-
-        Args:
-            hashes: hashes of all its transactions.
-        """
+        """Return the groups that the next one depends on."""
         unfinished = self.unfinished
         return set(unfinished) if self.in_order else self._tracker.add(self.next_number, hashes, unfinished)
 

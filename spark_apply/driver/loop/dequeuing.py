@@ -6,9 +6,9 @@ whether a newer driver runs.
 
 All streams of a driver carry its epoch. A driver that was frozen and thaws after its successor began therefore does not
 replace the successor's stream, and the queue does not mistake its old position for a loss of commits. While the
-successor's stream is broken, the old driver can open one. Therefore the driver acknowledges nothing on a stream until
-the host has found, after the stream was opened, that no newer driver runs (`Dequeuing.confirm`): acknowledged changes
-are purged at the source.
+successor's stream is broken, the old driver can open one. Therefore a driver acknowledges nothing on a stream until the
+host has found, after the stream was opened, that no newer driver runs (`Dequeuing.confirm`). Acknowledged changes are
+purged at the source.
 
 An apply process that has never applied anything first asks where its queue begins for it (`ask_beginning`).
 """
@@ -43,7 +43,6 @@ class Dequeuing:
     """Dequeues from one queue. One thread uses it; it never waits.
 
     Args:
-        config: configuration of the apply process.
         links: makes its streams.
         clock: clock for the pauses between streams.
     """

@@ -41,8 +41,6 @@ class ErrorRequests:
     """Executes, edits and deletes error transactions of one apply process.
 
     Args:
-        topology: name of the topology.
-        apply: name of the apply process.
         destination: has the error queue.
         coordinator: executes error transactions, and holds transactions that depend on the error queue.
         problem: notes that the destination does not answer.
@@ -120,13 +118,9 @@ class ErrorRequests:
         return outcomes
 
     def edit(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
-        """Edit an error transaction; later transactions wait behind its new keys too.
+        """Edit an error transaction, with the arguments of `DestinationDatabase.edit_error`.
 
-        Args:
-            edit: as in `DestinationDatabase.edit_error`.
-            part: as in `DestinationDatabase.edit_error`.
-            batch: as in `DestinationDatabase.edit_error`.
-            key_hashes: as in `DestinationDatabase.edit_error`.
+        Later transactions wait behind its new keys too.
 
         Raises:
             ApplyError: the transaction is being executed.
@@ -144,9 +138,6 @@ class ErrorRequests:
 
     def delete(self, numbers: Sequence[int]) -> dict[int, str]:
         """Delete error transactions in one transaction of the destination.
-
-        Args:
-            numbers: numbers of the error transactions.
 
         Returns:
             For each, why it was not deleted; empty: it was. One that is being executed stays: its row is locked, and
@@ -167,9 +158,6 @@ class ErrorRequests:
 
     def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
         """Delete error transactions that copies of their tables have made obsolete, like `delete`.
-
-        Args:
-            numbers: numbers of the error transactions.
 
         Returns:
             The numbers that are no longer in the queue.

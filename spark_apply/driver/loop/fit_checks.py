@@ -40,7 +40,7 @@ class FitChecks:
         return self._retry_at
 
     def is_due(self, now: float) -> bool:
-        """Whether to check a table that does not fit now, with `ApplyReader.retry_unfit`.
+        """Return whether to check a table that does not fit now, with `ApplyReader.retry_unfit`.
 
         Args:
             now: monotonic seconds.

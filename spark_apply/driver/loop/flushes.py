@@ -45,8 +45,6 @@ class FlushGate:
 
     Args:
         destination: used by the caller's thread.
-        topology: name of the topology.
-        apply: name of the apply process.
         epoch: epoch of the driver.
         scn: the SCN already durable: the answer of `raise_epoch`, which commits durably after the last earlier session.
         is_needed: the servers' sessions commit lazily; False: what is recorded is durable.

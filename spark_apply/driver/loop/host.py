@@ -68,7 +68,6 @@ class CoordinatorHost:
     """Hosts reader and coordinator. `run` is the loop; other threads talk to `inbox`.
 
     Args:
-        config: configuration of the apply process.
         epoch: epoch of the driver at the destination.
         destination: used by the loop's thread only.
         reader: core.
@@ -148,7 +147,7 @@ class CoordinatorHost:
         self._coordinator.is_draining = True
 
     def is_drained(self) -> bool:
-        """Whether no server can be writing."""
+        """Return whether no server can be writing."""
         return self._coordinator.is_draining and not self.servers.may_write
 
     # ------------------------------------------------------------------ the loop

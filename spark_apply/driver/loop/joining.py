@@ -64,9 +64,6 @@ class TableJoins:
     """Skips tables and lets them join, for one apply process.
 
     Args:
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: epoch of this driver.
         destination: where joins are recorded.
         reader: skips the rows.
         coordinator: settles before a join.

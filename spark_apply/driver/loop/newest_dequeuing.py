@@ -35,8 +35,6 @@ class NewestDequeuing:
     """Dequeues while this driver is the newest.
 
     Args:
-        config: configuration of the apply process.
-        epoch: epoch of this driver.
         destination: knows the newest epoch.
         reader: knows the SCN from which it needs the queue.
         links: makes the streams.

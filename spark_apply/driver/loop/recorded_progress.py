@@ -31,8 +31,6 @@ class RecordedProgress:
     """The recorded progress of one apply process.
 
     Args:
-        config: configuration of the apply process.
-        epoch: epoch of this driver.
         destination: where progress is recorded.
         coordinator: knows what is applied.
         clock: clock for `last_applied_us`.

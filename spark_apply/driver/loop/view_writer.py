@@ -30,8 +30,6 @@ class ViewWriter:
     """Writes the state for the views. Only the loop's thread uses it, except for `said`.
 
     Args:
-        config: configuration of the apply process.
-        epoch: epoch of this driver.
         destination: the destination with the views.
         coordinator, reader, servers, progress: the parts described.
         clock: clock of the descriptions.
@@ -60,7 +58,7 @@ class ViewWriter:
         self.said: dict[str, Any] = {}
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for `describe`; not again until `DESCRIBE_INTERVAL_S` have passed.
+        """Return whether it is time for `describe`; not again until `DESCRIBE_INTERVAL_S` have passed.
 
         Args:
             now: monotonic seconds.
@@ -71,12 +69,7 @@ class ViewWriter:
         return True
 
     def describe(self, status: str, problem: str = "") -> None:
-        """Write the state if it has changed, or if nothing was written for a minute.
-
-        Args:
-            status: as in `described.state_of`.
-            problem: as in `described.state_of`.
-        """
+        """Write the state (`described.state_of`) if it has changed, or if nothing was written for a minute."""
         now, config = self._clock.monotonic(), self._config
         state = state_of(status, self._coordinator, self._reader, self._servers.facts(), problem)
         self.said = said_of(

@@ -45,7 +45,6 @@ class DestinationNames:
     Args:
         rules: rules of the apply process; they may rename columns.
         tables: the tables that arrive.
-        fits: fits of the destination's tables.
     """
 
     def __init__(self, rules: RuleEvaluation, tables: ArrivingTables, fits: TableFits) -> None:
@@ -89,9 +88,6 @@ class DestinationNames:
 
     def fitting(self, version: TableVersion) -> TableVersion:
         """Return the version with names that fit the destination.
-
-        Args:
-            version: the version as it arrived.
 
         Raises:
             UnfitTableError: it fits under none of the names that its columns have had since.

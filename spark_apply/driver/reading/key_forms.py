@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["KeyForms"]
 
 _NO_KEY = (0,)  # in place of a key's seed: 64 bits of a hash
-_SEVERAL: tuple[int, ...] = ()  # a key changed its form in one transaction, which must be applied before any other
+_SEVERAL: tuple[
+    int, ...
+] = ()  # a key changed its form within a transaction: it must be applied before anything follows
 
 
 class KeyForms:
-    """The forms of the keys hashed since everything was last applied.
-
-    Args:
-        fits: fits of the destination's tables.
-    """
+    """The forms of the keys hashed since everything was last applied."""
 
     def __init__(self, fits: TableFits) -> None:
         self._fits = fits

@@ -17,12 +17,7 @@ __all__ = ["LargeDropped", "LargePart", "Mark", "Piece", "Pieces", "Run", "order
 
 
 def order_scn_of(batch: LcrBatch, transaction: int) -> Scn:
-    """Return the order SCN that identifies a transaction of a batch.
-
-    Args:
-        batch: the batch.
-        transaction: index of the transaction in it.
-    """
+    """Return the order SCN that identifies a transaction of a batch."""
     return Scn(int(batch.transactions.order_scn[transaction]))
 
 
@@ -48,7 +43,6 @@ class LargePart:
     """A part of a transaction that is larger than a batch.
 
     Args:
-        batch: its rows.
         data: as in `Run`.
         hashes: key hashes of this one transaction.
         order_scn: order SCN of the transaction.

@@ -45,7 +45,6 @@ class RowSelection:
 
     Args:
         source: the site whose batches arrive.
-        rules: rules of the apply process.
         tables: the tables that arrive, and the SCN from which each is applied.
         progress: what is applied.
         returned_from: names of the source's apply processes that apply this site's own changes.
