@@ -68,7 +68,7 @@ class SparkRuns:
     _running: dict[str, threading.Thread] = field(default_factory=dict)
 
     def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
-        """Run the requested tasks as a job, and cancel it when the call ends."""
+        """Run the requested tasks as a job, and cancel it when the call ends. See `RunHandler.run`."""
         if request.kind not in _CODE:
             raise ProtocolError(f"the Spark application knows no tasks of kind {request.kind}")
         kind = pb.TaskKind.Name(request.kind).removeprefix("TASK_KIND_").lower()

@@ -159,6 +159,10 @@ class SparkApplication:
     def start_thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         """Start a thread that may call `run_job`; its counterpart in the JVM ends with it.
 
+        Args:
+            target: runs on the thread.
+            name: name of the thread.
+
         Raises:
             SparkUnavailable: the driver's JVM no longer answers.
         """

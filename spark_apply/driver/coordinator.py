@@ -362,7 +362,12 @@ class ApplyCoordinator:
         self._advance()
 
     def report(self, server: int, message: ServerMessage) -> None:
-        """Process a server's report; reports about an earlier attempt are ignored."""
+        """Process a server's report; reports about an earlier attempt are ignored.
+
+        Args:
+            server: number of the server.
+            message: the report.
+        """
         group = self._groups.get(message.group)
         if group is None or group.server != server or group.attempt != message.attempt:
             return

@@ -49,12 +49,12 @@ class Gate:
         self.inbox.opened(stream)
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """Pass a server's message to the loop."""
+        """Pass a server's message to the loop. See `StreamListener.receive`."""
         if self.inbox is not None:
             self.inbox.receive(stream, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """Tell the loop that a stream ended."""
+        """Tell the loop that a stream ended. See `StreamListener.lost`."""
         if self.inbox is not None:
             self.inbox.lost(stream, problem)
 

@@ -40,7 +40,15 @@ class LoopJoinCalls:
         self._host.inbox.call(lambda: self._host.joins.hold(self._host.dequeuing.told_scn))
 
     def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> bool:
-        """Skip these tables, and wait until none of their rows is in flight; False: the driver ends first."""
+        """Skip these tables, and wait until none of their rows is in flight.
+
+        Args:
+            tables: names at the destination.
+            parts: partitions that are copied alone.
+
+        Returns:
+            False: the driver ends first.
+        """
         return self._wait(self._host.inbox.call(lambda: self._host.joins.leave_out(tables, parts)))
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> bool:

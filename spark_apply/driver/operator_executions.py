@@ -181,6 +181,10 @@ class OperatorExecutions:
         """Withdraw what no server has begun of an execution, even if the execution is only about to begin.
 
         A finished execution stays unchanged.
+
+        Args:
+            host: host of the coordinator.
+            name: name of the execution.
         """
         with self._beginning:  # a concurrent `begin` has finished then
             with self._lock:

@@ -77,7 +77,7 @@ class NoCalls:
     """Records nothing, for uses where nothing would read the records."""
 
     def begin(self, scn: Scn, function: str) -> int:  # noqa: ARG002 - part of the interface
-        """Return 0: no earlier process began the call."""
+        """Return 0: no earlier process began the call. See `Calls.begin`."""
         return 0
 
     def end(self, scns: Collection[Scn]) -> None:

@@ -217,7 +217,7 @@ class ExecutionHandlers(Handlers):
         self._every = (DmlHandler(owner="", name="", function=wanted.function),)
 
     def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:  # noqa: ARG002 - every table's
-        """Return the function, for every table and command."""
+        """Return the function, for every table and command. See `Handlers.dml_of`."""
         return self._every
 
     def handled(self, batch: LcrBatch) -> NDArray[np.bool_] | None:

@@ -182,6 +182,10 @@ class Handling:
     def dml(self, batch: LcrBatch, number: int) -> Failure | None:
         """Pass a row to its DML handlers instead of writing it.
 
+        Args:
+            batch: batch with the row.
+            number: number of the row.
+
         Returns:
             None: it is done. Otherwise the transaction must be rolled back.
 

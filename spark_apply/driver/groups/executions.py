@@ -176,7 +176,12 @@ class ErrorExecutions:
             self._end(ErrorOutcome(number=number, failure=None, is_of_server=True))
 
     def finished(self, numbers: tuple[int, ...], result: GroupResult) -> None:
-        """Note that a server has executed the chosen error transactions, or a part of them."""
+        """Note that a server has executed the chosen error transactions, or a part of them.
+
+        Args:
+            numbers: the chosen error transactions.
+            result: the server's result.
+        """
         self.executed(numbers[: result.executed])
         left = numbers[result.executed :]
         self.give_back(left if result.failure is None else left[1:])
@@ -215,5 +220,10 @@ class ErrorExecutions:
 
 
 def not_tried(number: int, why: str) -> ErrorOutcome:
-    """Return the outcome of an error transaction that was not executed."""
+    """Return the outcome of an error transaction that was not executed.
+
+    Args:
+        number: number of the error transaction.
+        why: the reason, for the operator.
+    """
     return ErrorOutcome(number=number, failure=Failure(position=-1, conflict_type="", sqlstate="", message=why))

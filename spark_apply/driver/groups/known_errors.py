@@ -57,11 +57,21 @@ class KnownErrors:
         return self.on_error is OnError.DISABLE and len(self._holds) > 0
 
     def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """Add a transaction that is in the error queue."""
+        """Add a transaction that is in the error queue.
+
+        Args:
+            number: its number.
+            hashes: hashes of its keys.
+        """
         self._holds.add(number, hashes)
 
     def edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """Add the keys of an edited error transaction."""
+        """Add the keys of an edited error transaction.
+
+        Args:
+            number: its number.
+            hashes: hashes stored with the edit.
+        """
         if number in self._holds:
             self._holds.add(number, hashes)
 

@@ -71,11 +71,21 @@ class ServerSlots:
         return server if has_room else -1
 
     def hold(self, server: int, group: int) -> None:
-        """Note that a server gets a group."""
+        """Note that a server gets a group.
+
+        Args:
+            server: its number.
+            group: number of the group.
+        """
         self._held[server].add(group)
 
     def free(self, server: int, group: int) -> None:
-        """Note that a server no longer has a group."""
+        """Note that a server no longer has a group.
+
+        Args:
+            server: its number.
+            group: number of the group.
+        """
         self._held[server].discard(group)
 
     def free_all(self) -> None:
@@ -86,7 +96,12 @@ class ServerSlots:
     # ------------------------------------------------------------------ messages
 
     def put(self, server: int, message: CoordinatorMessage) -> None:
-        """Queue a message to a server, behind those queued earlier."""
+        """Queue a message to a server, behind those queued earlier.
+
+        Args:
+            server: its number.
+            message: the message.
+        """
         self._outbox.append((server, message))
 
     def take(self) -> list[tuple[int, CoordinatorMessage]]:

@@ -118,9 +118,9 @@ class ErrorRequests:
         return outcomes
 
     def edit(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
-        """Edit an error transaction, with the arguments of `DestinationDatabase.edit_error`.
+        """Edit an error transaction; later transactions wait behind its new keys too.
 
-        Later transactions wait behind its new keys too.
+        See `DestinationDatabase.edit_error` for the arguments.
 
         Raises:
             ApplyError: the transaction is being executed.

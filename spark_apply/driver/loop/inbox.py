@@ -103,11 +103,11 @@ class LoopInbox:
         self._events.put(StreamOpened(stream))
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """Post a message that arrived on a task's stream."""
+        """Post a message that arrived on a task's stream. See `StreamListener.receive`."""
         self._events.put(ServerSpoke(stream, message))
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """Post that a task's stream ended."""
+        """Post that a task's stream ended. See `StreamListener.lost`."""
         self._events.put(StreamLost(stream, problem))
 
     def fail(self, error: HeadraceError) -> None:

@@ -69,7 +69,12 @@ class ViewWriter:
         return True
 
     def describe(self, status: str, problem: str = "") -> None:
-        """Write the state (`described.state_of`) if it has changed, or if nothing was written for a minute."""
+        """Write the state if it has changed, or if nothing was written for a minute.
+
+        Args:
+            status: ENABLED, DISABLED or ABORTED.
+            problem: why it ended; empty: it did not end by itself.
+        """
         now, config = self._clock.monotonic(), self._config
         state = state_of(status, self._coordinator, self._reader, self._servers.facts(), problem)
         self.said = said_of(

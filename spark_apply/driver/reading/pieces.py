@@ -17,7 +17,12 @@ __all__ = ["LargeDropped", "LargePart", "Mark", "Piece", "Pieces", "Run", "order
 
 
 def order_scn_of(batch: LcrBatch, transaction: int) -> Scn:
-    """Return the order SCN that identifies a transaction of a batch."""
+    """Return the order SCN that identifies a transaction of a batch.
+
+    Args:
+        batch: the batch.
+        transaction: index of the transaction in it.
+    """
     return Scn(int(batch.transactions.order_scn[transaction]))
 
 
