@@ -1,4 +1,4 @@
-"""What an apply process is: everything its driver, its tasks' welcome and its copies need to know."""
+"""Configuration of an apply process, for its driver, its tasks' access to the databases, and its copies."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
 
-# Tasks of an apply process that copy tables while others are applied: one reads while the other writes. Not more: they
-# share the databases with the apply servers, and each takes a replication origin at the destination.
+# Tasks of an apply process that copy tables while others are applied: one reads while the other writes. More would
+# compete with the apply servers for the databases, and each takes a replication origin at the destination.
 COPIES_BESIDE = 2
 
 GROUP_TRANSACTIONS_DEFAULT = 1000
@@ -37,23 +37,23 @@ class TableToInstantiate:
     """A table this apply process replicates.
 
     Args:
-        identity: which table of the source it is, see `headrace.databases.ports.CapturedTable`.
-        source: its name at the source.
-        destination: its name at the destination, under which its changes arrive.
-        object_numbers: of the table and its partitions, when the driver was started: its changes arrive with them.
-        keep_existing: the destination's rows are kept as they are, only the instantiation SCN is set; False:
-            a destination table that is not empty is refused.
-        is_sent_on: changes of the destination table go to other sites: nobody is told to empty it.
-        returned_by: the apply process at the source that gets the destination table, whole and unchanged, as the table
-            that it is there; empty: none does.
-        rows: which of the source's rows it gets, as a condition in SQL (`headrace.rules.conditions.spelling`): they are copied
-            and compared; empty: all.
-        transformations: what becomes of its rows on the way, one client after the other.
-        may_empty: nothing else writes the destination table: rows that were copied once and are out of date are removed
-            before it is copied again; False: an operator decides.
-        shared_by: of each further site that writes the destination table, the apply process here and the one at the
-            source, where the table is one that all sites send to each other (`topology.routing.ways.shared_by`).
-        part_of: of a partition that is copied alone, the name of its table at the source; None: it is a table.
+        identity: the source table's identity, as in `headrace.databases.ports.CapturedTable`.
+        source: name at the source.
+        destination: name at the destination, under which its changes arrive.
+        object_numbers: object numbers of the table and its partitions when the driver started; changes carry them.
+        keep_existing: keep the destination's rows as they are and only set the instantiation SCN; False: refuse a
+            destination table that is not empty.
+        is_sent_on: changes of the destination table go to other sites, so no message asks the operator to empty it.
+        returned_by: apply process at the source that gets the destination table back whole, unchanged and as the same
+            table; empty: none does.
+        rows: SQL condition (`headrace.rules.conditions.spelling`) for the source rows that are copied and compared;
+            empty: all.
+        transformations: transformations of its rows on the way, one per client, in order.
+        may_empty: nothing else writes the destination table, so stale copied rows are removed before the table is
+            copied again; False: an operator decides.
+        shared_by: for a table that all sites send to each other (`topology.routing.ways.shared_by`): of each further
+            site that writes the destination table, the apply process here and the one at the source.
+        part_of: for a partition that is copied alone, the name of its table at the source; None: a whole table.
     """
 
     identity: str
@@ -70,10 +70,7 @@ class TableToInstantiate:
     part_of: TableName | None = None
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
-        """Its columns at the destination: name there, and the column at the source, or what adds it.
-
-        Args:
-            names: of its columns at the source.
+        """Map its source columns, `names`, to (name at the destination, source column or operation that adds it).
 
         Raises:
             TransformationError: a transformation cannot be applied to it.
@@ -86,29 +83,28 @@ class ApplyConfig:
     """Everything one incarnation of an apply process needs.
 
     Args:
-        topology: its name.
-        apply: the apply process's name.
         source: the source site and its database (for instantiation and comparison).
         destination: the site applied to.
         queue: name of the queue it dequeues from.
-        tables: what it replicates.
-        tag: what its changes are tagged with; empty: a NULL tag.
-        parallelism: apply servers.
+        tables: the tables it replicates.
+        tag: tag of its changes; empty: a NULL tag.
+        parallelism: number of apply servers.
         group_transactions: most source transactions in one destination transaction.
         group_rows: most rows in one group.
         host: address at which executors reach the coordinator.
         identity: certificate of the destination site; None: without TLS.
-        rules: what it evaluates (`topology.routing.ways.rules_at_the_end`).
-        returned_from: apply processes whose changes were made here: they count as returned when they come back.
-        beside: of each third site that both the source and this site get changes from, the apply process here and the
+        rules: the rules that it evaluates (`topology.routing.ways.rules_at_the_end`).
+        returned_from: apply processes that apply changes made at this site; what comes back from them counts as
+            returned.
+        beside: of each third site that sends changes to both the source and this site, the apply process here and the
             one at the source.
-        conflicts: its conflict handlers, and what is compared.
-        commits_in_order: transactions are committed in the order of the source; False: dependent ones are.
+        conflicts: its conflict handlers, and the columns it compares.
+        commits_in_order: transactions commit in the source's order; False: only dependent ones do.
         dependencies: its virtual dependency definitions.
-        on_error: what becomes of others when a transaction enters the error queue.
+        on_error: fate of the other transactions when one enters the error queue.
         handlers: users' handlers, with their code.
         commits_lazily: commits of rows do not wait for the destination's disk (`spark_apply.driver.loop.flushes`).
-        goes_by_record: `tables` are those of the controller's record; a table that is captured besides waits for `up`.
+        goes_by_record: `tables` come from the controller's record; any other captured table waits for `headrace up`.
     """
 
     topology: str

@@ -1,6 +1,6 @@
-"""The configuration that the actor of a site's Spark application sends to its process: one JSON line on standard input.
+"""The configuration that the actor of a site's Spark application sends its process: one JSON line on standard input.
 
-It contains no secret of a database: an apply process gives its tasks the connection strings.
+It contains no database secret: each apply process gives its tasks the connection strings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ EXECUTORS_DEFAULT = 2  # one continues while Ray replaces the other (5.7 s measu
 # does not use.
 EXECUTOR_MEMORY_MB_DEFAULT = 512
 DRIVER_MEMORY_MB_DEFAULT = 512
-# Ray CPUs per executor: apply servers mostly wait for the database, and two applications whose
-# cores do not fit the node's CPUs would wait for each other forever.
+# Ray CPUs per executor. Apply servers mostly wait for the database. Two applications whose cores do not fit the node's
+# CPUs would wait for each other forever.
 EXECUTOR_CPUS_DEFAULT = 0.05
-# A slot is only a number: a task costs memory while it runs, whatever the number is. With more slots per executor than
-# a site has tasks (parallelism of every apply process, plus copies and comparisons), apply processes come and go
+# A slot is only a number: a task costs memory while it runs, whatever the number is. An executor has more slots than a
+# site has tasks (parallelism of every apply process, plus copies and comparisons). So apply processes come and go
 # without another executor, and one executor can run all of them while Ray replaces the other.
 TASK_SLOTS = 256
 HOST_DEFAULT = "127.0.0.1"
@@ -33,12 +33,12 @@ class ExecutorResources:
     """The resources that the Spark application requests from Ray.
 
     Args:
-        executors: Spark executors (Ray actors).
+        executors: number of Spark executors (Ray actors).
         memory_mb: JVM heap of each executor.
         driver_memory_mb: JVM heap of the driver.
         cpus: Ray CPUs per executor.
-        node: Ray custom resources that place executors and application master on the site's nodes, as (name, amount of
-            each of them).
+        node: Ray custom resources that place executors and application master on the site's nodes, as (name, amount
+            for each of them).
     """
 
     executors: int = EXECUTORS_DEFAULT
@@ -53,13 +53,12 @@ class ApplicationConfig:
     """Everything one incarnation of a site's Spark application needs.
 
     Args:
-        topology: its name.
         site: the destination site whose apply processes it serves.
-        ray_address: of the Ray cluster.
+        ray_address: address of the Ray cluster.
         state_dir: folder of this application.
         host: address at which executors and apply processes reach it; also Spark's own.
-        identity: certificate of the site: the names of its files; None: without TLS.
-        resources: see `ExecutorResources`.
+        identity: certificate of the site, as the names of its files; None: without TLS.
+        resources: resources requested from Ray.
     """
 
     topology: str
@@ -71,7 +70,7 @@ class ApplicationConfig:
     resources: ExecutorResources = field(default_factory=ExecutorResources)
 
     def to_json(self) -> str:
-        """One line for the process's standard input."""
+        """Return one line for the process's standard input."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
@@ -88,5 +87,5 @@ class ApplicationConfig:
             identity = Identity.from_json(fields.pop("identity"))
             return cls(resources=ExecutorResources(**resources), identity=identity, **fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            message = f"the Spark application's configuration is not what it should be ({type(error).__name__})"
+            message = f"the Spark application's configuration is invalid ({type(error).__name__})"
             raise ConfigError(message) from None

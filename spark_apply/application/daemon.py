@@ -1,10 +1,9 @@
 """The process that forks Spark's Python workers: `python -m spark_apply.application.daemon`, started by each executor.
 
-It imports the tasks' modules before the first fork and loads the kernels that were compiled before, so that workers
-share those pages and begin at once: a worker needs about 20 MB of its own instead of 100, and starts in 0.1 s instead
-of 4. It only imports and loads: no thread, gRPC channel or connection may exist when Spark's daemon forks. The
-environment arms failpoints; the daemon has the same environment. It forks for no connection of another user
-(`spark_apply.application.access.peers`).
+It imports the tasks' modules before the first fork and loads the compiled kernels, so workers share those pages and
+begin at once. A worker needs about 20 MB of private memory instead of 100, and starts in 0.1 s instead of 4. It only
+imports and loads: no thread, gRPC channel or connection may exist when Spark's daemon forks. The environment arms
+failpoints, in the daemon too. It forks for no connection of another user (`spark_apply.application.access.peers`).
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ def preload() -> None:
 
 
 def load_kernels() -> int:
-    """Load what Numba has in its cache for the kernels that are imported; answers how many. Compiles nothing.
+    """Load the imported kernels from Numba's cache and return how many; compile nothing.
 
-    Numba does that at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of CPU
-    time. It has no public way to do it earlier.
+    Otherwise Numba loads at a kernel's first call, for each signature, in every process anew: 35 MB and two seconds of
+    CPU time. It has no public way to load earlier.
     """
     from numba.core.dispatcher import Dispatcher
 
@@ -58,9 +57,9 @@ def load_kernels() -> int:
     return loaded
 
 
-def _load(kernel: Any) -> int:  # noqa: ANN401 - parts of it that are not public
+def _load(kernel: Any) -> int:  # noqa: ANN401 - uses non-public parts of it
     cache, target = kernel._cache, kernel.targetctx.codegen()  # noqa: SLF001
-    # Another machine's entries may be in the cache: what they say is compiled when it is needed.
+    # The cache may have another machine's entries: their signatures are compiled when needed.
     signatures = [key[0] for key in cache._cache_file._load_index() if key == cache._index_key(key[0], target)]  # noqa: SLF001
     for signature in signatures:
         kernel.compile(signature)

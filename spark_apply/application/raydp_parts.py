@@ -1,8 +1,8 @@
-"""RayDP without what a topology never uses of it.
+"""RayDP without the parts that a topology never uses.
 
-`import raydp` brings the conversion of Spark's data frames to Ray's data sets along, and with it `ray.data`, pandas and
-pyarrow: 87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application import it:
-the one that starts the application, and the actor whose child is the application master's JVM.
+`import raydp` includes the conversion of Spark's data frames to Ray's data sets, and with it `ray.data`, pandas and
+pyarrow. That costs 87 MB, half of them private, and two seconds of CPU time. Two processes of each Spark application
+import it: the one that starts the application, and the actor whose child is the application master's JVM.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from spark_apply.application.access.master_gateway import open_gateway
 __all__ = ["FOLDER", "SPARK_HOME", "SparkMaster", "asks_for_secret", "use_own_master", "without_data_sets"]
 
 SPARK_HOME = "spark.headrace.home"
-"""Setting with the Spark home of the application's JVMs (`spark_apply.application.jvm.spark_home`); absent: the installed
-one.
+"""Setting with the Spark home of the application's JVMs (`spark_apply.application.jvm.spark_home`); absent: the
+installed one.
 """
 FOLDER = "spark.headrace.folder"
 """Setting with the working folder of the application master's JVM (`spark_apply.application.jvm.class_path`)."""
 
 _MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 _DATA_SETS = "raydp.spark.dataset"
-# What `raydp.spark` takes from that module when it is imported.
+# Names that `raydp.spark` imports from that module.
 _NAMES = (
     "PartitionObjectsOwner",
     "from_spark_recoverable",
@@ -40,7 +40,7 @@ _NAMES = (
 
 
 def without_data_sets() -> None:
-    """Have RayDP do without its data sets in this process; before the first `import raydp`, else without effect."""
+    """Exclude RayDP's data sets in this process; only effective before the first `import raydp`."""
     if "raydp" not in sys.modules:
         module = types.ModuleType(_DATA_SETS)
         for name in _NAMES:
@@ -49,7 +49,7 @@ def without_data_sets() -> None:
 
 
 def use_own_master() -> None:
-    """Have RayDP's next application, started by this process, create `SparkMaster` as its master."""
+    """Make RayDP's next application, started by this process, use `SparkMaster` as its master."""
     import ray
     import raydp.spark.ray_cluster
 
@@ -59,8 +59,8 @@ def use_own_master() -> None:
 class SparkMaster:
     """RayDP's own master, in an actor process that imports no data sets.
 
-    Ray sends RayDP's actor class by value, and what it refers to imports all of RayDP before any line of ours can run.
-    This class is known by its module's name.
+    Ray sends RayDP's actor class by value, and its references import all of RayDP before any line of ours can run. This
+    class is sent by its module's name.
 
     Args:
         configs: Spark's configuration, as RayDP completes it.
@@ -77,27 +77,27 @@ class SparkMaster:
         self._master: Any = asks_for_secret(RayDPSparkMaster.__ray_metadata__.modified_class)(configs)
 
     def start_up(self) -> None:
-        """Start the application master's JVM; returns when it can be reached."""
+        """Start the application master's JVM; return when it can be reached."""
         self._master.start_up()
 
     def get_master_url(self) -> str:
-        """Where Spark's driver finds the application master."""
+        """Return the address at which Spark's driver finds the application master."""
         return str(self._master.get_master_url())
 
     def stop(self, cleanup_data: bool) -> None:  # noqa: FBT001 - as RayDP calls it
-        """End the JVM, and this actor when nothing is to be kept."""
+        """End the JVM; also end this actor if nothing is to be kept."""
         self._master.stop(cleanup_data)
 
 
 def asks_for_secret(master: type) -> type:
-    """RayDP's master with a JVM that asks for a secret.
+    """Return RayDP's master with a JVM that asks for a secret.
 
     Args:
         master: RayDP's class, without Ray's wrapper.
     """
 
     class Master(master):  # type: ignore[misc] # known at run time only
-        """RayDP's master; its JVM's door is `open_gateway`'s."""
+        """RayDP's master; callers reach its JVM through the gateway of `open_gateway`."""
 
         def _launch_gateway(self, class_path: str, popen_kwargs: object = None) -> Any:  # noqa: ANN401, ARG002 - as RayDP calls it
             settings = self._configs
@@ -113,7 +113,7 @@ def asks_for_secret(master: type) -> type:
             ]
             gateway = open_gateway(command, os.environ)
             if FOLDER in settings:
-                # Of the application master, which this JVM has Ray start in another one; it needs no secret itself.
+                # For the application master, which this JVM has Ray start in another one; it needs no secret itself.
                 option = master_option(Path(settings[SPARK_HOME]).relative_to(settings[FOLDER]))
                 settings[_MASTER_OPTIONS] = f"{settings.get(_MASTER_OPTIONS, '')} {option}"
             bridge = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterJavaBridge
@@ -130,7 +130,7 @@ def _ray_logs() -> str:
 
 
 def _log_settings() -> tuple[tuple[str, str], ...]:
-    """The JVM's properties of logging, and the settings that have their values."""
+    """Return the JVM's logging properties, and the settings that have their values."""
     from raydp import versions
     from raydp.spark import ray_cluster_master as raydp
 

@@ -14,7 +14,7 @@ Durable when
 
 Worked flow
     the actor of apply a is killed -> its call breaks -> job a/7/serve is cancelled, its workers end; the job of apply b
-    is not affected -> the next life of a requests job a/8/serve
+    is not affected -> the next incarnation of a requests job a/8/serve
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = logging.getLogger("headrace.spark")
 
 @dataclass(slots=True)
 class SparkRuns:
-    """See the module, and `protos.links.spark_link.RunHandler`.
+    """Runs a job for each call; implements `protos.links.spark_link.RunHandler`.
 
     Args:
         application: runs the jobs.
@@ -68,7 +68,7 @@ class SparkRuns:
     _running: dict[str, threading.Thread] = field(default_factory=dict)
 
     def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
-        """See `RunHandler.run`."""
+        """Run the requested tasks as a job, and cancel it when the call ends. See `RunHandler.run`."""
         if request.kind not in _CODE:
             raise ProtocolError(f"the Spark application knows no tasks of kind {request.kind}")
         kind = pb.TaskKind.Name(request.kind).removeprefix("TASK_KIND_").lower()
@@ -92,7 +92,7 @@ class SparkRuns:
             threading.Thread(target=self._end, args=(group, thread), name=f"end-{group}", daemon=True).start()
 
     def health(self) -> pb.HealthReply:
-        """See `RunHandler.health`."""
+        """Return the number of living executors and of current runs."""
         return pb.HealthReply(executors=self.executors, runs=len(self._running))
 
     # ------------------------------------------------------------------ inside
@@ -131,9 +131,9 @@ def run_task(
     Args:
         code: "module:function"; imported here, in the worker, where its failpoints are armed.
         access: access to the apply process.
-        topology: its name.
-        apply: the apply process.
-        number: of the task, from 0; a task that runs again keeps its number.
+        topology: name of the topology.
+        apply: name of the apply process.
+        number: number of the task, from 0; a rerun task keeps its number.
         items: this task's share.
     """
     module, _, function = code.partition(":")

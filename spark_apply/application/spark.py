@@ -1,9 +1,9 @@
 """One RayDP Spark application per destination site, in a Ray namespace that is new for each incarnation.
 
 The namespace is new because RayDP's actor names are fixed and a killed driver's application master lingers for a
-moment. Everything the application consists of (application master, executors, Python workers) belongs to the process
-that started it: when that dies for any reason, Ray and Spark end the rest within seconds. Tasks that linger meanwhile
-are refused by their apply process, which accepts only the tasks of its newest run, and by the destination.
+moment. All parts of the application (application master, executors, Python workers) belong to the process that started
+it: when that dies for any reason, Ray and Spark end the rest within seconds. Tasks that linger meanwhile are refused by
+the destination, and by their apply process, which accepts only the tasks of its newest run.
 
 It runs one job for each run of tasks that an apply process requests (`spark_apply.application.runs`).
 """
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
 
 __all__ = ["SEE_LOG", "SparkApplication", "SparkUnavailable", "remove_left_scratch"]
 
-# The JVMs only carry task descriptions: a small heap, one collector thread and the quick compiler start faster
-# and leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
+# The JVMs only carry task descriptions. A small heap, one collector thread and the quick compiler start faster and
+# leave the cores to the Python workers (measured: 1.6 GB resident for the whole application, up in 10 s).
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2 "
     "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=20 -Xss512k -XX:-UsePerfData "
     # Task descriptions and results are small: chunks of 64 KiB for network buffers instead of 4 MB, and 128 log
-    # messages under way (the least that log4j takes) instead of 262,144.
+    # messages in flight (log4j's minimum) instead of 262,144.
     "-Dio.netty.allocator.maxOrder=3 -Dlog4j2.asyncLoggerConfigRingBufferSize=128 "
-    # Its logging thread sleeps until there is a message, instead of looking a hundred times a second (measured: 0.45 %
+    # Its logging thread sleeps until there is a message, instead of polling a hundred times a second (measured: 0.45 %
     # of a core per JVM).
     "-Dlog4j2.asyncLoggerConfigWaitStrategy=Block"
 )
 # The defaults are fractions of the machine's memory, and a JVM touches all of it before the first collection.
 _HEAP = "-Xms24m -Xmn6m"
-# The application master forgets a lost executor's handle. If it collects it before the executor that Ray is restarting
-# has reported again, Ray destroys that executor, and none comes back: with a young generation of 6 MB it did so each
-# time both were killed.
+# The application master forgets a lost executor's handle. If the JVM collects the handle before the executor that Ray
+# is restarting has reported again, Ray destroys that executor, and none replaces it. With a young generation of 6 MB
+# this happened each time both executors were killed.
 _APP_MASTER_HEAP = "-Xms40m -Xmn16m -Xmx256m"
 _MEMORY_OVERHEAD_MB = 256  # thread stacks, metaspace and direct buffers besides the heap
 _MASTER_CPUS = "0.01"  # the application master is idle; it must never wait for a CPU
-# Spark runs an apply server's task again however often it is killed: the watchdog decides, not a count.
+# Spark reruns an apply server's task however often it is killed: the watchdog decides, not a count.
 _TASK_FAILURES_MAX = "1000000"
 _MESSAGE_THREADS = "2"
 _LOOPBACK_HOST = "127.0.0.1"
@@ -82,12 +82,12 @@ class SparkUnavailable(ApplyError):  # noqa: N818 - the name states the conditio
 
 
 def scratch_folder(state_dir: str) -> Path:
-    """The folder for temporary files of the JVMs that this process starts; see `remove_left_scratch`."""
+    """Return the folder for temporary files of this process's JVMs; `remove_left_scratch` removes it later."""
     return Path(state_dir) / _SCRATCH / str(os.getpid())
 
 
 def remove_left_scratch(state_dir: Path) -> None:
-    """Remove the folders of driver processes that are gone, which killed JVMs left behind."""
+    """Remove the folders of ended driver processes, which killed JVMs left behind."""
     for folder in (state_dir / _SCRATCH).glob("[0-9]*"):
         if not psutil.pid_exists(int(folder.name)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -99,13 +99,12 @@ class SparkApplication:
     Start it before any gRPC channel or server exists in the process: Spark's gateway forks.
 
     Args:
-        config: of the application.
-        jvm_options: more options of its JVMs.
+        jvm_options: further options of its JVMs.
     """
 
     def __init__(self, config: ApplicationConfig, *, jvm_options: Sequence[str] = ()) -> None:
         self._config, self._jvm_options = config, tuple(jvm_options)
-        # Ray started this process as it does its workers: they run the same.
+        # Ray started this process in the environment of its workers, so they run the same Java.
         self._java = shutil.which("java")
         self.namespace = f"headrace-{config.topology}-spark-{config.site}-{uuid.uuid4().hex[:12]}"
         self._session: Any = None
@@ -128,7 +127,7 @@ class SparkApplication:
         """Run one job on this thread until every task has ended.
 
         Args:
-            group: names the job for `cancel`.
+            group: name of the job, for `cancel`.
             task: called in a worker with its number and its share of the items.
             items: divided among the tasks, in order.
             tasks: number of tasks; each takes a slot.
@@ -151,7 +150,7 @@ class SparkApplication:
     def cancel(self, group: str) -> None:
         """Cancel a job if it runs.
 
-        A job that is submitted later is not cancelled: call again until `run_job` has returned.
+        A job submitted later is not cancelled: call again until `run_job` has returned.
         """
         # An ending application has cancelled everything already.
         with contextlib.suppress(Exception):
@@ -162,10 +161,10 @@ class SparkApplication:
 
         Args:
             target: runs on the thread.
-            name: of the thread.
+            name: name of the thread.
 
         Raises:
-            SparkUnavailable: the driver's JVM does not answer any more.
+            SparkUnavailable: the driver's JVM no longer answers.
         """
         from pyspark import InheritableThread
 
@@ -177,10 +176,10 @@ class SparkApplication:
         return thread
 
     def executors(self) -> int:
-        """The number of living executors.
+        """Return the number of living executors.
 
         Raises:
-            SparkUnavailable: the driver's JVM does not answer any more.
+            SparkUnavailable: the driver's JVM no longer answers.
         """
         try:
             # The driver's own block manager is counted too.
@@ -192,10 +191,10 @@ class SparkApplication:
     def _jvm_ended(error: Exception) -> SparkUnavailable:
         return SparkUnavailable(f"the JVM of the Spark application's driver has ended: {_reason(error)}", hint=SEE_LOG)
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and end
 
     def start(self) -> None:
-        """Start Ray's client, the application master and the executors; returns when tasks can be submitted.
+        """Start Ray's client, the application master and the executors; return when tasks can be submitted.
 
         Raises:
             SparkUnavailable: RayDP could not start the application; the log has the details.
@@ -220,7 +219,7 @@ class SparkApplication:
                 namespace=self.namespace,
                 log_to_driver=False,
                 configure_logging=False,
-                # The node that this process was started on. Of several on one machine Ray would take the head.
+                # The node on which this process was started. Of several on one machine Ray would take the head.
                 _node_ip_address=self._config.host,
             )
             self._session = raydp.init_spark(
@@ -249,7 +248,7 @@ class SparkApplication:
         app_master_options = f"{_JVM_OPTIONS} {_APP_MASTER_HEAP}"
         scratch: dict[str, str] = {}
         if self._config.state_dir:
-            # All of the application runs where this folder is, so files of killed JVMs are found in it.
+            # The whole application runs on this folder's machine, so files of killed JVMs are found in it.
             folder = scratch_folder(self._config.state_dir)
             folder.mkdir(parents=True, exist_ok=True)
             write_spark_home(folder / "home")
@@ -299,14 +298,14 @@ class SparkApplication:
             "spark.executor.heartbeatInterval": "5s",
             "spark.network.timeout": "60s",
         }
-        # Both: an application whose master was on another node would end with that one.
+        # Executors and master: an application whose master is on another node would end with that node.
         for name, amount in resources.node:
             configuration[f"spark.ray.raydp_spark_executor.actor.resource.{name}"] = str(amount)
             configuration[f"spark.ray.raydp_spark_master.actor.resource.{name}"] = str(amount)
         return configuration
 
     def stop(self) -> None:
-        """End the application orderly; idempotent. Cleaning up does not depend on it: see the module."""
+        """End the application in order; idempotent. Cleaning up does not depend on it: Ray and Spark do that."""
         if self._session is None:
             return
         import ray
@@ -320,7 +319,7 @@ class SparkApplication:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause in one line: errors from a JVM or another process contain all their stack traces."""
+    """Return the innermost cause in one line: errors from a JVM or another process contain all their stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1].rstrip(")") if causes else f"{type(error).__name__}: {lines[-1] if lines else ''}"

@@ -1,13 +1,13 @@
 """Runs of tasks that an apply process requests from its site's Spark application.
 
-Each attempt has its own token, and tasks of current attempts are admitted. A kept run (that of the apply
-servers) is requested again whenever the application has ended or does not answer, under the same coordinator: the
-groups of lost servers are in doubt until their successors join, as after the death of an executor.
+Each attempt has its own token, and only tasks of current attempts are admitted. A kept run (that of the apply servers)
+is requested again whenever the application has ended or does not answer, under the same coordinator. The groups of lost
+servers are in doubt until their successors join, as after the death of an executor.
 
 Worked flow
-    the application's process is killed -> the call breaks -> the executors end, the servers' streams with them -> its
-    actor starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the coordinator
-    asks the destination for the outcome of the groups in doubt
+    the application's process is killed -> the call breaks -> the executors end, and the servers' streams with them ->
+    its actor starts another -> `find` answers again -> a call with a new token -> its tasks say hello, and the
+    coordinator asks the destination for the outcome of the groups in doubt
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplicationAccess", "TaskRun", "TaskRunner"]
 
-# A run that lasted this long was successful: the next attempt after it follows soon.
+# A run that lasted this long was successful, so the next attempt follows soon after it.
 _HEALTHY_AFTER_S = 5.0
 
 
@@ -52,11 +52,10 @@ class TaskRunner:
     """Starts runs of tasks for one incarnation of an apply process.
 
     Args:
-        config: of the apply process.
-        find: returns the application's access; raises a HeadraceError while there is none.
-        tokens: of its current runs.
-        endpoint: of the coordinator, for the tasks.
-        epoch: of this incarnation; names the jobs.
+        find: returns the application's access; raises a HeadraceError while none runs.
+        tokens: tokens of its current runs.
+        endpoint: endpoint of the coordinator, for the tasks.
+        epoch: epoch of this incarnation; names the jobs.
     """
 
     config: ApplyConfig
@@ -74,25 +73,25 @@ class TaskRunner:
         is_kept: bool = False,
         moved: Callable[[bool], None] = lambda _: None,
     ) -> TaskRun:
-        """Start a run; returns at once.
+        """Start a run; return at once.
 
         Args:
             kind: the work of the tasks.
             tasks: number of tasks.
             items: divided among the tasks.
-            is_kept: request the run again when it breaks; False: it has failed then.
-            moved: called on the run's thread, with True when an application has accepted the run, with False when it
-                has ended.
+            is_kept: request the run again when it breaks; False: a broken run has failed.
+            moved: called on the run's thread, with True when an application has accepted the run and False when it has
+                ended.
         """
         return TaskRun(self, kind, tasks, items, is_kept=is_kept, moved=moved)
 
 
 class TaskRun:
-    """One run of tasks; see the module. `problem` says why no task runs now.
+    """One run of tasks. `problem` says why no task runs now.
 
     Args:
-        runner: of the apply process.
-        kind, tasks, items, is_kept, moved: see `TaskRunner.start`.
+        runner: runner of the apply process.
+        kind, tasks, items, is_kept, moved: as in `TaskRunner.start`.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class TaskRun:
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until every task has ended or the run failed (`error`); False: time-out."""
+        """Wait until every task has ended or the run failed (`error`); return False on time-out."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -1,6 +1,6 @@
 """Spark's Python workers, in which tasks run.
 
-Only the standard library at the top, as in what a task imports before its worker has forked.
+Only the standard library is imported at the top, as in everything that a task imports before its worker has forked.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ _SIGKILL = 9
 
 
 def die_with_parent() -> None:
-    """Make this process end with its parent: a worker must not outlive its executor (only on Linux)."""
+    """Make this process end with its parent, so that a worker does not outlive its executor (only on Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)

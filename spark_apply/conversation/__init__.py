@@ -1,4 +1,4 @@
-"""What the coordinator of an apply process and its servers say to each other.
+"""Conversation between the coordinator of an apply process and its servers.
 
-`groups` has what is said, `messages` puts it on the wire.
+`groups` defines the messages, `messages` converts them for the wire.
 """

@@ -6,24 +6,24 @@ transaction. Groups are numbered in source order, from 1 in each incarnation of 
 Conversation about one group (`attempt` counts how often it was assigned; both sides ignore late reports of an
 older attempt):
 
-    coordinator -> server   Reopen                holding no group, open your session again: its progress was changed
+    coordinator -> server   Reopen                reopen the session: its progress was changed (server holds no group)
                             GroupAssignment       the server may decode and prepare, but not write
-                            GroupPart ...         a streamed transaction's parts, at most PARTS_AHEAD not yet done
-                            GroupGo               what the group depends on is applied: write
-                            GroupAbandon          roll back what was written, forget the group
+                            GroupPart ...         parts of a streamed transaction, at most PARTS_AHEAD not yet done
+                            GroupGo               all that the group depends on is applied: write
+                            GroupAbandon          roll back what was written and forget the group
     server -> coordinator   PartDone              a part is written (not committed): send another
                             GroupResult           the group is done; everything in `applied` is durable
                             GroupRetry            part of it may be done; the rest must be assigned again
                             GroupAbandoned        answers GroupAbandon
 
-Inside a group, a server never waits for another group: if it would have to, it returns the rest of the group
-with GroupRetry and continues with other work. Every group that a server holds waits only for lower-numbered
-groups, and the lowest unfinished group is assigned regardless of the server's load, so there is no deadlock.
-Of the groups that may write, a server runs the lowest-numbered one.
+Inside a group, a server never waits for another group: instead it returns the rest of the group with GroupRetry and
+continues with other work. Every group that a server holds waits only for lower-numbered groups. The lowest unfinished
+group is assigned regardless of the server's load, so there is no deadlock. Of the groups that may write, a server runs
+the lowest-numbered one.
 
-A streamed transaction is a barrier: it waits for everything below, and everything above waits for it. Nothing above it
-exists while it arrives, so this costs only the time to finish what is in flight, and a transaction that
-holds locks never waits for another group.
+A streamed transaction is a barrier: it waits for everything below it, and everything above waits for it. Nothing above
+it exists while it arrives, so the barrier costs only the time to finish what is in flight. A transaction that holds
+locks never waits for another group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PARTS_AHEAD = 3  # parts a server may hold: one being written, one prepared, one
 
 
 class GroupMode(IntEnum):
-    """How a group is to be applied."""
+    """How to apply a group."""
 
     SETS = 1  # collapsed into sets; bisected on failure, finally row by row
     ERROR_QUEUE = 3  # into the error queue without applying anything (a streamed transaction that failed or is held)
@@ -67,25 +67,25 @@ class GroupMode(IntEnum):
 
 
 class OnError(IntEnum):
-    """What becomes of others when a transaction enters the error queue, because it failed itself."""
+    """Fate of the other transactions when one enters the error queue because it failed itself."""
 
-    HOLD_DEPENDENTS = 0  # those that depend on it join the error queue behind it; all others go on
-    CONTINUE = 1  # all go on, also those that depend on it: they fail by themselves, or not
+    HOLD_DEPENDENTS = 0  # dependent transactions join the error queue behind it; all others continue
+    CONTINUE = 1  # all others continue, even dependent ones, which may fail by themselves
     DISABLE = 2  # nothing is applied until the error queue is empty
 
 
 class RetryReason(IntEnum):
     """Why a server returns a group."""
 
-    BELOW = 1  # the next transaction failed while groups below were not applied: assign it again when they are
-    # A streamed transaction failed, a table no longer fits, or nothing more is applied after an error: it must be read
-    # from the queue again.
+    BELOW = 1  # the next transaction failed while lower groups were unfinished: assign it again when they are applied
+    # A streamed transaction failed, a table no longer fits, or nothing more is applied after an error: the transaction
+    # must be read from the queue again.
     REPLAY = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """Open the destination session again; sent while the server holds no group."""
+    """Reopen the destination session; sent while the server holds no group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +98,12 @@ class AppliedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a transaction cannot be applied; no row values except in `readable`.
+    """Why a transaction cannot be applied. It has no row values except in `readable`.
 
     Args:
-        position: 0-based position of the failing LCR in its transaction; -1: it is held behind another.
+        position: 0-based position of the failing LCR in its transaction; -1: the transaction is held behind another.
         conflict_type: "insert_exists", "update_missing", ...; empty for other errors.
-        sqlstate: of the database's error, if any.
+        sqlstate: SQLSTATE of the database's error, if any.
         message: description of the failure.
         readable: the failing LCR's values, "column=value", shown only by `errors show`.
     """
@@ -137,22 +137,23 @@ class GroupAssignment:
 
     Args:
         group: number of the group; ascending in source order.
-        attempt: how often it was assigned before, from 0.
+        attempt: number of earlier assignments.
         mode: how to apply it.
         streamed: one transaction that arrives as `GroupPart`s; `batches` is empty.
-        batches: serialized LcrBatches in order; already filtered: everything in them is applied.
+        batches: serialized LcrBatches in order, already filtered: everything in them is applied.
         after_scn: `through_scn` of the previous group.
         through_scn: the last SCN that the group covers; 0 while a streamed transaction is open.
-        first_transaction: index of the first transaction that is not done; earlier ones were
-            committed in an earlier attempt.
-        error_number: ERROR_QUEUE: the error transaction that it depends on, 0 if it failed itself.
+        first_transaction: index of the first transaction that is not done; an earlier attempt committed those before
+            it.
+        error_number: ERROR_QUEUE: the error transaction that it depends on; 0: it failed itself.
         failure: ERROR_QUEUE: the failure. EXECUTE_ERROR with a handler: why the error transaction is in the error
             queue.
-        role: EXECUTE_ERROR: whose rights the destination checks; empty: the session's own.
-        is_careful: a server died while it wrote this, or what was formed of it before: a user's handler may be why.
-        handler: EXECUTE_ERROR: a function for its row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they
-            go the usual way.
-        error_numbers: EXECUTE_ERROR: the error transactions, ascending; each may depend on those before it, and on no
+        role: EXECUTE_ERROR: the role whose rights the destination checks; empty: the session's own.
+        is_careful: a server died while it wrote this group or one that it was formed from; a user's handler may be the
+            cause.
+        handler: EXECUTE_ERROR: a function for its row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`);
+            empty: they are applied as usual.
+        error_numbers: EXECUTE_ERROR: the error transactions, ascending. Each may depend on those before it, but on no
             other in the error queue.
     """
 
@@ -178,9 +179,9 @@ class GroupPart:
 
     Args:
         group: number of the group.
-        attempt: see `GroupAssignment`.
+        attempt: as in `GroupAssignment`.
         part: 0, 1, 2, ... in order.
-        batch: serialized LcrBatch with this part's rows.
+        batch: serialized LcrBatch of this part's rows.
         is_last: the transaction is complete with this part.
         through_scn: the last SCN that the group covers; 0 unless `is_last`.
     """
@@ -195,15 +196,15 @@ class GroupPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGo:
-    """Everything that the group depends on is applied: it may write (a streamed transaction: every part on arrival).
+    """Everything that the group depends on is applied, so it may write. A streamed transaction writes parts on arrival.
 
     Args:
         group: number of the group.
-        attempt: see `GroupAssignment`.
-        low_watermark: the coordinator's, recorded with the data.
+        attempt: as in `GroupAssignment`.
+        low_watermark: the coordinator's low watermark, recorded with the data.
         below_applied: every group below is done, so a failure is final.
         held: transactions that must join the error queue behind another.
-        on_error: what becomes of the rest of the group when a transaction of it fails.
+        on_error: fate of the rest of the group when one of its transactions fails.
     """
 
     group: int
@@ -216,7 +217,7 @@ class GroupGo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAbandon:
-    """Roll back what was written of the group and forget it; answered with `GroupAbandoned`."""
+    """Roll back what was written of the group and forget it. The server answers with `GroupAbandoned`."""
 
     group: int
     attempt: int
@@ -229,16 +230,16 @@ CoordinatorMessage: TypeAlias = Reopen | GroupAssignment | GroupPart | GroupGo |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionError:
-    """A transaction of the group that went into the error queue.
+    """A transaction of the group that entered the error queue.
 
     Args:
-        number: in the error queue.
+        number: its number in the error queue.
         transaction: index of the transaction in the group as it was first formed.
         commit_scn: its commit SCN.
-        depends_on: number of the error transaction it is held behind; 0: it failed itself.
+        depends_on: number of the error transaction that holds it; 0: it failed itself.
         key_hashes: uint64 little-endian; later transactions must be checked against them.
-        conflict_type: see `Failure`.
-        message: see `Failure`.
+        conflict_type: as in `Failure`.
+        message: as in `Failure`.
     """
 
     number: int
@@ -262,7 +263,7 @@ class GroupStatistics:
         rollbacks: destination transactions rolled back.
         retried: destination transactions repeated because the database was unavailable.
         last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
-        conflicts: that were met, resolved or not.
+        conflicts: conflicts met, resolved or not.
     """
 
     transactions: int = 0
@@ -279,8 +280,8 @@ class GroupStatistics:
 class GroupResult:
     """The group is done; everything in `applied` is durable at the destination.
 
-    EXECUTE_ERROR: the first `executed` error transactions are applied and deleted. `failure`: why the one behind them
-    stays; None: nothing was tried behind them.
+    EXECUTE_ERROR: the first `executed` error transactions are applied and deleted. `failure` says why the next one
+    stays; None: no further one was tried.
     """
 
     group: int
@@ -294,16 +295,16 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRetry:
-    """The rest of the group must be assigned again; nothing of the rest is written.
+    """The rest of the group must be assigned again; none of it is written.
 
     Args:
         group: number of the group.
-        attempt: see `GroupAssignment`.
-        reason: see `RetryReason`.
+        attempt: as in `GroupAssignment`.
+        reason: why it is returned.
         next_transaction: index of the first transaction that is not done.
-        applied: the ranges of this attempt that are durable.
+        applied: durable ranges of this attempt.
         errors: transactions of this attempt that are in the error queue.
-        statistics: of this attempt.
+        statistics: counters of this attempt.
         failure: why a streamed transaction failed (it is assigned again in mode ERROR_QUEUE).
     """
 
@@ -319,7 +320,7 @@ class GroupRetry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDone:
-    """A streamed transaction's part is written, not committed: the coordinator may send another."""
+    """A part of a streamed transaction is written, not committed: the coordinator may send another."""
 
     group: int
     attempt: int

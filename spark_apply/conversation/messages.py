@@ -1,7 +1,7 @@
-"""Converts `spark_apply.conversation.groups` and database accesses to and from protobuf messages.
+"""Conversion of group messages (`spark_apply.conversation.groups`) and database accesses to and from protobuf.
 
-A field has the same name in both messages, so the conversion needs no list of fields: a field that is added to
-`spark_apply.conversation.groups` and to `protos/apply.proto` is converted. None is a message that is not set.
+A field has the same name on both sides, so the conversion needs no list of fields: a field that is added to both
+`spark_apply.conversation.groups` and `protos/apply.proto` is converted. None is an unset message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "server_message_to_wire",
 ]
 
-# The name of each message's field in `CoordinatorMessage` and `ServerMessage` of apply.proto.
+# Name of each message's field in `CoordinatorMessage` and `ServerMessage` of apply.proto.
 _COORDINATOR: dict[str, type[groups.CoordinatorMessage]] = {
     "assignment": groups.GroupAssignment,
     "part": groups.GroupPart,
@@ -46,7 +46,7 @@ _SERVER: dict[str, type[groups.ServerMessage]] = {
 
 
 def access_to_wire(access: DatabaseAccess) -> pb.DatabaseAccess:
-    """Convert a database access for a task; its version was checked before."""
+    """Convert a database access for a task. Its version was checked earlier."""
     return pb.DatabaseAccess(site=access.site, kind=access.kind, dsn=access.dsn, tables=access.tables.to_bytes())
 
 
@@ -68,7 +68,7 @@ def coordinator_message_from_wire(message: pb.CoordinatorMessage) -> groups.Coor
     """Convert a protobuf message to a message of the coordinator.
 
     Raises:
-        ProtocolError: it is none of the conversation about groups.
+        ProtocolError: the message does not belong to the conversation about groups.
     """
     kind = message.WhichOneof("kind")
     if kind not in _COORDINATOR:
@@ -87,7 +87,7 @@ def server_message_from_wire(message: pb.ServerMessage) -> groups.ServerMessage:
     """Convert a protobuf message to a message of an apply server.
 
     Raises:
-        ProtocolError: it is none of the conversation about groups.
+        ProtocolError: the message does not belong to the conversation about groups.
     """
     kind = message.WhichOneof("kind")
     if kind not in _SERVER:
@@ -129,7 +129,7 @@ def _read(kind: type[Any], wire: Any) -> Any:  # noqa: ANN401 - as above
 
 @cache
 def _readers(kind: Hashable) -> tuple[tuple[str, Callable[[Any, str], Any]], ...]:
-    """The reader of each field of a group's message."""
+    """Return the reader of each field of a group's message."""
     hints = typing.get_type_hints(kind)
     return tuple((field.name, _reader(hints[field.name])) for field in dataclasses.fields(cast("type[Any]", kind)))
 

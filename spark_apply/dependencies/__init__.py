@@ -1,5 +1,5 @@
 """Which transactions of a batch must keep their order.
 
-`hashes` gives each row's keys and tracks which group had them last, `tracking_kernels` does that for whole batches, `holds`
-has what must wait for an error transaction.
+`hashes` computes each row's key hashes and tracks the last group with each key; `tracking_kernels` does that for whole
+batches. `holds` finds the transactions that must wait behind an error transaction.
 """

@@ -1,25 +1,25 @@
 """Dependencies between groups and between transactions, by the keys of the rows that they change.
 
-Every row LCR gives a 64-bit hash per unique key of the destination table, for its old and its new values, in a
-canonical form that follows the type's equality (`tables.Equality`). Two transactions that share a hash are dependent. A
-false match only costs parallelism.
+Every row LCR gives one 64-bit hash per unique key of the destination table, for its old and for its new values. The
+hash is of a canonical form that follows the type's equality (`spark_apply.keys.equality.Equality`). Two transactions
+that share a hash are dependent. A false match only costs parallelism.
 
 The low bits distinguish three kinds:
 
     ...0    a row's key
     ...01   use of a table: any row of it
-    ...11   exclusive use of a table: TRUNCATE, a table whose values do not show all dependencies (of one without any
-            key, not its INSERTs), a row
-            whose key is not in the log. Depends on every use and every exclusive use of the same table.
+    ...11   exclusive use of a table; depends on every use and every exclusive use of the same table. From TRUNCATE,
+            from a row whose key is not in the log, and from a table whose values do not show all dependencies
+            (except INSERTs into a table without any key).
 
-Foreign keys and virtual dependencies (`relations`) are hashed in the same kinds: a row uses the row that it refers to,
-and one that appears or disappears has itself to itself.
+Foreign keys and virtual dependencies (`spark_apply.keys.relations`) are hashed in the same kinds: a row uses the row
+that it refers to, and a row that appears or disappears uses itself exclusively.
 
-If the log has old values of the key only, the old value of a second unique column is unknown. A transaction
-that reuses such a value can fail early; it is applied again when everything below it is applied
-(`groups.RetryReason.BELOW`). The opposite cannot happen, because a transaction has the values it takes as new values;
-where one of them is not in the log (a large value of a key of several columns, which an UPDATE left as it was), it has
-the table to itself, as far as order goes: it is not held behind error transactions, and holds none.
+If the log has old values of the key only, the old value of a second unique column is unknown. A transaction that reuses
+such a value can fail early; it is applied again when everything below it is applied (`RetryReason.BELOW`). The
+opposite cannot happen, because the values that a transaction takes are among its new values. One of them can be missing
+from the log: a large value, in a key of several columns, that an UPDATE left unchanged. Then the transaction has
+exclusive use of the table, for ordering only: error transactions do not hold it, and it holds none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_apply.tables.fits import HashedKey, TableFit
 
     _Known = dict[tuple[bool, int], NDArray[np.uint64]]
-    """Hashes of a column's values, by whether they are new ones and the column."""
+    """Hashes of a column's values, by (is new, column)."""
 
 __all__ = [
     "EVERYTHING",
@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 EVERYTHING = 3
-"""Exclusive use of every table: replaces the hashes of an error transaction with too many keys."""
+"""Exclusive use of every table. Replaces the hashes of an error transaction with too many keys."""
 
 _EXCLUSIVE = 2  # the bit that turns use of a table into exclusive use
 _EXCLUSIVE_SHIFT = np.uint64(1)
@@ -76,8 +76,8 @@ class KeyHashes:
     Args:
         hashes: uint64, in the order of the transactions.
         first: int64, shape (t + 1,); transaction i has hashes[first[i]:first[i + 1]].
-        forms: of the tables that each has rows of (`TableFit.forms`); None: not known. They order nothing, see
-            `driver.holds`.
+        forms: forms of the tables that each transaction has rows of (`TableFit.forms`); None: unknown. They order
+            nothing; `spark_apply.dependencies.holds` uses them.
     """
 
     hashes: NDArray[np.uint64]
@@ -85,24 +85,24 @@ class KeyHashes:
     forms: KeyHashes | None = None
 
     def of(self, transaction: int) -> NDArray[np.uint64]:
-        """One transaction's hashes."""
+        """Return one transaction's hashes."""
         return self.hashes[self.first[transaction] : self.first[transaction + 1]]
 
     def part(self, first: int, last: int) -> KeyHashes:
-        """The hashes of some consecutive transactions; the array of hashes stays shared.
+        """Return the hashes of consecutive transactions; the array of hashes stays shared.
 
         Args:
             first: index of the first transaction.
-            last: behind the index of the last one.
+            last: index behind the last one.
         """
         starts = self.first[first : last + 1]
         forms = None if self.forms is None else self.forms.part(first, last)
         return KeyHashes(hashes=self.hashes[starts[0] : starts[-1]], first=starts - starts[0], forms=forms)
 
     def stored(self) -> NDArray[np.uint64]:
-        """What is stored with an error transaction that all these are parts of.
+        """Return the hashes to store with an error transaction whose parts these are.
 
-        `stored_hashes`, the forms of its tables, and each table in any form.
+        They are the `stored_hashes`, the forms of its tables, and each of these tables in any form.
         """
         forms = np.empty(0, np.uint64) if self.forms is None else self.forms.hashes
         return stored_hashes(np.concatenate([self.hashes, forms, (forms & ~np.uint64(FORM_BITS)) | np.uint64(1)]))
@@ -126,12 +126,12 @@ class KeyHashes:
 
 
 def is_table_use(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which hashes stand for a table, not for a row."""
+    """Return which hashes stand for a table, not for a row."""
     return (hashes & np.uint64(1)).astype(np.bool_)
 
 
 def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The hashes against which later transactions are checked: without duplicates; exclusive use counts as use too."""
+    """Return the hashes to check later transactions against: without duplicates, exclusive use counted as use too."""
     exclusive = hashes[(hashes & np.uint64(3)) == np.uint64(3)]
     return np.unique(np.concatenate([hashes, exclusive ^ np.uint64(_EXCLUSIVE)]))
 
@@ -142,11 +142,11 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     Args:
         batch: the batch.
         fit_of: returns the fit of a table version.
-        in_order: with what orders transactions, and holds none behind an error transaction: what DML handlers may touch
-            besides, and values of keys that are not in the log.
+        in_order: add hashes that only order transactions and hold none behind an error transaction: further tables
+            that DML handlers may touch, and key values that are not in the log.
 
     Raises:
-        UnfitTableError: from `fit_of`.
+        UnfitTableError: a table does not fit; raised by `fit_of`.
     """
     owner = row_transactions(batch.transactions)
     hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
@@ -201,7 +201,7 @@ class _GroupRows:
     """The rows of a group.
 
     Args:
-        transactions: int32, of each row: ascending, as rows are in source order. At least one.
+        transactions: int32, the transaction of each row; ascending, as rows are in source order. At least one.
     """
 
     def __init__(self, transactions: NDArray[np.int32]) -> None:
@@ -220,9 +220,9 @@ class _GroupRows:
 
         Args:
             touch: the hash.
-            exclusive: of each row, whether it needs exclusive use; None: none does.
-            hashes: to append to.
-            owners: to append to: the transactions.
+            exclusive: for each row, whether it needs exclusive use; None: no row does.
+            hashes: array list to append to.
+            owners: array list to append the transactions to.
         """
         found = np.full(self._starts.shape[0], touch, np.uint64)
         if exclusive is not None:
@@ -241,7 +241,7 @@ def _hash_group(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Add the hashes of a group's rows.
 
-    Returns which rows need exclusive use of the table, and which may take a key's values that are not in the log.
+    Returns which rows need exclusive use of the table, and which may take key values that are not in the log.
     """
     taking = np.zeros(group.row_count, np.bool_)
     if fit.is_serialised:
@@ -262,14 +262,14 @@ def _hash_group(
 
 
 def _may_take(key: HashedKey, fit: TableFit, group: RowGroup) -> NDArray[np.bool_]:
-    """Which rows may take other values of a key than they had, where one of them is not in the log.
+    """Return which rows may take new values of a key although one of its values is not in the log.
 
-    It did not change, and is stored apart.
+    Such a value did not change and is stored out of line.
     """
     assert group.new is not None
     others = [column for column in key.columns if not fit.version.columns[column].is_key]
     may = np.asarray((group.new.lengths[others] >= NULL).any(axis=0))
-    # What identifies a row has an old value only where it changed.
+    # An identity column has an old value only where it changed.
     return may if group.old is None else may | np.asarray((group.old.lengths[list(key.columns)] >= NULL).any(axis=0))
 
 
@@ -283,14 +283,14 @@ def _hash_related(
     *,
     in_order: bool,
 ) -> None:
-    """Add the hashes of what a group's rows have in common with those of other tables."""
+    """Add the hashes that relate a group's rows to rows of other tables."""
     unknown, taking = np.zeros(group.row_count, np.bool_), np.zeros(group.row_count, np.bool_)
     images: list[tuple[NDArray[np.uint64], NDArray[np.bool_]]] = []
     for values, is_new in ((group.old, False), (group.new, True)):
         if values is not None:
             found, nulls, missing = _hash_key(related, group, known, is_new=is_new)
             images.append((found, ~(missing | nulls)))
-            # An UPDATE without old values of the columns that identify a row left them as they are.
+            # An UPDATE without old values of the identity columns left these columns unchanged.
             if is_new or group.new is None or not related.is_in_identity:
                 unknown |= missing
             if is_new:
@@ -333,7 +333,7 @@ def _hash_key(
     *,
     is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Hashes of some columns in one image; where a value is NULL; where one is not in the log."""
+    """Return the hashes of some columns in one image, where a value is NULL, and where one is not in the log."""
     count = group.row_count
     hashes = np.empty((len(key.columns), count), np.uint64)
     lengths = np.empty((len(key.columns), count), np.int32)
@@ -347,7 +347,7 @@ def _combined(
     hashes: NDArray[np.uint64],
     lengths: NDArray[np.int32],
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Hashes of a key's columns as one; where a value is NULL; where one is not in the log."""
+    """Combine the hashes of a key's columns; return them, where a value is NULL, and where one is not in the log."""
     count = hashes.shape[1]
     out, nulls, missing = np.empty(count, np.uint64), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     combine_key(hashes, lengths, np.uint64(key.seed), out, nulls, missing)
@@ -362,7 +362,7 @@ def _column_hashes(
     *,
     is_new: bool,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """A column's hashes and lengths in one image; for a new value that is UNCHANGED, those of the old one."""
+    """Return a column's hashes and lengths in one image; a new value that is UNCHANGED takes those of the old one."""
     values = group.new if is_new else group.old
     assert values is not None
     hashes, lengths = _value_hashes(values, column, equality, known, is_new=is_new), values.lengths[column]
@@ -397,14 +397,14 @@ def _value_hashes(
 
 
 def written_keys(key: HashedKey, write: Write) -> NDArray[np.uint64] | None:
-    """Hash the keys that the rows of a write have behind it; of a DELETE, those that they had.
+    """Hash the keys that the rows of a write have after it, or for a DELETE the keys that they had.
 
     Args:
-        key: of the table.
-        write: with all values of the key.
+        key: a key of the table.
+        write: a write with all values of the key.
 
     Returns:
-        uint64[n], equal where the keys are; None: a value is not in the LCR.
+        uint64[n], equal where the keys are equal; None: a value is not in the LCR.
     """
     hashes = np.empty((len(key.columns), write.row_count), np.uint64)
     lengths = np.empty((len(key.columns), write.row_count), np.int32)
@@ -425,12 +425,12 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
     """Find every transaction that depends on a held one.
 
     Args:
-        hashes: of all the transactions.
+        hashes: hashes of all the transactions.
         held: indexes of transactions that are held or fail directly.
 
     Returns:
-        int64 per transaction: -1 free, its own index if it is in `held`, else the index of the last
-        transaction it must wait behind.
+        int64 per transaction: -1 if it is free, its own index if it is in `held`, else the index of the last
+        transaction that it must wait behind.
     """
     behind = np.full(hashes.first.shape[0] - 1, -1, np.int64)
     for transaction in held:
@@ -442,9 +442,9 @@ def held_transactions(hashes: KeyHashes, held: Iterable[int]) -> NDArray[np.int6
 class DependencyTracker:
     """Tracks what each group depends on.
 
-    The last unfinished group with each of its keys, and every one that uses what it has to itself.
+    It keeps the last unfinished group with each key, and every unfinished group with use of each table or row.
 
-    Only the last one per key is kept: groups with the same key form a chain, so where the last one is done, all are.
+    Only the last group per key is kept: groups with the same key form a chain, so when the last one is done, all are.
     The map is bounded by the rows of unfinished groups, which the coordinator bounds.
     """
 
@@ -454,15 +454,15 @@ class DependencyTracker:
         self._barrier = 0
 
     def add(self, group: int, hashes: NDArray[np.uint64], unfinished: Sequence[int]) -> set[int]:
-        """Register a group; call this in ascending order.
+        """Register a group; call in ascending order.
 
         Args:
             group: its number.
-            hashes: of all its transactions.
-            unfinished: numbers of the groups that are not done, ascending.
+            hashes: hashes of all its transactions.
+            unfinished: numbers of the unfinished groups, ascending.
 
         Returns:
-            Those of them that it directly depends on.
+            The unfinished groups that it directly depends on.
         """
         base = unfinished[0] if unfinished else group
         self._make_room(hashes.shape[0], unfinished)
@@ -482,7 +482,7 @@ class DependencyTracker:
         return needed.intersection(unfinished)
 
     def add_barrier(self, group: int) -> None:
-        """Register a group that everything after it depends on (it depends on everything below)."""
+        """Register a group that depends on everything below it and that everything above depends on."""
         self._barrier = group
 
     def _make_room(self, count: int, unfinished: Sequence[int]) -> None:
@@ -509,7 +509,7 @@ class DependencyTracker:
         self._keys, self._groups, self._users, self._last_users = keys, groups, users, last_users
 
     def _live(self, unfinished: Sequence[int]) -> NDArray[np.bool_]:
-        """The keys that unfinished groups may have: groups above the lowest of them may be done long ago."""
+        """Return the keys that unfinished groups may have. Groups above the lowest can be done already."""
         if not unfinished:
             return np.zeros(self._keys.shape[0], np.bool_)
         bits = np.bitwise_or.reduce(np.uint64(1) << (np.array(unfinished, np.uint64) % np.uint64(64)))
@@ -518,5 +518,5 @@ class DependencyTracker:
 
 
 def _new_map(size: int) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]:
-    """An empty map: keys, last groups, users as bits, last users; see `tracking_kernels.track`."""
+    """Return an empty map: keys, last groups, users as bits, last users, as in `tracking_kernels.track`."""
     return np.zeros(size, np.uint64), np.zeros(size, np.int64), np.zeros(size, np.uint64), np.zeros(size, np.int64)

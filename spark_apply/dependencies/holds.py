@@ -6,10 +6,10 @@ transaction, so this continues across restarts.
 
 An error transaction can be executed when no earlier one in the queue shares a hash with it.
 
-Hashes of rows are made of the table's name, its keys and their values' forms. A table that was renamed or got another
-key has other hashes, which cannot be compared with those that are stored: an error transaction holds everything of a
-table that has another form now than it had then (`spark_apply.keys.equality.forms_of`), or whose rows are found by other
-columns. What versions before this one stored has no forms, and is compared by hashes alone.
+A row's hash is made of the table's name, its keys and the forms of their values. When a table is renamed or gets
+another key, its hashes change and cannot be compared with the stored ones. Therefore an error transaction holds
+everything of a table whose form has changed since (`spark_apply.keys.equality.forms_of`), or whose rows are found by
+other columns. Earlier versions of Headrace stored no forms; their error transactions are compared by hashes alone.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["HASHES_PER_ERROR_MAX", "ErrorHolds", "bounded_hashes", "checked_hashes", "tables_only"]
 
 HASHES_PER_ERROR_MAX = 1 << 16  # half a megabyte; a larger transaction holds its entire tables
-_HASHES_MAX = 1 << 22  # of all error transactions together: 64 MB in the coordinator
+_HASHES_MAX = 1 << 22  # for all error transactions together: 64 MB in the coordinator
 _EXCLUSIVE = np.uint64(2)
 
 
 def checked_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The hashes that must not occur among the stored hashes of an earlier transaction.
+    """Return the hashes that must not occur among the stored hashes of an earlier transaction.
 
     A row's key conflicts with the same key; use of a table with its exclusive use; exclusive use with any use.
     """
@@ -42,14 +42,14 @@ def checked_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def bounded_hashes(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The stored hashes; if there are too many, exclusive use of all their tables instead."""
+    """Return the stored hashes, or exclusive use of all their tables if there are too many."""
     return stored if stored.shape[0] <= HASHES_PER_ERROR_MAX else tables_only(stored)
 
 
 def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Exclusive use of all tables that occur in stored hashes, and of the rows that others refer to.
+    """Return exclusive use of all tables in stored hashes, and of the rows that others refer to.
 
-    Of everything, if those are too many.
+    Return exclusive use of everything if those are too many.
     """
     tables = stored[is_table_use(stored)]
     found = np.unique(np.concatenate([tables, tables | _EXCLUSIVE]))
@@ -57,15 +57,15 @@ def tables_only(stored: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _are_forms(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which hashes are forms, among those of one table.
+    """Return which hashes are forms, among those of one table.
 
-    Its exclusive use is none (`tables_only`), and it itself in any form.
+    The table's exclusive use (`tables_only`) and the table in any form are not forms.
     """
     return np.asarray(((hashes & np.uint64(3)) == np.uint64(1)) & ((hashes & np.uint64(FORM_BITS)) != np.uint64(1)))
 
 
 def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.int64]) -> None:
-    """Raise what each transaction is behind to the highest error transaction of its hashes."""
+    """Raise each transaction's blocker to the highest error transaction of its hashes."""
     if found.any():
         np.maximum.at(behind, np.repeat(np.arange(behind.shape[0]), np.diff(hashes.first)), found)
 
@@ -73,9 +73,9 @@ def _note_last(behind: NDArray[np.int64], hashes: KeyHashes, found: NDArray[np.i
 def _first_from(
     numbers: NDArray[np.int64], number: int, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """In each range of numbers of one hash, ascending, the place of the first one that is `number` or higher.
+    """Return, for each range of one hash's numbers (ascending), the place of the first number that is `number` or more.
 
-    The range's end, if none is.
+    The result is the range's end if there is no such number.
     """
     low, high = first, last
     while (low < high).any():
@@ -86,34 +86,34 @@ def _first_from(
 
 
 class _Unblocked:
-    """Those among some error transactions that can be executed: later ones do not wait for them.
+    """The error transactions among those asked for that can be executed; later ones need not wait for them.
 
-    They are looked at in their order.
+    The caller looks at them in ascending order.
 
     Args:
         owners: int64, for each hash of the queue, sorted, the number of the error transaction that has it; ascending
-            where the hashes are equal.
+            among equal hashes.
         asked: numbers of the error transactions, ascending.
     """
 
     def __init__(self, owners: NDArray[np.int64], asked: Sequence[int]) -> None:
         self._owners, self._asked = owners, np.array(asked, np.int64)
         self._is_free = np.zeros(len(asked), np.bool_)
-        # For each place in `owners` how many places back the last one is that is not free; 0: not known. So a hash that
-        # many have is gone through once, not for each of them. One alone has no free ones before it.
+        # For each place in `owners`, the steps back to the last owner that is not free; 0: unknown. So a hash that many
+        # share is walked once, not once for each. A single transaction has no free ones before it.
         self._steps = np.zeros(owners.shape[0] if len(asked) > 1 else 0, np.int32)
 
     def add(self, number: int) -> None:
-        """One can be executed; all earlier ones have been looked at."""
+        """Record that an error transaction can be executed; all earlier ones have been looked at."""
         self._is_free[np.searchsorted(self._asked, number)] = True
 
     def last_other(self, first: NDArray[np.int64], before: NDArray[np.int64]) -> int:
-        """The highest owner in some ranges of places that is none of these; 0: there is none.
+        """Return the highest owner in some ranges of places that is not free; 0: none.
 
         Args:
-            first: int64, where each range begins: at the first owner of a hash.
-            before: int64, where it ends, at least one place behind `first`: at the first owner that is not earlier than
-                the one that is looked at.
+            first: int64, the start of each range: the first owner of a hash.
+            before: int64, the end of each range, at least one place behind `first`: the first owner that is not
+                earlier than the transaction being looked at.
         """
         place = before - 1
         moving = walked = np.flatnonzero(self._are_free(place))
@@ -132,7 +132,7 @@ class _Unblocked:
 
 
 class ErrorHolds:
-    """The transactions that the error queue of one apply process holds.
+    """The transactions in the error queue of one apply process.
 
     Args:
         errors: (number, stored key hashes) of every error transaction.
@@ -140,11 +140,11 @@ class ErrorHolds:
 
     def __init__(self, errors: Iterable[tuple[int, NDArray[np.uint64]]] = ()) -> None:
         self._hashes: dict[int, NDArray[np.uint64]] = {}
-        # Every hash with the number of each transaction that has it, sorted by both. A queue may be long, and an
-        # operator may have all of it executed: what changes is taken out and put in, the rest stays as it is.
+        # Every hash with the number of each transaction that has it, sorted by both. A queue can be long, and an
+        # operator can execute all of it, so only changed entries are removed and inserted.
         self._sorted = np.empty(0, np.uint64)
         self._numbers = np.empty(0, np.int64)
-        self._changed: set[int] = set()  # numbers whose hashes are not there, or not any more
+        self._changed: set[int] = set()  # numbers whose entries in `_sorted` are missing or stale
         self._total = 0
         for number, hashes in errors:
             self.add(number, hashes)
@@ -164,9 +164,9 @@ class ErrorHolds:
         """Add an error transaction, or more hashes of one.
 
         Args:
-            number: of the error transaction.
-            hashes: uint64, what is stored with it (`spark_apply.dependencies.hashes.stored_hashes`). When all transactions
-                together have too many, exclusive use of its tables is kept instead.
+            number: its number.
+            hashes: uint64, the hashes stored with it (`spark_apply.dependencies.hashes.stored_hashes`). If all
+                transactions together have too many, exclusive use of its tables is kept instead.
         """
         earlier = self._hashes.get(number)
         kept = np.asarray(hashes, np.uint64) if earlier is None else np.concatenate([earlier, hashes])
@@ -185,7 +185,7 @@ class ErrorHolds:
             self._changed.add(number)
 
     def held(self, hashes: KeyHashes) -> tuple[HeldTransaction, ...]:
-        """The transactions that must join the queue, and the error transaction that each depends on."""
+        """Return the transactions that must join the queue, and the error transaction that each depends on."""
         if not self._hashes:
             return ()
         self._refresh()
@@ -199,18 +199,18 @@ class ErrorHolds:
         )
 
     def blocker(self, number: int) -> int:
-        """The last earlier error transaction that `number` must wait for; 0: it can be executed."""
+        """Return the last earlier error transaction that `number` must wait for; 0: it can be executed."""
         return self.blockers([number])[number]
 
     def blockers(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Which of some error transactions can be executed one after the other, in this order.
+        """Find which of some error transactions can be executed one after the other, in this order.
 
         Args:
-            numbers: in the queue, ascending.
+            numbers: error transactions in the queue, ascending.
 
         Returns:
-            For each the last earlier one that it must wait for, of those that are none of them or are blocked
-            themselves; 0: nothing is in its way.
+            For each, the last earlier error transaction that it must wait for: one not in `numbers`, or one that is
+            itself blocked. 0: it is not blocked.
         """
         self._refresh()
         unblocked, forms, found = _Unblocked(self._numbers, numbers), dict[int, list[int]](), dict[int, int]()
@@ -230,14 +230,14 @@ class ErrorHolds:
         return found
 
     def _last_before(self, number: int, wanted: NDArray[np.uint64], unblocked: _Unblocked) -> int:
-        """The last error transaction before `number` that has one of some hashes and is not unblocked.
+        """Return the last error transaction before `number` that has one of some hashes and is not unblocked.
 
-        0: there is none.
+        0: none.
         """
         if not self._sorted.shape[0]:
             return 0
         first = np.minimum(np.searchsorted(self._sorted, wanted), self._sorted.shape[0] - 1)
-        # Most rows are in one error transaction: where it is this one, or a later one, no more is looked for.
+        # Most rows are in one error transaction: if it is this one or a later one, the hash needs no further search.
         is_before = (self._sorted[first] == wanted) & (self._numbers[first] < number)
         first, wanted = first[is_before], wanted[is_before]
         return unblocked.last_other(
@@ -245,13 +245,13 @@ class ErrorHolds:
         )
 
     def _other_forms(self, hashes: NDArray[np.uint64], known: dict[int, list[int]]) -> NDArray[np.uint64]:
-        """Forms of an error transaction's tables that others have and it does not.
+        """Return the forms that other error transactions have for this one's tables and it does not have.
 
-        It waits for an earlier one that has a table in such a form.
+        It waits for an earlier error transaction that has a table in such a form.
 
         Args:
-            hashes: of the error transaction.
-            known: forms of each table in the queue; what is missing is added.
+            hashes: hashes of the error transaction.
+            known: forms of each table in the queue; missing ones are added.
         """
         tables = hashes[(hashes & np.uint64(FORM_BITS)) == np.uint64(1)].tolist()
         for table in tables:
@@ -261,7 +261,7 @@ class ErrorHolds:
         return np.array([form for table in tables for form in known[table] if form not in mine], np.uint64)
 
     def _forms_of(self, table: int) -> list[int]:
-        """The forms in which error transactions have a table; few, in however many of these."""
+        """Return the forms in which error transactions have a table; few, however many transactions there are."""
         kinds: list[int] = []
         place = int(np.searchsorted(self._sorted, np.uint64(table), side="right"))
         while place < self._sorted.shape[0] and int(self._sorted[place]) <= table | FORM_BITS:
@@ -271,7 +271,7 @@ class ErrorHolds:
         return [int(form) for form in found[_are_forms(found)]]
 
     def _behind(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """For each hash the highest error transaction that has it; 0: none."""
+        """Return for each hash the highest error transaction that has it; 0: none."""
         wanted = np.append(checked_hashes(hashes), np.uint64(EVERYTHING))
         if not self._sorted.shape[0]:
             return np.zeros(hashes.shape[0], np.int64)
@@ -280,7 +280,7 @@ class ErrorHolds:
         return np.asarray(np.maximum(found[:-1], found[-1]))
 
     def _behind_forms(self, forms: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """For each form of a table the highest error transaction that has the table in another form; 0: none."""
+        """Return for each form the highest error transaction that has the table in another form; 0: none."""
         kinds, place = np.unique(forms, return_inverse=True)
         last = np.zeros(kinds.shape[0], np.int64)
         for number, form in enumerate(kinds.tolist()):
@@ -303,7 +303,7 @@ class ErrorHolds:
             hashes, numbers = np.concatenate([hashes, new]), np.concatenate([numbers, owners])
             order = np.lexsort((numbers, hashes))
             self._sorted, self._numbers = hashes[order], numbers[order]
-        else:  # the usual case: they came behind all others
+        else:  # the usual case: they are higher than all others
             places = np.searchsorted(hashes, new, side="right")
             self._sorted, self._numbers = np.insert(hashes, places, new), np.insert(numbers, places, owners)
         self._changed.clear()

@@ -10,20 +10,20 @@ from numba import njit
 
 from spark_apply.keys.hash_kernels import mix
 
-_SEEN_WORDS = 4096  # 32 KB, a power of two: of the 10,000 rows of a group, one key of twenty at most is there by chance
+_SEEN_WORDS = 4096  # 32 KB, a power of two: with the 10,000 rows of a group, at most one in twenty matches by chance
 
 
 @njit(cache=True)
 def sort_by_transaction(hashes, transactions, count):
-    """Bring hashes into the order of their transactions; those of one transaction keep theirs.
+    """Sort hashes by their transactions, stably.
 
     Args:
         hashes: uint64[k].
-        transactions: int32[k], index of the transaction that each belongs to.
+        transactions: int32[k], index of each hash's transaction.
         count: number of transactions.
 
     Returns:
-        The hashes, and int64[count + 1]: transaction i has those from first[i] to first[i + 1].
+        The hashes, and int64[count + 1]: transaction i has the hashes from first[i] to first[i + 1].
     """
     first = np.zeros(count + 1, np.int64)
     for i in range(transactions.shape[0]):
@@ -44,8 +44,8 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
     """Put a group's hashes into the map; mark the unfinished groups that it depends on.
 
     A row's key depends on the last group that has it. Exclusive use depends on the last exclusive use and on every use
-    since then; use on the last exclusive use. Uses are bits, one per number of a group modulo 64: with more unfinished
-    groups than that, or a use older than that, some wait without need.
+    since then. Use depends on the last exclusive use. Uses are bits, one per group number modulo 64. With more than 64
+    unfinished groups, or an older use, some groups wait without need.
 
     Args:
         hashes: uint64, low bits as in `spark_apply.dependencies.hashes`.
@@ -53,13 +53,13 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
         base: number of the lowest unfinished group.
         keys: uint64, the map; its size is a power of two and at least twice what it will hold. 0: free. Exclusive use
             has the key of use.
-        groups: int64, last group of each key; of use, the last one with exclusive use.
+        groups: int64, last group of each key; for use, the last group with exclusive use.
         users: uint64, groups with use of each key since then, as bits.
         last_users: int64, the last of these groups.
         found: bool, shape (window,); found[g - base] is set when the group depends on g.
 
     Returns:
-        How many keys are new in the map.
+        Number of keys that are new in the map.
     """
     mask = np.uint64(keys.shape[0] - 1)
     window = _bits_of(base, group)
@@ -89,7 +89,7 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
                     found[other - base] = True
             groups[place], users[place], last_users[place] = group, np.uint64(0), 0
         elif groups[place] != group:
-            # Bits of groups that are done go: without them the others are clear.
+            # Bits of finished groups are dropped: without them the others are unambiguous.
             users[place] = own if last_users[place] < base else (users[place] & window) | own
             last_users[place] = group
     return added
@@ -97,7 +97,7 @@ def track(hashes, group, base, keys, groups, users, last_users, found):
 
 @njit(cache=True)
 def _bits_of(first, last):
-    """The bits of groups from `first` up to, and without, `last`."""
+    """Return the bits of the groups from `first` up to, but without, `last`."""
     if last - first >= 64:
         return ~np.uint64(0)
     bits = np.uint64(0)
@@ -122,7 +122,7 @@ def refill(keys, groups, users, last_users, live, out_keys, out_groups, out_user
         out_last_users: int64[z], written.
 
     Returns:
-        How many keys there are now.
+        Number of keys in the new map.
     """
     mask = np.uint64(out_keys.shape[0] - 1)
     kept = 0
@@ -156,8 +156,8 @@ def follow_held(hashes, first, behind):
     mask = np.uint64(size - 1)
     keys = np.zeros(size, np.uint64)
     owners = np.zeros(size, np.int64)
-    # A bit for each key that is there, by its hash: most keys of most groups are not, and this stays in the processor's
-    # cache.
+    # One bit per hash of each key that is present. Most keys of most groups are absent, and this array stays in the
+    # processor's cache.
     seen = np.zeros(_SEEN_WORDS, np.uint64)
     for transaction in range(first.shape[0] - 1):
         if behind[transaction] < 0:
@@ -182,7 +182,7 @@ def follow_held(hashes, first, behind):
             for twin in range(2):
                 key = hashes[i]
                 if twin == 1:
-                    # Exclusive use of a table is use of the table too.
+                    # Exclusive use of a table counts as use of the table too.
                     if key & np.uint64(3) != np.uint64(3):
                         continue
                     key = key ^ np.uint64(2)

@@ -1,12 +1,12 @@
 """One incarnation of an apply process: copies the tables, then reads, coordinates and applies until it is stopped.
 
 Job
-    Be the one coordinator of its apply process, on threads of the process that hosts it.
+    Be the only coordinator of its apply process, on threads of the process that hosts it.
 
 Main path
     ApplyDriver.start -> prepare and raise_epoch at the destination -> serve_apply (the coordinator's endpoint) -> the
     first time: ask_beginning -> TableInstantiation.run_first -> a run of apply servers at the site's Spark application
-    -> CoordinatorHost.run, and on a thread of its own TableInstantiation.run_beside.
+    -> CoordinatorHost.run, and TableInstantiation.run_beside on a separate thread.
 
 States
     INITIALIZING    it prepares the destination and asks the queue where to begin. Memory only.
@@ -15,9 +15,9 @@ States
 
 Durable when
     Everything durable is at the destination. The process can be killed at any time: the next incarnation raises the
-    epoch, which ends this one's sessions there, and continues from the progress that it reads. The beginning of an
-    apply process is its first low watermark, which is recorded before a table is copied: the queue keeps everything
-    after it, and every instantiation SCN is later, so nothing is missing in between.
+    epoch, which ends this one's sessions there, and continues from the recorded progress. An apply process begins at
+    its first low watermark, which is recorded before a table is copied. The queue keeps everything after it, and every
+    instantiation SCN is later, so nothing is missing in between.
 
 Ends when
     `stop` is called, a newer incarnation took over, or it cannot continue; then `outcome` raises the reason. Its calls
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyDriver"]
 
-_ORDERLY_END_TIMEOUT_S = 2.0  # for servers that were told to stop to close their sessions
-_RUN_END_TIMEOUT_S = 5.0  # a call that was ended is over within milliseconds
+_ORDERLY_END_TIMEOUT_S = 2.0  # for stopped servers to close their sessions
+_RUN_END_TIMEOUT_S = 5.0  # an ended call returns within milliseconds
 
 log = logging.getLogger("headrace.apply")
 
@@ -82,15 +82,14 @@ _Found = TypeVar("_Found")
 
 
 class ApplyDriver:
-    """See the module.
+    """One incarnation of an apply process.
 
     Args:
-        config: of the apply process.
         queue: returns the current endpoint of its queue.
-        application: returns the current endpoint of the site's Spark application; raises a HeadraceError while there is
-            none.
-        tracks: takes notes of labelled transactions.
-        last_call: outlives transformation functions that end the process.
+        application: returns the current endpoint of the site's Spark application; raises a HeadraceError while none
+            runs.
+        tracks: receives notes on labelled transactions.
+        last_call: record of transformation calls that outlives a function that ends the process.
     """
 
     def __init__(
@@ -110,14 +109,14 @@ class ApplyDriver:
         self._has_stopped_applying = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"apply-{config.apply}", daemon=True)
 
-    # ------------------------------------------------------------------ whoever owns it
+    # ------------------------------------------------------------------ its owner
 
     def start(self) -> None:
         """Start; returns at once."""
         self._thread.start()
 
     def outcome(self) -> None:
-        """Raise the reason if it has ended.
+        """Raise the reason if it has ended with an error.
 
         Raises:
             HeadraceError: it cannot continue.
@@ -126,12 +125,12 @@ class ApplyDriver:
             raise self._failure
 
     def stop(self, timeout_s: float) -> None:
-        """End orderly: servers may finish their current group within `timeout_s` seconds."""
+        """End in order: servers may finish their current group within `timeout_s` seconds."""
         if self._thread.is_alive():
             self.control.stop(timeout_s)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until it has ended completely; False: time-out."""
+        """Wait until it has ended completely; return False on time-out."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -180,7 +179,7 @@ class ApplyDriver:
             server.stop()
 
     def _begin(self, destination: DestinationDatabase, progress: ApplyProgress) -> ApplyProgress:
-        """The first time: record where the queue begins for this apply process."""
+        """Record, on the first start, where the queue begins for this apply process."""
         from spark_apply.driver.loop.dequeuing import ask_beginning
 
         config, control = self._config, self.control
@@ -194,7 +193,7 @@ class ApplyDriver:
         return replace(progress, low_watermark=scn)
 
     def _links(self, epoch: int, wake: Callable[[], None] | None = None) -> GrpcLinks:
-        """The links to the queue, or to the capture process that serves in its place."""
+        """Return the links to the queue, or to the capture process that serves in its place."""
         config = self._config
         return GrpcLinks(
             config.topology, config.apply, lambda _: self._queue(), wake=wake, incarnation=epoch_incarnation(epoch)
@@ -202,7 +201,7 @@ class ApplyDriver:
 
     @contextlib.contextmanager
     def _copying(self, runner: TaskRunner, boards: BoardSlot, progress: ApplyProgress) -> Iterator[TableInstantiation]:
-        """What copies tables, on connections of its own."""
+        """Yield the table instantiation, on its own connections."""
         config, control = self._config, self.control
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(open_source(config.source)))
@@ -233,12 +232,12 @@ class ApplyDriver:
             )
 
     def _captured_here(self) -> dict[TableName, str]:
-        """The identities of the destination's tables that are captured, by their names."""
+        """Return the identities of the destination's captured tables, by name."""
         with contextlib.closing(open_source(self._config.destination)) as database:
             return {TableName.of(each): each.identity for each in database.captured(self._config.topology)}
 
     def _position_here(self) -> Scn:
-        """An SCN of the destination that is behind everything that was committed there before."""
+        """Return an SCN of the destination above every earlier commit there."""
         with contextlib.closing(open_source(self._config.destination)) as database:
             return database.write_marker(b"returned")
 
@@ -250,7 +249,7 @@ class ApplyDriver:
         progress: ApplyProgress,
         copying: TableInstantiation,
     ) -> None:
-        """Run the coordinator, the apply servers for as long as it runs, and beside them the copies."""
+        """Run the coordinator with the apply servers, and the copies on a separate thread."""
         starts, hold_scn = copying.starts()
         cores = self._make_cores(destination, progress, starts)
         host = cores.host
@@ -273,10 +272,10 @@ class ApplyDriver:
                 servers.join(_ORDERLY_END_TIMEOUT_S)
             servers.close()
             servers.join(_RUN_END_TIMEOUT_S)
-            beside.join()  # two of them must never live in one process: what waits for it ends the process
+            beside.join()  # two of them must never live in one process; the waiting caller ends the process
 
     def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
-        """Copy tables while the others are applied; on a thread of its own."""
+        """Copy tables while others are applied; runs on a separate thread."""
         try:
             copying.run_beside(LoopJoinCalls(host, self._copies_end))
         except HeadraceError as error:
@@ -288,7 +287,7 @@ class ApplyDriver:
             )
 
     def _copies_end(self) -> bool:
-        """No table is copied any more: the driver ends, or its coordinator has."""
+        """Return whether copying must stop: the driver ends, or its coordinator has ended."""
         return self._should_end() or self._has_stopped_applying.is_set()
 
     def _make_cores(
@@ -297,7 +296,7 @@ class ApplyDriver:
         progress: ApplyProgress,
         starts: Mapping[tuple[str, str], TableStart],
     ) -> Cores:
-        """Reader, coordinator and their host."""
+        """Make the reader, the coordinator and their host."""
         from headrace.rules.evaluation import RuleEvaluation
         from protos import codec
         from spark_apply.driver.coordinator import ApplyCoordinator
@@ -348,7 +347,7 @@ class ApplyDriver:
         return Cores(host=host, reader=reader, coordinator=coordinator, epoch=progress.epoch)
 
     def _identities(self) -> dict[int, str]:
-        """The identity of every captured table of the source, by the object numbers of the table and its partitions."""
+        """Return each captured table's identity at the source, by object number of the table and its partitions."""
         config = self._config
         with contextlib.closing(open_source(config.source)) as source:
             captured = source.captured(config.topology)
@@ -358,10 +357,10 @@ class ApplyDriver:
         return self.control.should_end
 
     def _persist(self, ask: Callable[[], _Found]) -> _Found:
-        """Ask a database until it answers, or the driver shall end.
+        """Ask a database until it answers or the driver ends.
 
         Raises:
-            DatabaseError: it answered with an error that time does not heal.
+            DatabaseError: it answered with a permanent error.
         """
         backoff = Backoff()
         while True:
@@ -379,13 +378,13 @@ class ApplyDriver:
 def _missing_alter(
     destination: DestinationDatabase, version: TableVersion, config: ApplyConfig, of_now: TablesOfNow
 ) -> str:
-    """What must be done before rows of `version` can be applied; empty: they fit.
+    """Return what the operator must do before rows of `version` can be applied; empty: they fit.
 
     Args:
-        destination: asked at once.
-        version: of the table, as its rows come.
-        config: of the apply process.
-        of_now: the source's tables of now, which are asked for beside: the next look has a better answer.
+        destination: the destination, asked synchronously.
+        version: table version of the arriving rows.
+        config: configuration of the apply process.
+        of_now: the source's current tables, asked in the background; the next look has a better answer.
     """
     from headrace.lcr.table_name import TableName
     from spark_apply.copy.records.standing import another_table, missing_rename, rename_fix
@@ -407,10 +406,10 @@ def _missing_alter(
 
 
 def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, ...]:
-    """The table as its source has it now, under its name and with its columns here; empty: it has no such table.
+    """Return the source's current version of a table, with its name and columns here; empty: no such table.
 
     Raises:
-        DatabaseError: it does not answer, or not with that.
+        DatabaseError: the source does not answer, or answers with an error.
     """
     from headrace.rules.rule import Rule, RuleSet
 
@@ -430,4 +429,4 @@ def _table_of_now(name: TableName, config: ApplyConfig) -> tuple[TableVersion, .
             for version in versions
         )
     except TransformationError:
-        return ()  # what has changed at the source will say so when its rows come
+        return ()  # the change at the source raises its error when its rows arrive

@@ -1,7 +1,7 @@
 """Answers the apply actor and the command line: status, comparison, the error queue, stopping.
 
-Called on the actor's threads. What the cores know is asked on the coordinator's thread (`LoopInbox.call`); when
-that is busy with its destination, status answers with what it knew last.
+The calls run on the actor's threads. State of the cores is read on the coordinator's thread (`LoopInbox.call`). While
+that thread is busy with its destination, status answers with the last known state.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyControl", "Cores", "outcome_message"]
 
-_STATUS_WAIT_S = 1.0  # a status that is asked twice a second must not queue up behind a slow destination
+_STATUS_WAIT_S = 1.0  # status is asked twice a second and must not queue up behind a slow destination
 _DRAIN_POLL_S = 0.01
 _RECHECK_DELAY_S = 1.0
 _COPIED = frozenset({"DONE", "KEPT"})
 _FAILING_HINT = (
-    "see to what it names at the destination (a server that takes no connections, a lock that a session"
-    " holds, a full disk); it continues by itself then"
+    "fix what it names at the destination (a server that takes no connections, a lock that a session"
+    " holds, a full disk); it then continues by itself"
 )
-_SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for them
-_COMPARABLE = _COPIED | {"JOINING"}  # it differs until it has caught up, which `verify` waits for
-_BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what they lack is above what the queue was told
+_SETTLED = _COPIED | {"LEFT OUT"}  # nothing waits for these tables
+_COMPARABLE = _COPIED | {"JOINING"}  # a joining table differs until it has caught up, which `verify` waits for
+_BOUNDED = _SETTLED | {"COPIED", "JOINING"}  # what these tables lack is above the SCN acknowledged to the queue
 _STRANGER = (
-    "it came under this name after the apply process started, and was never copied here; its changes are left out"
+    "it appeared under this name after the apply process started and was never copied here; its changes are skipped"
 )
-_LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; one that finds something to copy shows that
+_LOOK_TIMEOUT_S = 5.0  # a look takes a few queries; longer means that it found a table to copy, which the status shows
 _DIGEST_TASKS = 2  # of a comparison: one reads the source while the other reads the destination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """The cores that exist once the apply process applies."""
+    """The cores, which exist while the apply process applies."""
 
     host: CoordinatorHost
     reader: ApplyReader
@@ -77,11 +77,10 @@ class Cores:
 
 @dataclass(slots=True)
 class ApplyControl:
-    """See the module.
+    """Answers questions about one apply process, and stops it.
 
     Args:
-        config: of the apply process.
-        runner: starts runs of tasks, once the coordinator serves.
+        runner: starts runs of tasks when the coordinator serves.
     """
 
     config: ApplyConfig
@@ -102,21 +101,21 @@ class ApplyControl:
 
     @property
     def should_end(self) -> bool:
-        """Whether the driver was asked to end."""
+        """Whether the driver was told to end."""
         return self.stopped.is_set()
 
     def enter(self, state: str, detail: str = "", hint: str = "") -> None:
-        """Set the state that is shown before the coordinator runs.
+        """Set the state to show before the coordinator runs.
 
         Args:
-            state: for `status`.
+            state: the state for `status`.
             detail: what it waits for.
-            hint: what an operator can do about it.
+            hint: what the operator can do about it.
         """
         self.state, self.detail, self.hint = state, detail, hint
 
     def table_moved(self, progress: TableProgress) -> None:
-        """Record progress of a table's instantiation; callable on any thread."""
+        """Record progress of a table's instantiation; any thread may call this."""
         if progress.state == "GONE":
             self.tables.pop((progress.owner, progress.name), None)
         else:
@@ -125,7 +124,7 @@ class ApplyControl:
     # ------------------------------------------------------------------ control
 
     def status(self) -> pb.ApplyStatus:
-        """The current state."""
+        """Return the current state."""
         cores = self.cores
         copying = self.instantiation.problem if self.instantiation is not None else ""
         status = pb.ApplyStatus(state=self.state, detail=self.detail or copying, hint=self.hint)
@@ -136,11 +135,11 @@ class ApplyControl:
         return status
 
     def said(self) -> dict[str, Any]:
-        """What the views show of it, see `described.said_of`; empty: it does not apply yet."""
+        """Return the content of the views (`described.said_of`); empty: it does not apply yet."""
         return self.cores.host.views.said if self.cores is not None else {}
 
     def compare(self, request: pb.CompareRequest) -> Iterator[pb.TableComparison]:
-        """Compare source and destination tables; yields one result per table as soon as it is known."""
+        """Compare source and destination tables; yield one result per table when it is known."""
         runner = self.runner
         if runner is None:
             raise ApplyError(f"apply {self.config.apply} is {self.state}: it cannot compare yet")
@@ -176,7 +175,7 @@ class ApplyControl:
                 source=source,
                 destination=destination,
                 tasks=_DIGEST_TASKS,
-                # a driver that failed has no runner any more, and is another one when it is started again
+                # A failed driver has no runner any more, and a restarted one has another runner.
                 is_active=lambda: self.runner is runner and not self._stopping.is_set() and not self.should_end,
                 applied=self._kept_scn if self.cores is not None else None,
                 back=self._ways_back(opened, destination),
@@ -190,7 +189,7 @@ class ApplyControl:
             self._note_equal(destination, equal)
 
     def _ways_back(self, opened: contextlib.ExitStack, destination: DestinationDatabase) -> WaysBack | None:
-        """How changes that others make at the destination come to the source; None: none do."""
+        """Return the ways by which changes of others at the destination reach the source; None: there is none."""
         config = self.config
         if not config.returned_from and not config.beside:
             return None
@@ -205,13 +204,13 @@ class ApplyControl:
         )
 
     def _kept_scn(self) -> int:
-        """Up to which SCN of the source the destination has everything."""
+        """Return the SCN of the source up to which the destination has everything."""
         return int(self.status().counters["kept_scn"])
 
     def _note_equal(self, destination: InstantiationRecords, marks: Mapping[str, RowMark]) -> None:
         """Record that both sides have the same rows, whatever changed at the source without events.
 
-        Nothing is said of these tables any more.
+        The problems of these tables are no longer reported.
         """
         if self.cores is None or not marks:
             return
@@ -235,11 +234,11 @@ class ApplyControl:
             self.look_at_tables()
 
     def copy_again(self, request: pb.CopyAgainRequest) -> pb.CopyAgainReply:
-        """Begin to empty tables at the destination and copy them again; answers how they were before.
+        """Begin to empty tables at the destination and copy them again; return their earlier progress.
 
         Raises:
-            ApplyError: nothing is applied yet, a table is none of this apply process's alone, or the source has renamed
-                it meanwhile.
+            ApplyError: nothing is applied yet, a table is not written by this apply process alone, or the source has
+                renamed it meanwhile.
         """
         copying = self.instantiation
         if copying is None or self.cores is None:
@@ -253,7 +252,7 @@ class ApplyControl:
             )
         topology, apply = self.config.topology, self.config.apply
         with contextlib.closing(open_destination(self.config.destination)) as destination:
-            # Also those of other topologies, and of tables that had another name.
+            # Also copies of other topologies, and copies of tables under an earlier name.
             shared = [
                 str(name)
                 for name, table in found.items()
@@ -264,7 +263,7 @@ class ApplyControl:
                 for each in destination.instantiations(topology, apply)
                 if each.source == self.config.source.site
             }
-            # At once: until what is copied now is copied, this driver may end, and the next one must know it.
+            # Record it now: this driver may end before the current copies do, and the next one must know about these.
             for name, table in found.items() if not shared else ():
                 record = recorded.get(table.identity)
                 if record is not None and not destination.record_instantiation(
@@ -284,18 +283,18 @@ class ApplyControl:
         return pb.CopyAgainReply(tables=before)
 
     def _refuse_renamed(self, wanted: set[TableName]) -> None:
-        """See that tables have the names that they had when the driver was started.
+        """Check that tables still have the names that they had when the driver started.
 
-        Under another one they would be left out and never copied.
+        Under another name they would be skipped and never copied.
 
         Raises:
-            ApplyError: one has another name by now.
+            ApplyError: a table has another name now.
         """
         try:
             with contextlib.closing(open_source(self.config.source)) as source:
                 names = {table.identity: TableName.of(table) for table in source.captured(self.config.topology)}
         except DatabaseUnavailable:
-            return  # what is asked is done once it answers
+            return  # the copy starts when the source answers
         for table in self.config.tables:
             now = names.get(table.identity, table.source)
             if now != table.source and wanted & {now, table.source}:
@@ -306,43 +305,44 @@ class ApplyControl:
                 )
 
     def look_at_tables(self) -> bool:
-        """Look at once at the tables that could not be copied.
+        """Look now at the tables that could not be copied.
 
-        False: it was not done in time, or nothing is applied yet.
+        False: the look took too long, or nothing is applied yet.
         """
         copying = self.instantiation
         return copying is not None and self.cores is not None and copying.look_now(_LOOK_TIMEOUT_S)
 
     def begin_execution(self, name: str, request: pb.ErrorsRequest) -> int:
-        """Begin to execute error transactions again; see `OperatorExecutions.begin`.
+        """Begin to execute error transactions again, and return how many there are.
 
         Args:
-            name: of the execution.
-            request: which error transactions, and how.
+            name: name of the execution.
+            request: which error transactions, and how to execute them.
         """
         cores = self._running()
         numbers = None if request.all else list(request.numbers)
-        if request.handler and numbers is None:  # it is told why each failed, which is read before
+        # A handler gets the reason of each failure, which is read first.
+        if request.handler and numbers is None:
             numbers = sorted(set(cores.host.inbox.call(lambda: cores.host.errors.queued)).difference(request.besides))
         failures = self._failures(numbers) if request.handler and numbers else {}
         wanted = ExecutionRequest(role=request.role, handler=request.handler, failures=failures, stops=request.stops)
         return self._executions.begin(cores.host, name, numbers, wanted, besides=request.besides)
 
     def execution_outcomes(self, name: str, wait_s: float) -> ExecutionPage:
-        """Outcomes of an execution that were not passed on yet; see `OperatorExecutions.outcomes`.
+        """Return outcomes of an execution that were not returned before.
 
         Args:
-            name: as it was begun.
-            wait_s: how long to wait for the first one.
+            name: name under which it was begun.
+            wait_s: how long to wait for the first outcome.
         """
         return self._executions.outcomes(self._running().host, name, wait_s)
 
     def end_execution(self, name: str) -> None:
-        """Execute nothing of an execution that was not begun; see `OperatorExecutions.end`."""
+        """Withdraw what no server has begun of an execution."""
         self._executions.end(self._running().host, name)
 
     def _failures(self, numbers: Sequence[int]) -> dict[int, Failure]:
-        """Why error transactions are in the error queue."""
+        """Return why error transactions are in the error queue."""
         config, wanted = self.config, set(numbers)
         with contextlib.closing(open_destination(config.destination)) as destination:
             one = numbers[0] if len(numbers) == 1 else None
@@ -360,17 +360,17 @@ class ApplyControl:
         }
 
     def edit_error(self, request: EditRequest) -> ErrorEdit:
-        """Edit one row LCR of an error transaction; it stays in the error queue.
+        """Edit one row LCR of an error transaction; the transaction stays in the error queue.
 
         Raises:
-            ConfigError: it is not there, was edited or executed meanwhile, or has no such row or column.
-            ApplyError: it is being executed, nothing is applied yet, or a table of it does not fit the LCRs.
+            ConfigError: the transaction was edited, executed or deleted meanwhile, or has no such row or column.
+            ApplyError: it is being executed, nothing is applied yet, or one of its tables does not fit the LCRs.
         """
-        from spark_apply.tables.fits import TableFits  # with compiled kernels, which no other answer needs
+        from spark_apply.tables.fits import TableFits  # it compiles kernels, which no other answer needs
 
         cores = self._running()
         config = self.config
-        # Read beside the coordinator's thread, which has more to do than to read a large transaction.
+        # Read off the coordinator's thread, which must not be blocked by a large transaction.
         with contextlib.closing(open_destination(config.destination)) as destination:
             fits = TableFits.of(config, destination.describe, partial(_missing_alter, destination))
             made = edited_part(request, config.apply, destination.error_batches(request.number), fits.fit_or_error)
@@ -379,13 +379,13 @@ class ApplyControl:
         )
         if not done:
             raise ConfigError(
-                f"error transaction {request.number} is not as it was: edited, executed or deleted meanwhile",
-                hint="headrace errors show FILE N shows it as it is now",
+                f"error transaction {request.number} has changed meanwhile: it was edited, executed or deleted",
+                hint="headrace errors show FILE N shows its current state",
             )
         return made.edit
 
     def delete_errors(self, request: pb.ErrorsRequest) -> Iterator[pb.ErrorOutcome]:
-        """Delete error transactions; yields one outcome each."""
+        """Delete error transactions; yield one outcome each."""
         cores = self._running()
         numbers = self._numbers(cores, request)
         for first in range(0, len(numbers), DELETED_AT_ONCE):
@@ -398,7 +398,7 @@ class ApplyControl:
             )
 
     def stop(self, timeout_s: float) -> None:
-        """End the driver orderly: servers may finish their current group within `timeout_s` seconds."""
+        """End the driver in order: servers may finish their current group within `timeout_s` seconds."""
         cores = self.cores
         self._stopping.set()
         if cores is not None:
@@ -409,7 +409,7 @@ class ApplyControl:
                     time.sleep(_DRAIN_POLL_S)
                 cores.host.inbox.call(cores.host.servers.stop)
             except HeadraceError as error:
-                # It ends all the same: what was not reported is read back from the destination at the next start.
+                # It ends all the same: the next start reads unreported commits back from the destination.
                 self.detail = error.message
         self.stopped.set()
         if cores is not None:
@@ -429,10 +429,10 @@ class ApplyControl:
         return sorted(set(request.numbers))
 
     def _core_status(self, cores: Cores) -> pb.ApplyStatus:
-        """Query the cores; if they do not answer at once, return their last status, which says by `asked_us` how old it is."""
+        """Query the cores; if they do not answer soon, return their last status, with its age in `asked_us`."""
         if self._asking.acquire(blocking=False):
             try:
-                # Before: this process may stand still between any two lines.
+                # Read the time before: this process may stall between any two lines.
                 asked_us = time.time_ns() // 1000
                 answer = cores.host.inbox.call_within(lambda: self._read(cores), _STATUS_WAIT_S)
                 if answer is not None:
@@ -447,13 +447,13 @@ class ApplyControl:
         return status
 
     def _caught_up_scn(self, cores: Cores) -> int:
-        """Up to here every table has everything; 0: one is not copied yet. On the coordinator's thread."""
+        """Return the SCN up to which all tables are complete; 0: one is not copied yet. On the coordinator's thread."""
         if cores.reader.strangers or any(table.state not in _BOUNDED for table in list(self.tables.values())):
             return 0
         return int(cores.host.joins.bounded(cores.host.progress.kept_scn))
 
     def _read(self, cores: Cores) -> pb.ApplyStatus:
-        """Read the status; runs on the coordinator's thread."""
+        """Read the status, on the coordinator's thread."""
         facts, reader = cores.host.servers.facts(), cores.reader
         numbers = {name: value for name, value in cores.coordinator.status().items() if isinstance(value, int)}
         seen = reader.statistics
@@ -514,7 +514,7 @@ class ApplyControl:
             why = cores.servers.problem if cores.servers is not None else ""
             status.detail = status.detail or why or next((server.detail for server in facts if server.detail), "")
         elif not status.detail:
-            # It gives its groups back, over and over, when the reader sees nothing wrong with the table.
+            # It returns its groups again and again while the reader sees nothing wrong with the table.
             paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
             status.detail = next(paused, "")
             failing = next((server for server in facts if server.is_failing), None)
@@ -529,8 +529,7 @@ class ApplyControl:
                     f"apply server {replaced.server} was replaced: {replaced.failure}",
                     replaced.failure_hint,
                 )
-        # Where the log is ahead of what runs, a driver that begins again takes no more tables than the controller has in
-        # its record.
+        # When the log is ahead of what runs, a restarted driver takes no more tables than the controller's record has.
         what_to_do = "headrace up FILE takes it up" if self.config.goes_by_record else restart_hint(self.config.apply)
         for name in sorted(reader.strangers):
             status.instantiation.append(
@@ -549,7 +548,7 @@ class ApplyControl:
             )
             status.hint = (
                 f"headrace errors show FILE {number}, correct what it names, then headrace errors execute FILE --all (or"
-                " edit or delete some): it goes on by itself when the error queue is empty; or write another on_error,"
+                " edit or delete some): it continues by itself when the error queue is empty; or set another on_error,"
                 " then headrace up FILE"
             )
         if self._stopping.is_set():
@@ -558,7 +557,7 @@ class ApplyControl:
 
 
 def _missing_alter(destination: DestinationSetUp, version: TableVersion) -> str:
-    """What must be done before rows of `version` fit the destination's table; empty: they fit."""
+    """Return what must be done before rows of `version` fit the destination's table; empty: they fit."""
     return "; ".join(finding.fix for finding in destination.preflight_tables((version,)) if finding.is_error)
 
 
@@ -587,7 +586,7 @@ def _difference_message(found: RowDifference) -> pb.RowDifference:
 
 
 def outcome_message(outcome: ErrorOutcome) -> pb.ErrorOutcome:
-    """What became of an error transaction, as a message."""
+    """Convert the outcome of an error transaction to a message."""
     found = outcome.failure
     message = pb.ErrorOutcome(number=outcome.number, done=found is None, problem="" if found is None else found.message)
     if found is not None:

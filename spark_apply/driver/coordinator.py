@@ -1,4 +1,4 @@
-"""Apply coordinator: assign groups to the apply servers and track what is applied.
+"""Apply coordinator: assigns groups to the apply servers and tracks what is applied.
 
 Job
     Form groups of consecutive transactions, assign each to an apply server, let it write when everything that it
@@ -9,39 +9,39 @@ Main path
     -> report -> Watermarks.advance.
 
 Parts
-    GroupFormer, NextGroup    what has arrived, and which group is formed of it.
-    UnfinishedGroups          the groups above the low watermark; the states of each: `FormedGroup`.
-    GroupHandout              who gets a group, and when it may write.
-    ServerSlots               the servers, and what is to be sent to each.
-    KnownErrors               the error queue: what waits behind it, what of it is executed again.
-    Replay                    dropping what may not write, to dequeue it again.
+    GroupFormer, NextGroup    arrived transactions, and the next group formed from them.
+    UnfinishedGroups          the groups above the low watermark; `FormedGroup` has each group's state.
+    GroupHandout              assignment of groups to servers, and permission to write.
+    ServerSlots               the servers, and the messages to send to each.
+    KnownErrors               the error queue: transactions held behind it, and executions of error transactions.
+    Replay                    dropping groups that may not write, to dequeue them again.
     Watermarks                the positions, and the rules that move them.
 
 States (V$STREAMS_APPLY_COORDINATOR.STATE)
     INITIALIZING            until a server has joined, memory only.
     IDLE                    nothing to apply, memory only.
     APPLYING                a group is unfinished, memory only.
-    SHUTTING DOWN CLEANLY   what servers write is awaited, nothing more is handed out, memory only.
+    SHUTTING DOWN CLEANLY   waits for what servers write and assigns nothing more, memory only.
 
 Durable when
     A group is done when its server reports it: data and progress are committed together at the destination.
-    `Watermarks.durable` is a lower bound of the position that the destination reports. Whether a crash can take the last
-    commits is not known here: see `spark_apply.driver.loop.flushes`.
+    `Watermarks.durable` is a lower bound of the position that the destination reports. The coordinator does not
+    know whether a crash can take back the last commits; `spark_apply.driver.loop.flushes` does.
 
 Worked flow (two servers, low watermark 10)
     run 10..20, run 20..30 (other keys), run 30..40 (keys of the first)
     group 1 to A with go; group 2 to B with go; group 3 to A without go: it is prepared while A writes group 1
     B reports 2: applied above the low watermark: 20..30. A reports 1: low watermark 30; group 3 may go.
 
-A group is formed only when a server can take one, from what has arrived by then: small when idle, large with
-a backlog, and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
-(see `groups` for why nothing can wait forever).
+A group is formed only when a server can take one, from what has arrived by then: small when idle, large with a backlog,
+and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
+(`spark_apply.conversation.groups` explains why nothing can wait forever).
 
-A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. As long as some are
-to be executed, what depends on one of them is not formed, and nothing behind it: it would join the error queue, which
-would grow while it is executed. What was formed before, and may not write yet, is dropped and dequeued again. When a
-streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from the low
-watermark (`must_replay`), as after a restart; the second time the coordinator knows what to do with it.
+A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. While some are to be
+executed, no group is formed of transactions that depend on them, nor of anything behind: they would join the error
+queue, which would grow during the execution. Groups formed earlier that may not write yet are dropped and dequeued
+again. When a streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from
+the low watermark (`must_replay`), as after a restart. The second time, the coordinator knows how to handle it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class CoordinatorStatistics:
     conflicts: int = 0  # resolved or not
 
     def add(self, found: GroupStatistics) -> None:
-        """Add what a server did for a group."""
+        """Add a server's counters for a group."""
         self.applied += found.transactions
         self.rows += found.rows
         self.rows_written += found.rows_written
@@ -119,30 +119,29 @@ class CoordinatorStatistics:
 
 
 class ApplyCoordinator:
-    """Coordinates the apply servers of one apply process. See the module.
+    """Coordinates the apply servers of one apply process.
 
-    More than 25 methods: seven only tell what there is, of several parts, and what is left decides what each event does to
-    all of them.
+    It has more than 25 methods: seven only report what its parts hold, and the others decide how each event changes all
+    of them.
 
     Args:
         progress: the progress recorded at the destination.
         errors: (number, key hashes) of each error transaction.
-        encode: serializes a batch.
         group_transactions: most source transactions in one group.
         group_rows: most rows in one group (a single transaction may have more).
-        source: the site whose transactions are applied, for the notes of labelled ones.
-        tracks: takes these notes.
-        commits_in_order: a group is written when everything below it is committed; it is prepared before that.
-        on_error: what becomes of others when a transaction enters the error queue.
+        source: the site whose transactions are applied, for notes on labelled transactions.
+        tracks: receives these notes.
+        commits_in_order: a group is written only when everything below it is committed; it is prepared before that.
+        on_error: fate of the other transactions when one enters the error queue.
 
     Attributes:
-        watermarks: read by its host.
-        errors: its host has error transactions executed here, and says which were edited or deleted.
+        watermarks: the positions; the host reads them.
+        errors: the known error queue; the host executes error transactions here and reports edited and deleted ones.
         statistics: totals.
-        is_draining: nothing is handed out any more, because the apply process ends: set by the host.
+        is_draining: no group is assigned any more because the apply process ends; set by the host.
     """
 
-    def __init__(  # noqa: PLR0913 - what the file says of the apply process
+    def __init__(  # noqa: PLR0913 - the apply process's settings in the file
         self,
         *,
         progress: ApplyProgress,
@@ -183,13 +182,13 @@ class ApplyCoordinator:
         self.statistics = CoordinatorStatistics()
         self.is_draining = False
 
-    # ------------------------------------------------------------------ what the host asks
+    # ------------------------------------------------------------------ questions of the host
 
     @property
     def unrecorded_scn(self) -> Scn | None:
-        """A low watermark that moved without data and should be recorded now, because no commit will.
+        """A low watermark that moved without data and should be recorded now, because no commit will record it.
 
-        None: there is none.
+        None: there is nothing to record.
         """
         marks = self.watermarks
         return marks.low if self._has_nothing and marks.low > marks.durable else None
@@ -215,7 +214,7 @@ class ApplyCoordinator:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is accepted that is not applied, and nothing is applied above the low watermark."""
+        """Whether everything accepted is applied, and nothing is applied above the low watermark."""
         return self.is_idle and not self.watermarks.has_above
 
     @property
@@ -229,11 +228,11 @@ class ApplyCoordinator:
 
     @property
     def first_error(self) -> int:
-        """The lowest number in the error queue; 0: it is empty."""
+        """The lowest number in the error queue; 0: the queue is empty."""
         return min(self.errors.numbers, default=0)
 
     def status(self) -> dict[str, int | str]:
-        """State, positions and statistics by name."""
+        """Return state, positions and statistics by name."""
         totals, marks = self.statistics, self.watermarks
         return {
             "state": self.state,
@@ -262,17 +261,17 @@ class ApplyCoordinator:
         }
 
     def server_state(self, server: int, told: str) -> str:
-        """The manuals' state of an apply server.
+        """Return the manuals' state of an apply server.
 
         Args:
             server: its number.
-            told: what it says itself; it does not know why it must wait.
+            told: the state that it reports; it does not know why it must wait.
         """
         waits_for_order = self._groups.in_order and told == "WAIT DEPENDENCY" and self.waits_for(server) != (0, 0)
         return "WAIT COMMIT" if waits_for_order else told
 
     def waits_for(self, server: int) -> tuple[int, int]:
-        """(group that a server holds and cannot write yet, group that it waits for); zeros if there is none."""
+        """Return (the group that a server holds and cannot write yet, the group it waits for); zeros if none."""
         for number in self._slots.of(server):
             group = self._groups[number]
             if not group.may_have_written and group.waits:
@@ -280,9 +279,9 @@ class ApplyCoordinator:
         return 0, 0
 
     def dependency_of(self, server: int) -> dict[str, int]:
-        """What an apply server holds, and whom it waits for; names of V$STREAMS_APPLY_SERVER.
+        """Return what an apply server holds and waits for, by the column names of V$STREAMS_APPLY_SERVER.
 
-        0: nothing, of a server -1.
+        0 means none; for a server it is -1.
         """
         held, awaited = self.waits_for(server)
         group = held or min(self._slots.of(server), default=0)
@@ -296,13 +295,13 @@ class ApplyCoordinator:
         }
 
     def has_doubts(self, server: int) -> bool:
-        """Whether a server may have commits that are not reported yet."""
+        """Return whether a server may have unreported commits."""
         return any(group.server == server and group.may_have_written for group in self._groups)
 
-    # ------------------------------------------------------------------ what the host tells
+    # ------------------------------------------------------------------ events from the host
 
     def accept(self, piece: Piece) -> None:
-        """Accept a piece from the reader, in order; call this only while `wants` is true."""
+        """Accept a piece from the reader, in order; call only while `wants` is true."""
         former = self._next.former
         if isinstance(piece, LargePart | Run) and piece.batch.labels:
             self._labels.accepted(piece.batch.labels)
@@ -332,8 +331,8 @@ class ApplyCoordinator:
 
         Args:
             server: its number.
-            progress: read from the destination *after* the session was opened, when a dead
-                predecessor can no longer commit.
+            progress: read from the destination *after* the session was opened, when a dead predecessor can no longer
+                commit.
             errors: the error queue, also read after that; needed when `has_doubts`.
         """
         self.server_lost(server)
@@ -349,7 +348,7 @@ class ApplyCoordinator:
         self._advance()
 
     def server_lost(self, server: int) -> None:
-        """A server is gone. Its possible commits stay in doubt until it joins again."""
+        """Note that a server is gone. Its possible commits stay in doubt until it joins again."""
         for number in self._slots.lose(server):
             group = self._groups[number]
             if group.is_dropped:
@@ -366,7 +365,7 @@ class ApplyCoordinator:
         """Process a server's report; reports about an earlier attempt are ignored.
 
         Args:
-            server: its number.
+            server: number of the server.
             message: the report.
         """
         group = self._groups.get(message.group)
@@ -382,7 +381,8 @@ class ApplyCoordinator:
             return
         self._slots.free(server, group.number)
         if isinstance(message, GroupAbandoned) or group.is_dropped:
-            self._replay.forget(group)  # also if it gave the group back before it heard: it may die before it answers
+            # Also if it returned the group before it read the abandon: it may die before it answers.
+            self._replay.forget(group)
         else:
             self.statistics.add(message.statistics)
             for error in message.errors:
@@ -390,7 +390,7 @@ class ApplyCoordinator:
                 self._hold(error.number, np.frombuffer(error.key_hashes, np.uint64))
             self._labels.reported(server, message.applied, message.errors)
             if not message.statistics.commits:
-                group.watermark_sent = FIRST_SCN  # nothing was committed that would have recorded it
+                group.watermark_sent = FIRST_SCN  # no commit recorded it
             if isinstance(message, GroupRetry):
                 self._give_back(group, message)
             else:
@@ -400,15 +400,14 @@ class ApplyCoordinator:
         self._advance()
 
     def settle(self, *, leaves_above: bool = False) -> None:
-        """Nothing more is accepted until it is settled.
+        """Prepare to settle; the caller accepts nothing more until the coordinator is settled.
 
-        A streamed transaction whose end has not come is given up, and so is what an error keeps waiting.
-
-        It comes again (`must_replay`), as everything that was not let go yet.
+        Give up a streamed transaction whose end has not arrived, and transactions that an error blocks. They are
+        replayed (`must_replay`), like everything without permission to write.
 
         Args:
-            leaves_above: it is enough that it is idle: what is applied above the low watermark stays so. What an error
-                keeps waiting may be below that.
+            leaves_above: it is enough to be idle: transactions applied above the low watermark stay. The ones that an
+                error blocks may be below them.
         """
         unfinished = self._groups.unfinished
         waits_for_errors = self.errors.disables and not unfinished and not self._next.former.is_empty
@@ -420,22 +419,22 @@ class ApplyCoordinator:
                 self._replay.start(group)
 
     def rewound(self, progress: ApplyProgress) -> None:
-        """Tables join or are left out.
+        """Restart from `progress`, because tables join or are skipped.
 
-        Everything from `progress` on comes again, and the servers open their sessions again.
+        Everything from `progress` on is replayed, and the servers reopen their sessions.
 
         Args:
-            progress: as `DestinationDatabase.join_tables` left it, after it was settled; or the coordinator's own,
-                which is idle.
+            progress: the progress that `DestinationDatabase.join_tables` left after settling, or the coordinator's own
+                while it is idle.
         """
         if not self.is_idle:
-            raise BugError("copied tables join or are left out while groups are unfinished")
+            raise BugError("copied tables join or are skipped while groups are unfinished")
         self._forget_accepted()
         self.watermarks.set_back(progress)
         self._slots.reopen()
 
     def replayed(self) -> None:
-        """The caller restarts the reader from `Watermarks.progress`, as it was before this call."""
+        """Note that the caller restarts the reader from `Watermarks.progress` as it was before this call."""
         if not self.must_replay:
             raise BugError("replayed without need")
         self.statistics.replays += 1
@@ -447,7 +446,7 @@ class ApplyCoordinator:
         self._slots.free_all()
 
     def messages(self) -> list[tuple[int, CoordinatorMessage]]:
-        """Assign what can be assigned now. Returns (server, message) in the order to send."""
+        """Assign what can be assigned now. Return (server, message) pairs in the order to send."""
         while not self._replay.is_wanted and (self._assign() or self._form()):
             pass
         self._handout.let_go()
@@ -456,7 +455,7 @@ class ApplyCoordinator:
     # ------------------------------------------------------------------ inside
 
     def _forget_accepted(self) -> None:
-        """What was accepted and is not applied comes again."""
+        """Forget everything accepted and not applied; it is replayed."""
         self._groups.clear()
         self._next.restart()
         self._labels.clear()
@@ -469,7 +468,7 @@ class ApplyCoordinator:
         return group is not None
 
     def _form(self) -> bool:
-        """Form the next group when a server can take it."""
+        """Form the next group if a server can take it."""
         if not self._slots.has_room or self._groups.has_unassigned:
             return False
         group = self._next.form()
@@ -501,15 +500,15 @@ class ApplyCoordinator:
         group.waits = {number for number in self._groups.unfinished if number < group.number}
 
     def _settle_doubt(self, group: FormedGroup, progress: ApplyProgress, queued: set[int]) -> None:
-        """Find out what a dead server had committed of a group.
+        """Find out what a dead server committed of a group.
 
         Args:
             group: the group in doubt.
             progress: read after the next session was opened.
-            queued: numbers in the error queue, read after that too.
+            queued: numbers in the error queue, also read after that.
         """
         if group.mode is GroupMode.EXECUTE_ERROR:
-            # Executed, or deleted meanwhile: it is unknown whether the low watermark of its go is recorded.
+            # Executed, or deleted meanwhile: whether the low watermark of its go is recorded is unknown.
             group.watermark_sent = FIRST_SCN
             self.errors.executions.executed(number for number in group.error_numbers if number not in queued)
             group.error_numbers = tuple(number for number in group.error_numbers if number in queued)
@@ -529,7 +528,7 @@ class ApplyCoordinator:
             self._replay.start()
             self._replay.forget(group)
         else:
-            # Transactions of a group are committed in order: a prefix is applied.
+            # Transactions of a group commit in order, so a prefix is applied.
             group.next_transaction = int(np.argmin(covered))
             if group.next_transaction:
                 through = Scn(int(commit_scns[group.next_transaction - 1]))
@@ -542,9 +541,9 @@ class ApplyCoordinator:
         self._next.done(group)
 
     def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """A transaction is in the error queue.
+        """Add a transaction to the known error queue.
 
-        Where that disables, what has no permission to write is dropped, and read again later.
+        With `on_error: disable`, groups without permission to write are dropped and read again later.
         """
         self.errors.add(number, hashes)
         if self.errors.on_error is OnError.DISABLE:

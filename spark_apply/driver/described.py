@@ -1,6 +1,7 @@
-"""What an apply process is and how it is doing, as plain data: what the views of the destination show.
+"""Configuration and state of an apply process as plain data, for the views of the destination.
 
-Names follow the manuals' columns; `headrace.databases.destination_views` reads them by name. No row values, no secrets.
+Names follow the manuals' columns; `headrace.databases.destination_views` reads them by name. There are no row values
+and no secrets.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["configuration_of", "said_of", "state_of"]
 
 
 def configuration_of(config: ApplyConfig) -> dict[str, Any]:
-    """What does not change while an apply process runs: where it applies from, its parameters, rules and column lists."""
+    """Return what does not change while an apply process runs: its source, parameters, rules and column lists."""
     return {
         "queue_name": config.queue,
         "source_database": config.source.site,
@@ -67,14 +68,14 @@ def configuration_of(config: ApplyConfig) -> dict[str, Any]:
 def state_of(
     status: str, coordinator: ApplyCoordinator, reader: ApplyReader, servers: Iterable[ServerFacts], problem: str = ""
 ) -> dict[str, Any]:
-    """How an apply process is doing at this moment.
+    """Return the current state of an apply process.
 
     Args:
         status: ENABLED, DISABLED or ABORTED.
-        coordinator: asked on its own thread.
-        reader: as the coordinator.
+        coordinator: its coordinator; the caller is on the coordinator's thread.
+        reader: its reader, read on the same thread.
         servers: facts about its apply servers.
-        problem: why it ended; empty: it did not, or was stopped.
+        problem: why it ended; empty: it runs, or an operator stopped it.
     """
     seen = reader.statistics
     if status == "ENABLED" and coordinator.errors.disables:
@@ -117,15 +118,16 @@ def said_of(
     observed_us: int,
     applied_us: int,
 ) -> dict[str, Any]:
-    """What `headrace.databases.destination_views.rows_said` makes the rows of views of, without the destination.
+    """Return the input of `headrace.databases.destination_views.rows_said`, which makes view rows without the database.
 
     Args:
-        config: of the apply process.
-        epoch: of its driver.
-        configuration: `configuration_of` it.
-        state: see `state_of`.
-        observed_us: when that was.
-        applied_us: when the driver learned last that the recorded low watermark has moved; 0: not since it started.
+        config: configuration of the apply process.
+        epoch: epoch of its driver.
+        configuration: result of `configuration_of`.
+        state: result of `state_of`.
+        observed_us: when `state` was read, in microseconds since the epoch.
+        applied_us: when the driver last learned that the recorded low watermark moved, in microseconds since the epoch;
+            0: not since it started.
     """
     known = state["coordinator"]
     return {
@@ -169,7 +171,7 @@ def _parameters(config: ApplyConfig) -> dict[str, str]:
 
 
 def _handlers(rules: HandlerRules) -> Iterator[dict[str, Any]]:
-    """One per table, operation and function or statement, in the order of the file."""
+    """Yield one row per table, operation and function or statement, in the order of the file."""
     for place, handler in enumerate(rules.dml):
         for operation in handler.operations:
             of = {
@@ -236,7 +238,7 @@ def _rule(kind: str, rule: Rule) -> dict[str, Any]:
 
 
 def _transformations(config: ApplyConfig) -> list[dict[str, Any]]:
-    """Every step that a table of the apply process goes through, one row for each column."""
+    """Return every transformation step of each table, one row per column."""
     found: list[dict[str, Any]] = []
     for table in config.tables:
         name = table.source

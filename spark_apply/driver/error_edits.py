@@ -1,9 +1,9 @@
-"""Editing an error transaction: one row LCR gets other values, and the part of the transaction it is in is made anew.
+"""Editing an error transaction: one row LCR gets other values, and the part that contains it is rebuilt.
 
-Nothing is written here: `DestinationDatabase.edit_error` replaces the part, in one transaction with the record of the
-edit. An execution begins by locking the error transaction, so it has the rows either as they were or as they are now.
+This module writes nothing: `DestinationDatabase.edit_error` replaces the part and records the edit in one transaction.
+An execution begins by locking the error transaction, so it sees the rows either before or after the edit.
 
-A row that is given another key depends on other transactions. Its new keys are stored beside the old ones: later
+A row with a new key depends on other transactions. The new keys are stored in addition to the old ones, and later
 transactions with either wait behind it.
 
 Worked flow
@@ -38,13 +38,13 @@ __all__ = ["EditRequest", "EditedPart", "ValueEdit", "edited_part"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueEdit:
-    """One value that a row LCR gets.
+    """A new value for one column of a row LCR.
 
     Args:
         kind: "old" or "new".
-        column: of the LCR's table.
-        raw: in the form of the LCR's column; None: NULL.
-        before, after: how they are shown in the record of the edit.
+        column: column of the LCR's table.
+        raw: value in the form of the LCR's column; None: NULL.
+        before, after: display forms for the record of the edit.
     """
 
     kind: str
@@ -56,14 +56,14 @@ class ValueEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditRequest:
-    """What an operator wants changed in one row LCR of an error transaction.
+    """An operator's edit of one row LCR of an error transaction.
 
     Args:
-        number: of the error transaction.
-        edit: which edit of it this is, from 1: as the operator saw it.
-        position: 0-based, of the LCR in its transaction.
-        values: what it gets.
-        edited_by: who asks.
+        number: number of the error transaction.
+        edit: number of this edit of the transaction, from 1, as the operator saw it.
+        position: 0-based position of the LCR in its transaction.
+        values: new values.
+        edited_by: the requesting user.
     """
 
     number: int
@@ -75,7 +75,7 @@ class EditRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditedPart:
-    """A part of an error transaction as it is to be stored; see `DestinationDatabase.edit_error`."""
+    """A part of an error transaction in the form that `DestinationDatabase.edit_error` stores."""
 
     edit: ErrorEdit
     part: int
@@ -89,11 +89,11 @@ def edited_part(
     batches: Iterable[bytes],
     fit_of: Callable[[TableVersion], TableFit],
 ) -> EditedPart:
-    """Make the part of an error transaction in which a row LCR was edited.
+    """Rebuild the part of an error transaction that contains the edited row LCR.
 
     Args:
-        request: what is wanted.
-        apply: the apply process.
+        request: the edit.
+        apply: name of the apply process.
         batches: the transaction's parts in order.
         fit_of: returns the fit of a table version.
 
@@ -130,7 +130,7 @@ def _edited(
     for value in request.values:
         _set(lcr, value)
     made = batch_of_lcrs(batch, lcrs)
-    # The keys of the whole part: those of its other rows are stored already, and a hash that occurs twice does no harm.
+    # Keys of the whole part: those of its other rows are stored already, and duplicate hashes do no harm.
     hashes = bounded_hashes(hash_batch(made, fit_of).stored())
     edit = ErrorEdit(
         number=request.number,

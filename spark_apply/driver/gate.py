@@ -1,4 +1,4 @@
-"""Access control of the coordinator's endpoint. Called on gRPC's threads: checks the caller and passes messages on."""
+"""Access control of the coordinator's endpoint. It runs on gRPC's threads: checks the caller and passes messages on."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """Admits tasks of current runs: to the databases, to the pieces to copy, and to the loop once it runs.
+    """Admits tasks of current runs to the databases, to the pieces to copy, and to the loop when it runs.
 
     Args:
         config: of the apply process.
 
     Attributes:
-        tokens: of its current runs.
-        boards: where tasks that copy find the board of the current round.
-        inbox: of the loop, for what comes on the apply servers' streams; None: it does not run yet.
+        tokens: tokens of its current runs.
+        boards: where copying tasks find the board of the current round.
+        inbox: the loop's inbox, for the apply servers' streams; None: the loop does not run yet.
     """
 
     def __init__(self, config: ApplyConfig) -> None:
@@ -39,7 +39,7 @@ class Gate:
     # ------------------------------------------------------------------ tasks
 
     def accept(self, stream: ServerStream) -> None:
-        """See `StreamListener.accept`."""
+        """Admit a server's stream; raise ProtocolError to refuse it."""
         hello = stream.hello
         self.tokens.check(hello.token)
         if (hello.topology, hello.apply) != (self._config.topology, self._config.apply) or self.inbox is None:
@@ -49,22 +49,22 @@ class Gate:
         self.inbox.opened(stream)
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """See `StreamListener.receive`."""
+        """Pass a server's message to the loop. See `StreamListener.receive`."""
         if self.inbox is not None:
             self.inbox.receive(stream, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """See `StreamListener.lost`."""
+        """Tell the loop that a stream ended. See `StreamListener.lost`."""
         if self.inbox is not None:
             self.inbox.lost(stream, problem)
 
     def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
-        """See `StreamListener.next_copy`."""
+        """Answer a copying task with its next piece."""
         self.tokens.check(request.token)
         return self.boards.next(request)
 
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
-        """See `StreamListener.access`."""
+        """Answer a task with the accesses to both databases; raise ProtocolError to refuse it."""
         self.tokens.check(request.token)
         return pb.AccessReply(
             source=access_to_wire(self._config.source),

@@ -1,17 +1,17 @@
-"""Executions of error transactions that operators have asked for.
+"""Executions of error transactions that operators request.
 
-Begun in one call, heard of in pages, ended in between.
+One call begins an execution, outcomes come in pages, and another call can end it in between.
 
-All numbers are given at once, so that the coordinator knows what is to be executed and lets nothing join the queue
-behind it; the outcomes come page by page, so that no call lasts long and an operator sees how far it is. Called on the
+`begin` passes all numbers at once, so the coordinator knows what is to be executed and lets nothing join the queue
+behind it. The outcomes come page by page, so no call lasts long and the operator sees progress. The calls run on the
 actor's threads.
 
     begin(x, all of 5,000); outcomes(x) -> 512 of them; outcomes(x) -> 488; ... outcomes(x) -> the last, 3 are left in
       the queue, 1 arrived
 
-One at a time: of two that share error transactions neither could say what became of its own. Who asks names the
-execution, so that it can be ended whatever became of the answer to `begin`. One that nobody asks for any more gives way
-to the next.
+One execution runs at a time: two that share error transactions could not attribute their outcomes. The caller names the
+execution, so it can end it even if the answer to `begin` was lost. An execution that no caller asks for any more gives
+way to the next.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutionPage", "OperatorExecutions"]
 
-_KEPT_MAX = 16  # that are over, or were ended before they began: a command asks for its last page within seconds
+_KEPT_MAX = 16  # finished executions, or ended before they began: a command asks for its last page within seconds
 _PAGE_MAX = 1000  # outcomes: a megabyte, where all of them failed and show their rows
-# A command asks again at once, and prints in between; one that was killed, or whose pipe stands still, does not.
+# A command prints and asks again at once. A killed command, or one with a blocked pipe, does not.
 _ATTENDED_S = 30.0
 _WITHDRAWN = "not tried: the command was ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPage:
-    """Some outcomes of an execution.
+    """A page of an execution's outcomes.
 
     Args:
-        outcomes: in the order in which they were known.
-        is_over: these are the last.
-        left: when it is over, how many error transactions are in the queue.
+        outcomes: outcomes in the order in which they became known.
+        is_over: this is the last page.
+        left: on the last page, the number of error transactions in the queue.
         arrived: how many of these entered the queue since the execution began.
     """
 
@@ -62,23 +62,23 @@ class _Execution:
     numbers: tuple[int, ...]
     there: frozenset[int]  # in the queue when it began
     outcomes: queue.SimpleQueue[ErrorOutcome]
-    known: int = 0  # outcomes that were passed on
+    known: int = 0  # outcomes already returned
     asking: int = 0  # calls that wait for outcomes now
     asked_at: float = field(default_factory=time.monotonic)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all outcomes are known, passed on or not."""
+        """Whether all outcomes are known, returned or not."""
         return self.known + self.outcomes.qsize() >= len(self.numbers)
 
     @property
     def is_attended(self) -> bool:
-        """Whether somebody waits for its outcomes."""
+        """Whether a caller waits for its outcomes."""
         return self.asking > 0 or time.monotonic() - self.asked_at < _ATTENDED_S
 
 
 class OperatorExecutions:
-    """See the module."""
+    """The executions of one apply process."""
 
     def __init__(self) -> None:
         self._beginning, self._lock = threading.Lock(), threading.Lock()
@@ -97,18 +97,17 @@ class OperatorExecutions:
         """Begin to execute error transactions.
 
         Args:
-            host: of the coordinator.
-            name: of the execution, given by who asks; of one that was begun by this name before, nothing is begun
-                again.
-            numbers: of the error transactions; None: all that the queue has at this moment.
-            request: how.
-            besides: of all, without these.
+            host: host of the coordinator.
+            name: name of the execution, chosen by the caller; a name that was begun before is not begun again.
+            numbers: numbers of the error transactions; None: all that the queue has now.
+            request: how to execute them.
+            besides: with `numbers` None, the numbers to skip.
 
         Returns:
-            How many error transactions it has.
+            Number of error transactions in the execution.
 
         Raises:
-            ApplyError: another one is being executed, and somebody waits for it.
+            ApplyError: another execution runs, and a caller waits for it.
         """
 
         def make() -> _Execution:
@@ -143,15 +142,15 @@ class OperatorExecutions:
         return len(made.numbers)
 
     def outcomes(self, host: CoordinatorHost, name: str, wait_s: float) -> ExecutionPage:
-        """Outcomes that were not passed on yet; one call at a time for each execution.
+        """Return outcomes not returned before; one call at a time for each execution.
 
         Args:
-            host: of the coordinator.
-            name: of the execution.
-            wait_s: how long to wait for the first one.
+            host: host of the coordinator.
+            name: name of the execution.
+            wait_s: how long to wait for the first outcome.
 
         Raises:
-            ConfigError: there is no such execution: it was begun by an apply process that has ended since.
+            ConfigError: no such execution: it was ended, or its apply process has ended since.
         """
         execution = self._found(name)
         found: list[ErrorOutcome] = []
@@ -179,15 +178,15 @@ class OperatorExecutions:
         )
 
     def end(self, host: CoordinatorHost, name: str) -> None:
-        """Execute nothing of an execution that no server has begun, also if it is only about to begin.
+        """Withdraw what no server has begun of an execution, even if the execution is only about to begin.
 
-        One that is over is left alone.
+        A finished execution stays unchanged.
 
         Args:
-            host: of the coordinator.
-            name: of the execution.
+            host: host of the coordinator.
+            name: name of the execution.
         """
-        with self._beginning:  # one that begins now has begun then
+        with self._beginning:  # a concurrent `begin` has finished then
             with self._lock:
                 self._ended.append(name)
                 execution = self._executions.pop(name, None)

@@ -1,8 +1,8 @@
 """Apply reader: selects what must be applied from the dequeued batches.
 
 Job
-    Take batches in order; drop changes that are already applied, that the instantiation copied, or that the rules of
-    the apply process discard; pass the rest on as runs of whole transactions, or as parts of a large one.
+    Take batches in order. Drop changes that are already applied, that the instantiation copied, or that the rules of
+    the apply process discard. Pass the rest on as runs of whole transactions, or as parts of a large one.
 
 Main path
     ApplyReader.offer -> RowSelection.select -> DestinationNames.named -> KeyForms.admit -> Pieces.add
@@ -12,24 +12,24 @@ States (V$STREAMS_APPLY_READER.STATE)
     INITIALIZING        until the first batch, memory only.
     IDLE                nothing to take, memory only.
     DEQUEUE MESSAGES    a batch was taken, memory only.
-    SCHEDULE MESSAGES   pieces wait for the coordinator, memory only.
-    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it was passed on. The
-                        reader checks again only when all of that is applied: later changes may have other names.
+    SCHEDULE MESSAGES   pieces are pending for the coordinator, memory only.
+    PAUSED: WAITING FOR ALTER   a transaction does not fit its destination table; everything before it was passed on.
+                        The reader checks again only when all of that is applied: later changes may have other names.
 
 Durable when
-    Nothing here is durable: after a restart the reader begins at the low watermark, and recognises by
-    `order_scn` what is applied above it.
+    Nothing here is durable. After a restart the reader begins at the low watermark, and recognises by `order_scn` what
+    is applied above it.
 
 Worked flow (low watermark 20, applied above: 30..40)
     batch 20..45 with T1 order 18, T2 order 25, T3 order 35, T4 order 42
-    T1 < 20 is dropped, T2 goes on, 30 <= T3 < 40 is dropped, T4 goes on: one run 20..45 with T2 and T4
+    T1 < 20 is dropped, T2 passes, 30 <= T3 < 40 is dropped, T4 passes: one run 20..45 with T2 and T4
 
-Tables that are copied beside
-    A table whose copy is not finished is left out: all its rows are dropped. When its copy, as of SCN 100, is equal,
-    and the low watermark is 170, it joins: the low watermark goes back to 100 and everything from there on comes again.
-    Up to 170 (`ApplyProgress.ahead_scn`) only the rows of joining tables go on, each table's from its own instantiation
-    SCN; everything of the others is applied there. A kill at any moment changes nothing of this: both SCNs are recorded
-    with the low watermark.
+Tables copied while others are applied
+    A table whose copy is not finished is skipped: all its rows are dropped. Say its copy, as of SCN 100, is equal, and
+    the low watermark is 170. The table joins: the low watermark goes back to 100, and everything above is replayed.
+    Up to 170 (`ApplyProgress.ahead_scn`) only rows of joining tables pass, each table's from its instantiation SCN;
+    the other tables are applied there. A kill at any moment changes nothing: both SCNs are recorded with the low
+    watermark.
 """
 
 from __future__ import annotations
@@ -71,12 +71,10 @@ class ApplyReader:
     Args:
         source: the site whose batches arrive.
         progress: the progress recorded at the destination.
-        rules: of the apply process.
-        fits: fits of the destination's tables.
-        tables: which tables arrive, and from where each is applied.
-        returned_from: names of the apply processes of the source that apply this site's own changes: what
-            they tagged comes home.
-        tracks: takes notes of labelled transactions.
+        tables: the tables that arrive, and the SCN from which each is applied.
+        returned_from: names of the source's apply processes that apply this site's own changes; changes with their tags
+            return here.
+        tracks: receives notes on labelled transactions.
     """
 
     def __init__(
@@ -100,7 +98,7 @@ class ApplyReader:
             tracks=tracks or TrackLog(),
         )
         self._names = DestinationNames(rules, tables, fits)
-        self._key_forms = KeyForms(fits)  # of what was passed on so far
+        self._key_forms = KeyForms(fits)  # forms of everything passed on so far
         self._pieces = Pieces(fits)
         self._waiting: deque[_Offered] = deque()  # transactions that do not fit yet, and the rest of their batch
         self.restart(progress)
@@ -108,7 +106,7 @@ class ApplyReader:
     # ------------------------------------------------------------------ interface
 
     def restart(self, progress: ApplyProgress) -> None:
-        """Restart at the low watermark; drop what was offered and not taken, and the descriptions of tables."""
+        """Restart at the low watermark; drop offered batches that were not taken, and the table descriptions."""
         self._fits.forget()
         self._selection.progress = progress
         self._through = progress.low_watermark
@@ -122,12 +120,12 @@ class ApplyReader:
 
     @property
     def needed_scn(self) -> Scn:
-        """Where to (re)start dequeuing: the `through_scn` of the last complete transactions offered."""
+        """The SCN at which to start dequeuing: the `through_scn` of the last complete transactions offered."""
         return self._through
 
     @property
     def missing_tables(self) -> tuple[str, ...]:
-        """See `TableFits.missing_tables`."""
+        """The destination's missing tables, as in `TableFits.missing_tables`."""
         return self._fits.missing_tables
 
     @property
@@ -158,7 +156,7 @@ class ApplyReader:
 
     @property
     def must_settle(self) -> bool:
-        """Whether waiting transactions must wait until everything passed on is applied: then call `retry_unfit`."""
+        """Whether pending transactions must wait until everything passed on is applied; then call `retry_unfit`."""
         return self._must_settle and self._pieces.is_empty
 
     def change_tables(
@@ -172,56 +170,56 @@ class ApplyReader:
         """Change which tables are applied; the caller calls `restart` before the next batch.
 
         Args:
-            leave_out: names at the destination of tables whose rows are left out from now on.
+            leave_out: destination names of tables whose rows are skipped from now on.
             join: copied tables whose rows are applied from their instantiation SCN on.
-            parts: partitions that are left out, too.
-            admit: see `ArrivingTables.admit`.
+            parts: partitions to skip.
+            admit: skipped partitions to apply again, with the order SCN of the TRUNCATE they are applied from.
         """
         self._tables.leave_out(leave_out, parts)
         self._tables.join(join)
         self._tables.admit(admit or {})
 
     def all_joined(self) -> None:
-        """Every table that was joining is where the others are."""
+        """Note that every joining table has caught up with the others."""
         self._tables.all_joined()
 
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
-        """See `ArrivingTables.emptied_scn`."""
+        """Return the SCN at which a skipped table was last emptied; None: it was not."""
         return self._tables.emptied_scn(table)
 
     @property
     def truncated_parts(self) -> dict[PartOf, Scn]:
-        """See `ArrivingTables.truncated_parts`."""
+        """Copied partitions whose table waits to be truncated, and the order SCN of that TRUNCATE."""
         return dict(self._tables.truncated_parts)
 
     @property
     def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
-        """See `ArrivingTables.truncated`."""
+        """By table identity: the order SCN of the last TRUNCATE of several partitions, and their numbers."""
         return dict(self._tables.truncated)
 
     @property
     def strangers(self) -> frozenset[TableName]:
-        """Tables whose rows are left out because they were never copied here."""
+        """Tables whose rows are skipped because they were never copied here."""
         return frozenset(self._tables.strangers)
 
     @property
     def must_resubscribe(self) -> bool:
-        """Whether the caller must dequeue again from `needed_scn`, because an open transaction must be read from its beginning."""
+        """Whether to dequeue again from `needed_scn`: an open transaction must be read from its beginning."""
         return self._resubscribe
 
     def resubscribed(self) -> None:
-        """The queue sends again from `needed_scn`."""
+        """Note that the queue sends again from `needed_scn`."""
         self._resubscribe = False
 
     def offer(self, batch: LcrBatch, data: bytes | None) -> None:
         """Take the next batch.
 
         Args:
-            batch: decoded.
-            data: the original bytes; None if the batch was changed since.
+            batch: the decoded batch.
+            data: its original bytes; None: the batch was changed since.
 
         Raises:
-            ProtocolError: a batch before it is missing, or it is from another source.
+            ProtocolError: an earlier batch is missing, or the batch is from another source.
         """
         if batch.source != self._source:
             raise ProtocolError(f"a batch of {batch.source} came to the apply process of {self._source}")
@@ -243,11 +241,11 @@ class ApplyReader:
         self._split(batch, data)
 
     def take(self) -> Piece | None:
-        """The next piece to apply; None when there is none."""
+        """Return the next piece to apply; None: none is pending."""
         return self._pieces.take()
 
     def retry_unfit(self) -> bool:
-        """Check waiting transactions again; True: the reader continues. Everything passed on must be applied.
+        """Check pending transactions again; True: the reader continues. Everything passed on must be applied.
 
         Raises:
             DatabaseUnavailable: the destination did not answer; nothing has changed.
@@ -302,15 +300,15 @@ class ApplyReader:
             if passing is not None:
                 self._pieces.add(passing, data if passing is batch else None)
             if unfit is not None:
-                # Keep the original: after the ALTER the destination may have other names than now.
+                # Keep the original: after the ALTER the destination may have other names.
                 rest = slice_transactions(batch, unfit, len(batch.transactions))
                 self._waiting.append(_Offered(rest, None if unfit else data))
                 if self._pieces.is_open_sent:
-                    # Its written part holds locks that the ALTER needs: it must be read again.
+                    # Its written part holds locks that the ALTER needs, so it must be read again.
                     self._pieces.drop_open()
 
     def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
-        """Wait for what was passed on; if keys change their form inside the batch, transaction by transaction."""
+        """Wait until everything passed on is applied; then one transaction at a time, as keys may change their form."""
         self.unfit = None
         count = len(batch.transactions)
         pieces = [(batch, data)] if count == 1 else [(slice_transactions(batch, k, k + 1), None) for k in range(count)]

@@ -1,10 +1,10 @@
-"""The apply servers in the driver's loop: which stream belongs to which server, and whether it has joined.
+"""The apply servers in the driver's loop: which stream belongs to which server, and whether the server has joined.
 
-A server has joined once its destination session is open and the progress was read after that: only then are
-the commits of a dead predecessor known. It stays joined while its stream lives: the server itself reopens a session
-that breaks, and then knows the outcome of its last commit.
+A server has joined when its destination session is open and the progress was read after that: only then are the commits
+of a dead predecessor known. It stays joined while its stream lives. It reopens a broken session itself, and then knows
+the outcome of its last commit.
 
-Used by the loop's thread only.
+Only the loop's thread uses this module.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["ApplyServers", "ServerFacts"]
 
 JOIN_RETRY_S = 1.0  # after the destination did not answer while a server joined
-# A task starts within seconds after the application has accepted its run; after the death of its executor, within 10 s;
-# a loaded machine needs longer. An application that cannot run tasks any more ends itself
+# A task starts within seconds after the application accepts its run, or within 10 s after the death of its executor;
+# a loaded machine needs longer. An application that can no longer run tasks ends itself
 # (`spark_apply.application.process`).
 REGISTER_TIMEOUT_S = 180.0
 # Servers report every few seconds that they are alive, even during a long statement.
@@ -41,15 +41,15 @@ PROGRESS_TIMEOUT_S = 600.0
 # A server that ends with an unexpected error this often within the window will do so again.
 FAILURES_MAX = 5
 FAILURES_WINDOW_S = 120.0
-# A lock that a server does not get within the lock timeout (5 s), or a deadlock, is tried again and soon forgotten;
-# what lasts longer an operator must see.
+# A lock not obtained within the lock timeout (5 s), or a deadlock, is retried and usually passes. The operator must see
+# failures that last longer.
 FAILING_TOLD_S = 15.0
-# the process was replaced, and nothing else shows that; an operator looks at least once a day
+# The process was replaced, and nothing else shows that. An operator looks at least once a day.
 FAILURE_TOLD_S = 86_400.0
-# as `ApplyServer.state` says it, from the failure until the group is written or given back
+# `ApplyServer.state` from the failure until the group is written or returned.
 _FAILED = "ROLLBACK TRANSACTION"
-# Incarnations of apply servers are above this: before there were any, rounds of copies had sessions of the same
-# numbers, and counted their incarnations from 1 (`spark_apply.copy.records.sessions`).
+# Incarnations of apply servers are above this. Earlier versions of Headrace had none: their rounds of copies had
+# sessions with the same numbers and counted incarnations from 1 (`spark_apply.copy.records.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
 
 log = logging.getLogger("headrace.apply")
@@ -67,9 +67,9 @@ class ServerFacts:
     host: str
     attempts: int
     has_joined: bool
-    # the same group fails and is tried again, for longer than `FAILING_TOLD_S`; `detail` says why
+    # whether the same group has failed and been retried for longer than `FAILING_TOLD_S`; `detail` says why
     is_failing: bool = False
-    failure: str = ""  # why an earlier process of it ended, and what to do about it
+    failure: str = ""  # why an earlier process of the server ended
     failure_hint: str = ""
 
 
@@ -89,18 +89,17 @@ class _Server:
     heard_at: float = 0.0
     failing_since: float | None = None
     failures: deque[float] = field(default_factory=deque)
-    failure: tuple[str, str, float] = ("", "", 0.0)  # the last one, its hint, and when
+    failure: tuple[str, str, float] = ("", "", 0.0)  # the last failure, its hint, and its time
 
 
 class ApplyServers:
-    """See the module.
+    """The apply servers of one apply process.
 
     Args:
-        config: of the apply process.
-        epoch: at the destination.
-        destination: for the progress.
+        epoch: the driver's epoch at the destination.
+        destination: source of the progress when a server joins.
         coordinator: informed of joined and lost servers, and of reports.
-        clock: of time-outs.
+        clock: clock for time-outs.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class ApplyServers:
         self._started_at = self._moved_at = clock.monotonic()
         self._is_accepted = False  # the application runs or starts the tasks
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ facts
 
     def facts(self) -> tuple[ServerFacts, ...]:
         """Facts about every apply server."""
@@ -146,20 +145,20 @@ class ApplyServers:
 
     @property
     def may_write(self) -> bool:
-        """Whether a server may have commits that are not reported yet."""
+        """Whether a server may have unreported commits."""
         return any(self._coordinator.has_doubts(server.number) for server in self._servers)
 
     @property
     def join_due_at(self) -> float | None:
-        """When to try again to join a server; None: no server waits for it."""
+        """When to retry joining a server; None: no server waits to join."""
         return min(
             (server.join_at for server in self._servers if server.has_session and not server.joined), default=None
         )
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ events
 
     def send(self, messages: Iterable[tuple[int, CoordinatorMessage]]) -> None:
-        """Send the coordinator's messages; a server that is gone gets nothing."""
+        """Send the coordinator's messages; those for a lost server are dropped."""
         for number, message in messages:
             stream = self._servers[number].stream
             if stream is not None:
@@ -172,13 +171,13 @@ class ApplyServers:
                 server.stream.send(pb.CoordinatorMessage(stop=pb.StopServer()))
 
     def accepted(self, *, is_accepted: bool) -> None:
-        """The application has accepted to run the tasks, or it has ended and another one must run them."""
+        """Note that the application has accepted the tasks, or that it has ended and another one must run them."""
         self._is_accepted, self._started_at = is_accepted, self._clock.monotonic()
 
     def open(self, stream: ServerStream) -> None:
-        """A task began: it replaces an earlier task with its number, and is counted.
+        """Count a task that began; it replaces an earlier task with its number.
 
-        See `DestinationDatabase.open_session`.
+        The count is part of the session's incarnation in `DestinationDatabase.open_session`.
         """
         server = self._servers[stream.hello.server]
         if server.stream is not None:
@@ -207,29 +206,29 @@ class ApplyServers:
         )
 
     def heard(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """Take a server's message; one of a stream that was replaced is ignored.
+        """Process a server's message; ignore it if its stream was replaced.
 
         Args:
-            stream: on which it came; its hello has the server's number.
-            message: whole.
+            stream: the stream it arrived on; its hello has the server's number.
+            message: a complete message.
         """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._hear(server, message)
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """Note that a stream ended: its server has no session until a new task opens another one.
+        """Note that a stream ended: its server has no session until a new task opens one.
 
         Args:
-            stream: which one; nothing happens when it was replaced.
-            problem: why, shown in the status; empty: the task ended in order.
+            stream: the stream; nothing happens if it was replaced.
+            problem: the reason, shown in the status; empty: the task ended in order.
         """
         server = self._servers[stream.hello.server]
         if server.stream is stream:
             self._lose(server, problem)
 
     def housekeep(self, now: float) -> None:
-        """Let servers join that could not, and fail the job when tasks do not come back or nothing moves.
+        """Retry servers that could not join; fail the job when tasks do not return or nothing moves.
 
         Raises:
             SparkUnavailable: the job is stuck.
@@ -278,7 +277,7 @@ class ApplyServers:
                 server.has_session, server.join_at = True, 0.0
                 self._join(server)
             elif not state.has_session and server.has_session:
-                # It lost its session and opens another: what it had is in doubt until then.
+                # It lost its session and opens another: until then its group is in doubt.
                 server.has_session = server.joined = False
                 self._coordinator.server_lost(server.number)
         elif kind == "failure":
@@ -287,7 +286,7 @@ class ApplyServers:
             self._coordinator.report(server.number, server_message_from_wire(message))
 
     def _join(self, server: _Server) -> None:
-        """Let a server with a session take part; what its predecessor committed is read first."""
+        """Let a server with a session take part; first read what its predecessor committed."""
         topology, apply = self._config.topology, self._config.apply
         try:
             progress = self._destination.progress(topology, apply)
@@ -314,7 +313,8 @@ class ApplyServers:
         now = self._clock.monotonic()
         server.failure = failure.message, failure.hint, now
         if failure.replaced:
-            return  # between two of its destination transactions, each of which was told: however often, it goes on
+            # Between two of its destination transactions, both of which were reported: however often, it continues.
+            return
         server.failures.append(now)
         while server.failures[0] < now - FAILURES_WINDOW_S:
             server.failures.popleft()

@@ -1,8 +1,8 @@
-"""Questions to the source, asked beside: a source that does not answer holds up nothing of the driver's loop.
+"""Questions to the source, asked on a background thread: an unresponsive source does not block the driver's loop.
 
-`SourceQuestions`: which table a partition belongs to. Apply waits for the answer; only batches of earlier versions need
-it, see `spark_apply.tables.arriving`. `TablesOfNow`: how the source has a table now that does not fit. The answer makes the
-hint better, once it is there.
+`SourceQuestions`: which table a partition belongs to. Apply waits for the answer. Only batches of earlier versions of
+Headrace need it (`spark_apply.tables.arriving`). `TablesOfNow`: the source's current version of a table that does not
+fit. That answer improves the hint when it arrives.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["SourceQuestions", "TablesOfNow"]
 
 
 class SourceQuestions:
-    """See the module. Asked by one thread.
+    """Answers which table an object number belongs to. One thread asks it.
 
     Args:
         ask: returns the identity of every captured table, by the object numbers of the table and its partitions.
-        ended: set when nobody waits for answers any more.
+        ended: set when answers are no longer needed.
     """
 
     def __init__(self, ask: Callable[[], Mapping[int, str]], ended: threading.Event) -> None:
@@ -38,10 +38,10 @@ class SourceQuestions:
         self._error: DatabaseError | None = None
 
     def identity_of(self, number: int) -> str | None:
-        """The identity of the captured table that an object number belongs to; empty: of none. None: ask again later.
+        """Return the identity of an object number's captured table; empty: it has none; None: ask again later.
 
         Raises:
-            DatabaseError: the source answered with an error that time does not heal.
+            DatabaseError: the source answered with a permanent error.
         """
         with self._lock:
             if self._error is not None:
@@ -71,23 +71,20 @@ class SourceQuestions:
 
 
 class TablesOfNow:
-    """See the module. Asked by one thread, again and again while a table does not fit.
+    """Answers with a table's current version at the source. One thread asks it repeatedly while a table does not fit.
 
     Args:
-        ask: returns the table of this name as the source has it; empty: it has none.
+        ask: returns the source's table of this name; empty: it has none.
     """
 
     def __init__(self, ask: Callable[[TableName], tuple[TableVersion, ...]]) -> None:
         self._ask = ask
         self._asking: threading.Thread | None = None
-        # the last one: one table at a time does not fit
+        # the last answer: only one table at a time does not fit
         self._answer: tuple[TableName, tuple[TableVersion, ...]] | None = None
 
     def of(self, version: TableVersion) -> tuple[TableVersion, ...]:
-        """The table as the source had it at its last answer; empty: there is no answer yet, or no such table.
-
-        Asks again.
-        """
+        """Return the table as the source last described it, and ask again; empty: no answer yet, or no such table."""
         name = TableName.of(version)
         if self._asking is None or not self._asking.is_alive():
             self._asking = threading.Thread(target=self._run, args=(name,), name="tables-of-now", daemon=True)
@@ -96,5 +93,5 @@ class TablesOfNow:
         return answer[1] if answer is not None and answer[0] == name else ()
 
     def _run(self, name: TableName) -> None:
-        with contextlib.suppress(DatabaseError):  # it is asked again in a moment
+        with contextlib.suppress(DatabaseError):  # `of` asks again soon
             self._answer = name, self._ask(name)

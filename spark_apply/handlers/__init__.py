@@ -1,1 +1,1 @@
-"""Users' handlers at work: called for row LCRs inside an apply server's transaction."""
+"""Execution of users' handlers: called for row LCRs inside an apply server's transaction."""

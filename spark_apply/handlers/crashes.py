@@ -1,23 +1,23 @@
 """Handlers that end their process (`os._exit`, a fault in a compiled module) or their session.
 
-How often one may, and what is durable of it.
+This module limits how often one may, and defines what is durable about it.
 
-A death says nothing by itself, so nothing is recorded until an apply server has died while it wrote. From then on what
-it wrote is written carefully (`GroupAssignment.is_careful`): one transaction at a time, and before a function is called
-for a transaction, that is recorded at the destination, in a transaction of its own. A process that dies there leaves
-the record. One that lives forgets it, once what it called the function for is committed or in the error queue.
+A single death proves nothing, so nothing is recorded until an apply server has died while it wrote. From then on, the
+affected groups are written carefully (`GroupAssignment.is_careful`): one transaction at a time. Before a function is
+called for a transaction, a separate transaction records the call at the destination. A process that dies in the call
+leaves the record. A process that survives deletes it when the transaction is committed or in the error queue.
 
     dies in call 1 (not recorded) -> recorded, dies -> recorded, dies -> recorded, dies -> three are recorded: not
     called again; the transaction goes into the error queue, which names the function
 
-A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) says as little by itself: an
-administrator, or a network, can end it too. Its process lives and counts, so nothing is recorded. From the first such
-end on, what has handled rows is written one transaction at a time; a function that was the last one called before its
-session ended, in the same transaction more than `CRASHES_MAX` times, is not called for it again. A server that restarts
-ends the epoch, and with it the process that counts.
+A session that ends (`pg_terminate_backend(pg_backend_pid())`, `exit_on_error`) proves as little: an administrator or
+the network can end it too. Its process lives and counts, so nothing is recorded. From the first such end on,
+transactions with handled rows are written one at a time. A function may be the last one called before its session
+ended, in the same transaction, at most `CRASHES_MAX` times; after that it is not called for that transaction again. A
+server restart ends the epoch, and with it the process that counts.
 
-Another version of the function is another function: an operator corrects it, runs `headrace up`, and executes the error
-transaction.
+Another version of a function counts as another function: the operator corrects it, runs `headrace up`, and executes the
+error transaction.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = ["CRASHES_MAX", "Calls", "CrashGuard", "NoCalls", "RecordedCalls"]
 
 
 class Calls(Protocol):
-    """Where calls are recorded: a destination, for one apply process (`DestinationDatabase.begin_handler_call`)."""
+    """Record of calls: at a destination, for one apply process (`DestinationDatabase.begin_handler_call`)."""
 
     def begin(self, scn: Scn, function: str) -> int:
-        """Record a call; how many processes began it before and did not live through it.
+        """Record a call; return how many earlier processes began it and did not survive it.
 
         Args:
-            scn: of the transaction, at its source.
+            scn: SCN of the transaction at its source.
             function: name and version.
         """
         ...
@@ -54,96 +54,85 @@ class Calls(Protocol):
 
 
 class RecordedCalls:
-    """At a destination; see `Calls`.
-
-    Args:
-        destination: the database.
-        topology: name of the topology.
-        apply: name of the apply process.
-    """
+    """Records calls at a destination."""
 
     def __init__(self, destination: ApplyRecords, topology: str, apply: str) -> None:
         self._destination, self._topology, self._apply = destination, topology, apply
 
     def begin(self, scn: Scn, function: str) -> int:
-        """See `Calls`.
+        """Record a call; return how many earlier processes began it and did not survive it.
 
         Args:
-            scn: see there.
-            function: see there.
+            scn: SCN of the transaction at its source.
+            function: name and version.
         """
         return self._destination.begin_handler_call(self._topology, self._apply, scn, function)
 
     def end(self, scns: Collection[Scn]) -> None:
-        """See `Calls`."""
+        """Forget the calls for these transactions."""
         self._destination.end_handler_calls(self._topology, self._apply, scns)
 
 
 class NoCalls:
-    """Records nothing: where nobody else would read it."""
+    """Records nothing, for uses where nothing would read the records."""
 
     def begin(self, scn: Scn, function: str) -> int:  # noqa: ARG002 - part of the interface
-        """None began it before.
-
-        Args:
-            scn: not used.
-            function: not used.
-        """
+        """Return 0: no earlier process began the call. See `Calls.begin`."""
         return 0
 
     def end(self, scns: Collection[Scn]) -> None:
-        """Nothing is recorded."""
+        """Do nothing."""
 
 
 class CrashGuard:
-    """See the module. One per process.
+    """Counts crashes of handlers, and refuses calls that crashed too often. One per process.
 
     Args:
-        calls: where they are recorded.
+        calls: where calls are recorded.
     """
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._begun: dict[tuple[Scn, str], int] = {}
         self._called: tuple[Scn, str] | None = None  # the last call in the open transaction
-        self._lost: dict[tuple[Scn, str], int] = {}  # how many sessions ended behind it
+        self._lost: dict[tuple[Scn, str], int] = {}  # number of sessions that ended after the call
         self.is_careful = False
-        """A server died while it wrote what is written now."""
+        """Whether a server died while it wrote the current group or one that it was formed from."""
 
     def begin(self) -> None:
-        """Nothing was called yet in the transaction that begins."""
+        """Note that a transaction begins, in which nothing was called yet."""
         self._called = None
 
     def session_lost(self) -> None:
-        """The session ended in the middle of a transaction: count it for what was called last."""
+        """Count a session that ended in the middle of a transaction for the last call."""
         if self._called is not None:
             self._lost[self._called] = self._lost.get(self._called, 0) + 1
             self._called = None
 
     @property
     def has_lost(self) -> bool:
-        """Whether sessions ended behind calls for transactions that are not done."""
+        """Whether sessions ended after calls for transactions that are not done."""
         return bool(self._lost)
 
     def settle(self, through: Scn | None = None) -> None:
-        """Transactions are done: their calls no longer count.
+        """Drop the counts of transactions that are done.
 
         Args:
-            through: their last SCN at the source; None: whatever was called is done.
+            through: their last SCN at the source; None: all called transactions are done.
         """
         self._called = None
         if self._lost:
             self._lost = {key: count for key, count in self._lost.items() if through is not None and key[0] > through}
 
     def problem(self, function: UserFunction, scn: Scn) -> str:
-        """Why a function must not be called for a transaction; empty: it may, and that is recorded if need be.
+        """Return why a function must not be called for a transaction; empty: it may, and the call is recorded if due.
 
         Args:
-            function: which one.
-            scn: of the transaction, at its source.
+            function: the function.
+            scn: SCN of the transaction at its source.
 
         Raises:
-            DatabaseError: it cannot be recorded.
+            DatabaseError: the call cannot be recorded.
         """
         key = (scn, str(function))
         self._called = key
@@ -154,14 +143,14 @@ class CrashGuard:
             )
         if not self.is_careful:
             return ""
-        if key not in self._begun:  # what this process began it has lived through
+        if key not in self._begun:  # this process has survived the calls that it began
             self._begun[key] = self._calls.begin(*key)
         if self._begun[key] < CRASHES_MAX:
             return ""
         return f"{function} is not called again: {self._begun[key]} processes ended while it ran for this transaction"
 
     def ended(self) -> None:
-        """What was called is committed or in the error queue."""
+        """Note that the called transactions are committed or in the error queue."""
         if self._begun:
             self._calls.end({scn for scn, _ in self._begun})
             self._begun.clear()

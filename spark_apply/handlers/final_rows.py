@@ -30,11 +30,11 @@ def apply_final(
         session: in a transaction; its savepoint is used.
         batch: the rows of one transaction, or of a part of it.
         fit_of: returns the fit of a table version.
-        resolution: resolves conflicts, and remembers what became of them.
+        resolution: resolves conflicts, and records their outcomes.
         handling: the handlers, one by one; None: there are none.
 
     Returns:
-        None when all rows are applied; otherwise the failure: roll back.
+        None when all rows are applied; otherwise the failure, and the caller must roll back.
     """
     if handling is None:
         return apply_rows(session, batch, fit_of, resolution)

@@ -1,10 +1,10 @@
-"""Groups in which rows go to DML handlers: everything else stays sets.
+"""Groups with rows that go to DML handlers; all other rows are still written as sets.
 
-Transactions that no handled one comes before, by their keys and by the tables that handlers declare, are written first,
-as sets. All others follow in source order, handled rows one after another. The rows between them, and what handlers
-execute, wait and are written together as sets, at the latest before a handler's SQL can see them. So a handler finds
-its own transaction as it was at the source behind the rows before it, and what it depends on; of transactions that
-nothing connects with it, any.
+Transactions that do not depend on a handled one (by their keys and by the tables that handlers declare) are written
+first, as sets. All others follow in source order, handled rows one after another. The rows between them, and the LCRs
+that handlers execute, are pending and are written together as sets, at the latest before a handler's SQL can see them.
+So a handler sees its own transaction up to the current row as at the source, and everything that the transaction
+depends on. Of unrelated transactions it may see any.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ __all__ = ["GroupPlan", "plan_group", "write_group", "write_in_order"]
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A group's rows: the sets that are written first, and the rows that follow in source order."""
+    """A group's rows: the sets to write first, and the rows that follow in source order."""
 
     first: Sequence[Step]
     rest: Sequence[LcrBatch]
 
 
 def plan_group(batches: Sequence[LcrBatch], handlers: Handlers, fit_of: FitOf) -> GroupPlan:
-    """Plan whole transactions, some of whose rows go to DML handlers.
+    """Plan whole transactions with rows that go to DML handlers.
 
     Args:
         batches: consecutive transactions.
-        handlers: which rows go to them.
+        handlers: decide which rows are handled.
         fit_of: returns the fit of a table version.
     """
     owners = [row_transactions(batch.transactions) for batch in batches]
@@ -63,12 +63,12 @@ def plan_group(batches: Sequence[LcrBatch], handlers: Handlers, fit_of: FitOf) -
 
 
 def write_group(session: WriteSession, plan: GroupPlan, handling: Handling) -> int | None:
-    """Write whole transactions, some of whose rows go to DML handlers, which run while the destination writes the sets before them.
+    """Write whole transactions with handled rows; handlers run while the destination writes the sets before them.
 
     Args:
         session: in a transaction.
-        plan: of the transactions.
-        handling: the handlers, attempting.
+        plan: plan of the transactions.
+        handling: the handlers, in an attempt.
 
     Returns:
         Rows written; None: roll back.
@@ -80,16 +80,16 @@ def write_group(session: WriteSession, plan: GroupPlan, handling: Handling) -> i
     first = execute_ahead(session, plan.first)
     handling.follow(first)
     rest = write_in_order(plan.rest, handling)
-    written = first()  # whatever became of the rest: a table that was altered under them is no failure of handlers
+    written = first()  # whatever the rest returned: a table altered under these rows is not a failure of handlers
     return None if rest is None or written is None else written + rest
 
 
 def write_in_order(batches: Sequence[LcrBatch], handling: Handling) -> int | None:
-    """Write rows in source order, those of DML handlers among them.
+    """Write rows in source order, including rows of DML handlers.
 
     Args:
         batches: their rows, in order.
-        handling: the handlers, attempting, in a transaction.
+        handling: the handlers, in an attempt, in a transaction.
 
     Returns:
         Rows written or handled; None: roll back.

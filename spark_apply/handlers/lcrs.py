@@ -1,4 +1,4 @@
-"""What a handler sees: the row LCR that it may execute, the session for its SQL, and the error that an error handler gets."""
+"""A handler's view: the row LCR that it may execute, the session for its SQL, and the error for an error handler."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _ENDED = "an LCR and its session can only be used inside the handler's call that
 
 
 class HandledLcr(RowLcr):
-    """A row LCR in a handler: as `RowLcr`, and it can be executed. Only usable inside the call that it was given to.
+    """A row LCR in a handler: a `RowLcr` that can be executed. Only usable inside the call that it was given to.
 
     Args:
-        batch: where the row is.
-        row: its number in the batch.
+        batch: batch with the row.
+        row: number of the row in the batch.
         execute: applies an LCR; its second argument says whether conflicts are resolved.
-        column_at: the column of a table at the destination, by the table's schema and name and its own; None: there is
-            none.
-        decode, encode: values to Python objects and back.
+        column_at: returns a column at the destination, by schema, table and column name; None: there is none.
+        decode, encode: convert values to Python objects and back.
     """
 
     __slots__ = ("_call", "_column_at", "_execute")
@@ -48,24 +47,24 @@ class HandledLcr(RowLcr):
         self._execute, self._column_at, self._call = execute, column_at, _Call()
 
     def end(self) -> None:
-        """The call that got it is over, for its copies too."""
+        """Mark the call that got it as over, for its copies too."""
         self._call.has_ended = True
 
     def snapshot(self) -> HandledLcr:
-        """The LCR as it is now, for what is written behind the call: the end of the call is not its own."""
+        """Copy the LCR as it is now, for a write after the call: the copy outlives the call."""
         made = self.copy()
-        made._call = _Call()  # noqa: SLF001 - its own
+        made._call = _Call()  # noqa: SLF001 - another object of this class
         return made
 
     def execute(self, conflict_resolution: bool) -> None:  # noqa: FBT001 - the manuals' parameter
         """Apply the LCR as it is now, in the transaction of the handler. No other handler is called.
 
         Args:
-            conflict_resolution: conflict handlers decide what conflicts; False: a conflict is an error.
+            conflict_resolution: True: conflict handlers resolve conflicts; False: a conflict is an error.
 
         Raises:
-            ConflictError: a conflict that nobody resolved; the transaction can go on without it.
-            HandlerError: the destination refuses the row; the transaction can go on without it.
+            ConflictError: a conflict was not resolved; the transaction can continue without the LCR.
+            HandlerError: the destination refuses the row; the transaction can continue without it.
             LcrError: `conflict_resolution` is neither True nor False, or the LCR does not fit its table.
         """
         if not isinstance(conflict_resolution, bool):
@@ -112,10 +111,10 @@ class LcrFailure:
     """Why a row LCR failed, for an error handler.
 
     Args:
-        kind: of the conflict ("insert_exists", "update_missing", ...); empty: another error.
-        number: the database's own number of the error (SQLSTATE); empty: it has none.
-        message: what happened.
-        position: 0-based, of the LCR that failed, in its transaction; -1: none did, or it is not known which.
+        kind: conflict type ("insert_exists", "update_missing", ...); empty: another error.
+        number: the database's error number (SQLSTATE); empty: none.
+        message: description of the error.
+        position: 0-based position of the failed LCR in its transaction; -1: none failed, or it is unknown.
     """
 
     kind: str
@@ -127,14 +126,13 @@ class LcrFailure:
 class ApplySession:
     """The destination transaction of the rows, for a handler's SQL. Only usable inside the call that it was given to.
 
-    It cannot begin, commit or roll back: that is the apply process's. `with session.savepoint():` undoes what is inside
-    when it raises.
+    It cannot begin, commit or roll back: only the apply process does. `with session.savepoint():` undoes its content if
+    it raises.
 
     Args:
         run: runs one statement.
-        mark, undo, drop: set a savepoint, go back to it, forget it; each has another number.
-        apply: the apply process.
-        site: where it applies.
+        mark, undo, drop: set a savepoint, roll back to it, drop it; each savepoint has another number.
+        site: the site where it applies.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class ApplySession:
         self._has_ended = False
 
     def end(self) -> None:
-        """The call that got it is over."""
+        """Mark the call that got it as over."""
         self._has_ended = True
 
     def _check(self) -> None:
@@ -169,39 +167,38 @@ class ApplySession:
         return self._run(sql, values)
 
     def execute(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:  # noqa: ANN401 - what psycopg takes
-        """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return the rows that it answers.
+        """Run one SELECT, INSERT, UPDATE, DELETE or MERGE, and return its rows.
 
         Name tables with their schema: apply's sessions have an empty search_path.
 
         Args:
-            sql: values stand as $1, $2, ...
-            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written as they
-                are.
+            sql: the statement, with values as $1, $2, ...
+            values: Python objects, None for NULL; or values of the LCR (`lcr.get_value`), which are written unchanged.
 
         Raises:
-            HandlerError: the database refuses it, or it is another kind of statement. The transaction can go on without
-                it.
+            HandlerError: the database refuses the statement, or it is of another kind. The transaction can continue
+                without it.
         """
         return list(self._asked(sql, values).rows)
 
     def execute_count(self, sql: str, *values: Any) -> int:  # noqa: ANN401 - what psycopg takes
-        """Run one statement as `execute` does, and return how many rows it changed.
+        """Run one statement, like `execute`, and return how many rows it changed.
 
         Args:
-            sql: values stand as $1, $2, ...
+            sql: the statement, with values as $1, $2, ...
             values: as `execute` takes them.
         """
         return self._asked(sql, values).row_count
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """What is done inside is undone when it raises; the exception goes on."""
+        """Undo everything done inside if it raises; the exception propagates."""
         self._check()
         mark = self._mark()
         try:
             yield
         except BaseException:
-            if not self._has_ended:  # one that was kept and collected later: its call has undone it
+            if not self._has_ended:  # a savepoint kept and collected later was undone at the end of its call
                 self._undo(mark)
             raise
         self._check()

@@ -1,4 +1,4 @@
-"""The handlers of an apply process, loaded: which rows go to them, and calling them within a bound of time."""
+"""Loaded handlers of an apply process: which rows go to them, and calls to them within a time limit."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ ERROR_PARAMETERS = ("lcr", "error", "session")
 PRECOMMIT_PARAMETERS = ("commit_scn", "session")
 
 
-_PROMISES = (Awaitable, Generator, AsyncGenerator)  # what returns when nothing of a function has run yet
+_PROMISES = (Awaitable, Generator, AsyncGenerator)  # returned by a function before any of its code has run
 
 
 class AttemptFailed(BaseException):
-    """What was taken for done is not, or not for sure: everything is rolled back and done again, one row at a time."""
+    """An assumption of an attempt is wrong or uncertain: roll everything back and redo it, one row at a time."""
 
 
 def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
     """Load every function, by name.
 
     Raises:
-        ConfigError: one of them cannot be loaded or called (`headrace.rules.user_code.loading`).
+        ConfigError: a function cannot be loaded or called (`headrace.rules.user_code.loading`).
     """
     wanted: list[tuple[UserFunction, Sequence[str]]] = [
         (each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None
@@ -66,11 +66,11 @@ def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
 
 
 class Handlers:
-    """What an apply process does with rows besides applying them.
+    """The handlers of an apply process.
 
     Args:
-        rules: as declared.
-        decode, encode: values of LCRs to Python objects and back.
+        rules: handlers as declared.
+        decode, encode: convert values of LCRs to Python objects and back.
 
     Raises:
         ConfigError: a function cannot be loaded.
@@ -83,17 +83,17 @@ class Handlers:
         self._functions = load_all(rules)
         self._dml: dict[tuple[str, str, Command], tuple[DmlHandler, ...]] = {}
         self.bounds = ProcessBounds()
-        self._places: dict[str, str] = {}  # of the functions that were called, by name: name and place
+        self._places: dict[str, str] = {}  # of the functions called so far: name -> name and place
         self.has_asked = False
-        """A call for the last group has run SQL: the next one may too."""
+        """Whether a call for the last group ran SQL: the next call may too."""
 
     def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:
-        """The DML handlers of a table's rows of one command.
+        """Return the DML handlers of a table's rows of one command.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
-            command: of the rows.
+            name: name of the table in that schema.
+            command: command of the rows.
         """
         key = (owner, name, command)
         found = self._dml.get(key)
@@ -102,17 +102,17 @@ class Handlers:
         return found
 
     def error_of(self, owner: str, name: str, command: Command) -> ErrorHandler | None:
-        """The error handler of a table's rows of one command.
+        """Return the error handler of a table's rows of one command; None: none.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
-            command: of the rows.
+            name: name of the table in that schema.
+            command: command of the rows.
         """
         return self.rules.error_of(owner, name, command.name.lower())
 
     def handled(self, batch: LcrBatch) -> NDArray[np.bool_] | None:
-        """Which rows of a batch go to DML handlers: bool, one per row; None: none does."""
+        """Return which rows of a batch go to DML handlers: bool, one per row; None: none does."""
         found: NDArray[np.bool_] | None = None
         for group in batch.groups if self.rules.dml else ():
             version = batch.tables[group.table]
@@ -122,7 +122,7 @@ class Handlers:
         return found
 
     def named(self, batch: LcrBatch) -> tuple[str, ...]:
-        """The handlers that rows of a batch, and its transactions, are given to, as messages name them."""
+        """Return the handlers for a batch's rows and its transactions, as messages name them."""
         keys = {
             (batch.tables[group.table].owner, batch.tables[group.table].name, group.command) for group in batch.groups
         }
@@ -139,15 +139,14 @@ class Handlers:
         """Call a user's function.
 
         Args:
-            function: which one.
-            arguments: what it gets.
-            holds: whether it waits for the database just now: a statement has a bound of its own, and must not be
-                interrupted.
+            function: the function.
+            arguments: its arguments.
+            holds: whether it waits for the database now. A statement has its own bound and must not be interrupted.
 
         Raises:
-            HandlerError: it raised, had its time, left too many threads, or only returned what would do something; says
-                where.
-            AttemptFailed: see there.
+            HandlerError: it raised, timed out, left too many threads, or returned without running (a coroutine or a
+                generator). The message names the place.
+            AttemptFailed: an assumption of the attempt failed during the call.
         """
         called = self._places.get(function.name) or self._place(function.name)
         self.bounds.timed = timed = TimedCall(called, self.rules.code, self.rules.timeout_s, holds)
@@ -162,9 +161,8 @@ class Handlers:
                 f" {place_of(error, self.rules.code)}",
                 hint="make it shorter, or raise handler_timeout_s",
             ) from error
-        except (
-            BaseException
-        ) as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is the transaction's error
+        except BaseException as error:
+            # Anything that a user's code raises, even SystemExit and KeyboardInterrupt, is the transaction's error.
             if is_interruption(error):
                 raise
             raise HandlerError(f"{function} failed at {place_of(error, self.rules.code)}: {words_of(error)}") from error
@@ -180,10 +178,10 @@ class Handlers:
         self.bounds.check_transaction(called)
 
     def check_time(self) -> None:
-        """End the call that runs, if its time was over while it waited for the database: behind a statement.
+        """End the running call if it timed out while it waited for the database; called after a statement.
 
         Raises:
-            TooLong: it was.
+            TooLong: it timed out.
         """
         if self.bounds.timed is not None:
             self.bounds.timed.check()
@@ -194,15 +192,15 @@ class Handlers:
 
 
 class ExecutionHandlers(Handlers):
-    """Every row LCR goes to one function, which an operator has named.
+    """Sends every row LCR to one function, which an operator has named.
 
     Args:
         wanted: the function.
-        bounds: of all executions in this process: each has the function loaded anew.
-        decode, encode: values of LCRs to Python objects and back.
+        bounds: shared by all executions in this process; each execution loads the function anew.
+        decode, encode: convert values of LCRs to Python objects and back.
 
     Raises:
-        ConfigError: the function cannot be loaded, or called with the LCR, the error and the session.
+        ConfigError: the function cannot be loaded, or cannot be called with the LCR, the error and the session.
     """
 
     def __init__(
@@ -219,32 +217,26 @@ class ExecutionHandlers(Handlers):
         self._every = (DmlHandler(owner="", name="", function=wanted.function),)
 
     def dml_of(self, owner: str, name: str, command: Command) -> tuple[DmlHandler, ...]:  # noqa: ARG002 - every table's
-        """The function.
-
-        Args:
-            owner: of any table.
-            name: of any table.
-            command: any.
-        """
+        """Return the function, for every table and command. See `Handlers.dml_of`."""
         return self._every
 
     def handled(self, batch: LcrBatch) -> NDArray[np.bool_] | None:
-        """Every row but a TRUNCATE: bool, one per row; None: there is none."""
+        """Return every row but a TRUNCATE: bool, one per row; None: there is none."""
         found = batch.row_places[0] >= 0
         return found if found.any() else None
 
 
 NOTHING_LOADED = Handlers()
-"""Every row is applied as it comes."""
+"""No handlers: every row is applied as it arrives."""
 
 
 def loaded_handlers(rules: HandlerRules, decode: DecodeHook, encode: EncodeHook) -> Handlers:
-    """The handlers of an apply process; `NOTHING_LOADED` where there are none.
+    """Return the handlers of an apply process; `NOTHING_LOADED` if none are declared.
 
     Args:
-        rules: as declared.
-        decode: values of LCRs to Python objects.
-        encode: and back.
+        rules: handlers as declared.
+        decode: converts values of LCRs to Python objects.
+        encode: converts them back.
 
     Raises:
         ConfigError: a function cannot be loaded.

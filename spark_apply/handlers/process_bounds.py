@@ -1,19 +1,19 @@
-"""How much memory, how many threads and how much time users' handlers may take in an apply server's process.
+"""Bounds on the memory, threads and time of users' handlers in an apply server's process.
 
 Memory has two bounds. A single call that asks for `CALL_BYTES_MAX` more than the process had before its destination
-transaction gets a MemoryError where it asks: its transaction goes into the error queue with the line. What the process
-holds for itself by then (groups that wait) is not counted. What calls leave behind is looked at between destination
-transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced, which
-costs some seconds, and `status` says so. Only on Linux; elsewhere the operating system's bounds are all there is.
+transaction gets a MemoryError where it asks. Its transaction goes into the error queue with the line. Memory that the
+process itself holds by then (pending groups) does not count. What calls leave behind is checked between destination
+transactions: a process that has grown by `GROWTH_BYTES_MAX` since the handlers were loaded ends and is replaced. That
+costs some seconds, and `status` shows it. These bounds need Linux; elsewhere only the operating system's bounds apply.
 
 Threads have two bounds as well. A process in which calls of a handler have left more than `THREADS_MAX` running is
-replaced in the same way. A transaction whose calls leave `TRANSACTION_THREADS_MAX` more than were there before its
-destination transaction goes into the error queue: until its end nothing can be replaced.
+replaced in the same way. If a transaction's calls leave `TRANSACTION_THREADS_MAX` more threads than there were before
+its destination transaction, it goes into the error queue: the process cannot be replaced before its end.
 
-A call that has had its time is interrupted (`headrace.rules.user_code.time_limit`). A function can catch that and go on, and a
-compiled module that waits (libpq, for an answer on a connection of the handler's own) never hears of it. So another
-thread of the process looks after calls (`stuck`): one that goes on for `VAIN_S` more ends with its process, which
-counts as for any function that ends it (`crashes`).
+A call that times out is interrupted (`headrace.rules.user_code.time_limit`). A function can catch that and continue,
+and a waiting compiled module (libpq, for an answer on the handler's own connection) never notices. So another thread of
+the process watches calls (`stuck`). If a call continues for `VAIN_S` more, its process ends, which counts like any
+function that ends its process (`crashes`).
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ __all__ = [
 ]
 
 GROWTH_BYTES_MAX = 1 << 30
-"""Far more than a handler's caches should hold, and less than what a node has beside the databases."""
+"""Far more than a handler's caches should hold, and less than a node has besides the databases."""
 CALL_BYTES_MAX = 2 << 30
 """More than `GROWTH_BYTES_MAX`, so that a leak replaces the process before it fails a call."""
 
 TRANSACTION_THREADS_MAX = 2 * THREADS_MAX
-"""More than `THREADS_MAX`, so that what short transactions leave replaces the process and fails none of them; and fewer
+"""More than `THREADS_MAX`, so that leftovers of short transactions replace the process and fail none of them. Fewer
 than the stacks that fill `CALL_BYTES_MAX` (8 MiB each).
 """
 
 VAIN_S = 10.0
-"""More than a function needs to undo what it has begun; two looks of the thread that looks (`spark_apply.server.task`)."""
+"""More than a function needs to undo its work; two looks of the watching thread (`spark_apply.server.task`)."""
 
 _LOOK_CALLS = 100  # a look takes some 20 microseconds, as long as a short call
 _DATA_KB = "VmData:"
-_END_THREADS = "a handler must end the threads that it starts, or give what they do to one pool that its module makes"
+_END_THREADS = "a handler must end the threads that it starts, or run their work in one pool that its module creates"
 
 
-class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
-    """Users' handlers made the process of an apply server grow, have too many threads, or wait.
+class HandlersGrew(HandlerError):  # noqa: N818 - the name states the condition
+    """Users' handlers made an apply server's process grow, have too many threads, or hang.
 
-    Another one takes its place.
+    Another process takes its place.
     """
 
     code = "HDR-5005"
@@ -74,13 +74,13 @@ class HandlersGrew(HandlerError):  # noqa: N818 - says what is the matter
 
 
 class TimedCall:
-    """A call and its time; one for each row that a handler gets, so as little as can be.
+    """A call and its time limit. Every handled row has one, so it is minimal.
 
     Args:
         function: its name and place.
-        code: what messages name places of.
-        limit_s: its time.
-        holds: whether it waits for the database just now.
+        code: the code whose places messages name.
+        limit_s: its time limit.
+        holds: whether it waits for the database now.
     """
 
     __slots__ = ("_holds", "_interrupted_at", "_thread", "_waited_at", "code", "function", "limit_s", "until")
@@ -92,30 +92,30 @@ class TimedCall:
         self._interrupted_at = self._waited_at = 0.0
 
     def holds(self) -> bool:
-        """Whether it must not be interrupted just now; who asks has found its time over, and interrupts it otherwise."""
+        """Return whether it must not be interrupted now; the caller has found it late, and interrupts it if not."""
         held = self._holds()
         if not held and not self._interrupted_at:
             self._interrupted_at = time.monotonic()
         return held
 
     def check(self) -> None:
-        """End it, if its time was over while it waited for the database.
+        """End the call if it timed out while it waited for the database.
 
         Raises:
-            TooLong: it was.
+            TooLong: it timed out.
         """
         if time.monotonic() > self.until and not self.holds():
             raise TooLong
 
     def stuck(self, now: float) -> str:
-        """Where it goes on, if it does in vain; empty: it may. Another thread asks.
+        """Return where the call hangs, if it does; empty: it does not. Another thread asks.
 
         Args:
             now: seconds on a monotonic clock.
         """
         if now <= self.until + VAIN_S:
             return ""
-        if not self._interrupted_at and self._holds():  # a statement has a bound of its own
+        if not self._interrupted_at and self._holds():  # a statement has its own bound
             self._waited_at = now
             return ""
         if now <= (self._interrupted_at or max(self.until, self._waited_at)) + VAIN_S:
@@ -125,7 +125,7 @@ class TimedCall:
 
 
 class ProcessBounds:
-    """See the module. One per process, made when the handlers are loaded."""
+    """The bounds of one process, made when the handlers are loaded."""
 
     def __init__(self) -> None:
         self._resident = _resident_bytes()
@@ -133,19 +133,19 @@ class ProcessBounds:
         self._is_before = True  # no function was called in this destination transaction
         self._calls = 0
         self._grown = 0
-        self._threads: dict[str, FunctionThreads] = {}  # of the functions that were called
+        self._threads: dict[str, FunctionThreads] = {}  # by function called so far
         self._threads_before = 0
         self.timed: TimedCall | None = None
-        """What is called right now."""
+        """The current call."""
 
     def stuck(self, now: float) -> None:
-        """See that no call goes on in vain; another thread asks now and then.
+        """Check that no call hangs; another thread asks at intervals.
 
         Args:
             now: seconds on a monotonic clock.
 
         Raises:
-            HandlersGrew: one does: end the process.
+            HandlersGrew: a call hangs: end the process.
         """
         timed = self.timed
         if timed is not None and (place := timed.stuck(now)):
@@ -157,18 +157,14 @@ class ProcessBounds:
             )
 
     def call(self, function: str) -> AbstractContextManager[None]:
-        """Bound what a function may ask for while it runs.
-
-        Args:
-            function: its name and place.
-        """
+        """Bound the memory that a function may ask for while it runs."""
         threads = self._threads.get(function)
         if threads is None:
             threads = self._threads[function] = FunctionThreads()
         return _BoundedCall(self, threads.call())
 
     def memory_bound(self) -> int:
-        """Of what RLIMIT_DATA counts, for the call that begins, bytes; 0: it is not known here."""
+        """Return the bound of RLIMIT_DATA for the call that begins, in bytes; 0: unknown on this system."""
         self._calls += 1
         if self._calls % _LOOK_CALLS == 0:
             self._grown = _resident_bytes() - self._resident
@@ -178,10 +174,10 @@ class ProcessBounds:
         return self._data + CALL_BYTES_MAX if self._data else 0
 
     def check_transaction(self, function: str) -> None:
-        """See that a transaction's calls do not leave too many threads; after each.
+        """Check, after each call, that a transaction's calls do not leave too many threads.
 
         Args:
-            function: as it was called.
+            function: its name and place, as it was called.
 
         Raises:
             HandlerError: they do.
@@ -198,12 +194,10 @@ class ProcessBounds:
         return sum(each.count for each in self._threads.values())
 
     def check(self) -> None:
-        """See that the process has not grown too large, and has no more threads than it may.
-
-        Between destination transactions.
+        """Check, between destination transactions, the size of the process and its number of threads.
 
         Raises:
-            HandlersGrew: it has: end it.
+            HandlersGrew: one exceeds its bound: end the process.
         """
         self._is_before = True
         for function, threads in self._threads.items():
@@ -222,7 +216,7 @@ class ProcessBounds:
 
 
 class _BoundedCall(AbstractContextManager[None]):
-    """One call; each row that a handler gets has one, so as little as can be."""
+    """One call. Every handled row has one, so it is minimal."""
 
     __slots__ = ("_before", "_bounds", "_threads")
 
@@ -253,7 +247,7 @@ def _resident_bytes() -> int:
 
 
 def _data_bytes() -> int:
-    """What RLIMIT_DATA counts; 0: it is not known here."""
+    """Return what RLIMIT_DATA counts, in bytes; 0: unknown on this system."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith(_DATA_KB):

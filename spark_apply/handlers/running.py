@@ -1,22 +1,20 @@
-"""Handlers inside one destination transaction.
+"""Handlers inside one destination transaction: the LCRs they execute, the SQL they run, and their errors.
 
-What they execute, what they say in SQL, and what becomes of their errors.
-
-Longer than 500 lines: rows, calls, savepoints and what waits share the state of one transaction.
+Longer than 500 lines: rows, calls, savepoints and pending writes share the state of one transaction.
 
 Two ways, one result:
 
-- An *attempt* takes everything for done: executed LCRs, rows without handlers between them, and statements wait, and
-  are written as sets and in one round trip before the next thing that must see them. A handler never sees an error of
-  them. Whatever is not as it should be undoes the whole attempt.
+- An *attempt* assumes that everything succeeds. Executed LCRs, rows without handlers between them, and statements are
+  pending; they are written as sets and in one round trip before the next action that must see them. A handler never
+  sees an error from them. Any wrong assumption undoes the whole attempt.
 - *One by one*, when everything below is applied: each execute and each statement is written at once behind a savepoint,
   conflict handlers decide, and the handler gets the errors.
 
-So a handler can be called more than once for an LCR. What it does in the database is committed once; what it does
-elsewhere (a file, a message) it does as often as it is called.
+So a handler can be called more than once for an LCR. Its effects in the database are committed once; its effects
+elsewhere (a file, a message) happen as often as it is called.
 
-Errors of the environment (a lost connection, a lock) are no handler's business: whatever it does with them, they undo
-the transaction, and it is done again.
+Errors of the environment (a lost connection, a lock) are not for handlers: whatever a handler does with them, they undo
+the transaction, and it is tried again.
 """
 
 from __future__ import annotations
@@ -59,18 +57,18 @@ T = TypeVar("T")
 
 
 class Writer(Protocol):
-    """How rows are written (`spark_apply.sets.conflicts`)."""
+    """Writes rows (`spark_apply.sets.conflicts`)."""
 
     def sets(self, batches: Sequence[LcrBatch]) -> bool:
         """Write rows as sets; False: roll back."""
         ...
 
     def row(self, batch: LcrBatch, resolution: Resolution, *, resolves: bool) -> Failure | None:
-        """Write the one row of a batch behind the session's savepoint, and go back to it when it fails.
+        """Write the one row of a batch behind the session's savepoint; roll back to it if the row fails.
 
         Args:
-            batch: with one row.
-            resolution: resolves conflicts, and remembers what became of them.
+            batch: a batch with one row.
+            resolution: resolves conflicts, and records their outcomes.
             resolves: whether conflict handlers are asked.
         """
         ...
@@ -78,9 +76,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A savepoint: its number, which no other one has; the session's for it, which later ones get again.
+    """A savepoint.
 
-    And how many conflicts were recorded when it was set.
+    Its own number is unique; the session's number is reused later. It also has the number of conflicts recorded when it
+    was set.
     """
 
     number: int
@@ -93,13 +92,13 @@ class Handling:
 
     Args:
         session: in the transaction.
-        handlers: loaded.
-        resolution: resolves conflicts, and remembers what became of them.
-        writer: how rows are written.
-        attempts: see the module; False: one by one.
+        handlers: the loaded handlers.
+        resolution: resolves conflicts, and records their outcomes.
+        writer: writes rows.
+        attempts: True: an attempt; False: one by one (the module explains both).
         guard: knows the functions that ended their process or session.
-        told: why the error transaction failed that is executed; DML handlers get it; None: no error transaction is
-            executed through a function.
+        told: why the executed error transaction failed, passed to DML handlers; None: no error transaction is executed
+            through a function.
     """
 
     def __init__(
@@ -123,18 +122,18 @@ class Handling:
         self._guard, self._told = guard, told
         self._waiting = Waiting()
         self.late_scn: Scn | None = None
-        """Commit SCN of the transaction in which a call had its time; None: there is none."""
-        self._is_late = False  # the call's time was over while it waited for the database
+        """Commit SCN of the transaction in which a call timed out; None: none."""
+        self._is_late = False  # the call timed out while it waited for the database
         self._broken: BaseException | None = None  # the environment's error, whatever the handler did with it
         self._is_calling = False
         self._has_asked = False  # a handler has run SQL: the next one may too
-        self._waits = 0  # how many calls of the database are one inside the other
+        self._waits = 0  # depth of nested calls to the database
         self._thread = threading.get_ident()
-        self._by = ""  # the function that is called
-        self._dealt_with: list[ConflictRecord] = []  # conflicts that the call for one row LCR met and has not raised
+        self._by = ""  # the function being called
+        self._dealt_with: list[ConflictRecord] = []  # conflicts met by one row LCR's call that it has not raised
         self._marks: list[_Mark] = []
-        self._marked = 0  # how many marks were set
-        # what the last refused LCR raised, and the row in its way
+        self._marked = 0  # number of marks set so far
+        # The exception of the last refused LCR, and the row in its way.
         self._refused: tuple[BaseException | None, tuple[str, ...]] = (None, ())
         self._users = self._new_session()
         self._ahead: Callable[[], int | None] | None = None
@@ -149,27 +148,27 @@ class Handling:
     # ------------------------------------------------------------------ rows
 
     def follow(self, ahead: Callable[[], int | None]) -> None:
-        """What is handled comes behind rows that are under way, in an attempt.
+        """Let handled rows follow rows in flight, in an attempt.
 
-        They are waited for before anything must see them.
+        The rows in flight are awaited before any action that must see them.
 
         Args:
-            ahead: waits for them (`spark_apply.sets.conflicts.execute_ahead`).
+            ahead: waits for the rows in flight (`spark_apply.sets.conflicts.execute_ahead`).
 
         Raises:
-            DataError: see there.
+            DataError: raised by `ahead`.
         """
         asked, self.handlers.has_asked = self.handlers.has_asked, False
         if asked:
-            ahead()  # now, and not in the time of a handler's call
+            ahead()  # now, so that the wait does not count as a handler's call
         self._ahead = ahead
 
     def plain(self, batch: LcrBatch, numbers: Sequence[int]) -> None:
-        """Take rows that no handler gets for written, in an attempt; they are, before anything that must see them.
+        """In an attempt, note rows without handlers as written; they are written before any action that must see them.
 
         Args:
-            batch: where they are.
-            numbers: of the rows, ascending.
+            batch: batch with the rows.
+            numbers: numbers of the rows, ascending.
 
         Raises:
             AttemptFailed: as `flush`.
@@ -178,14 +177,14 @@ class Handling:
             self.flush()
         self._waiting.lcrs.append(Rows(batch, numbers))
         if self._has_asked:
-            self.flush()  # now, and not in the time of a handler's call
+            self.flush()  # now, so that the time does not count as a handler's call
 
     def dml(self, batch: LcrBatch, number: int) -> Failure | None:
-        """Hand a row to its DML handlers instead of writing it.
+        """Pass a row to its DML handlers instead of writing it.
 
         Args:
-            batch: where it is.
-            number: of the row.
+            batch: batch with the row.
+            number: number of the row.
 
         Returns:
             None: it is done. Otherwise the transaction must be rolled back.
@@ -221,15 +220,15 @@ class Handling:
         return self.error(batch, number, replace(failure, readable=(*readable, *failure.readable)))
 
     def error(self, batch: LcrBatch, number: int, failure: Failure) -> Failure | None:
-        """Hand a row that failed to the error handler of its table.
+        """Pass a failed row to the error handler of its table.
 
         Args:
-            batch: where it is.
-            number: of the row; nothing of it is written.
-            failure: what is known of it.
+            batch: batch with the row.
+            number: number of the row; nothing of it is written.
+            failure: its failure.
 
         Returns:
-            None: the handler has done what was necessary. Otherwise the transaction must be rolled back.
+            None: the handler has dealt with it. Otherwise the transaction must be rolled back.
         """
         groups, _ = batch.row_places
         group = int(groups[number])
@@ -253,11 +252,7 @@ class Handling:
         return replace(failure, message=f"{failure.message}; {again.message}")
 
     def precommit(self, commit_scns: Sequence[int]) -> Failure | None:
-        """Call the precommit handler for source transactions, in order.
-
-        Args:
-            commit_scns: of those that are applied.
-        """
+        """Call the precommit handler for source transactions, in order."""
         function = self.handlers.rules.precommit
         for scn in commit_scns if function is not None else ():
             assert function is not None
@@ -267,10 +262,10 @@ class Handling:
         return None
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write everything pending.
 
         Raises:
-            AttemptFailed: something of it is not as it was taken for; roll back.
+            AttemptFailed: an assumption about a pending write was wrong; roll back.
             UnfitTableError: a table was altered meanwhile; roll back.
         """
         waiting, self._waiting = self._waiting, Waiting()
@@ -292,14 +287,14 @@ class Handling:
         finally:
             self._waits -= 1
 
-    # ------------------------------------------------------------------ what handlers call
+    # ------------------------------------------------------------------ calls from handlers
 
     def _execute(self, lcr: HandledLcr, resolves: bool) -> None:  # noqa: FBT001 - see `HandledLcr`
         self._check_caller()
         if self._attempts:
             if self._waiting.statements:
                 self._guarded(self.flush)
-            # What the handler changes of it later is not what was executed.
+            # Later changes by the handler must not affect the executed LCR.
             self._waiting.lcrs.append(lcr.snapshot() if lcr.is_changed else Rows(lcr.batch, (lcr.row,)))
             return
         (one,) = batches_of([lcr])
@@ -318,7 +313,7 @@ class Handling:
         )
         if met := handled_conflict(self._resolution.settings, failure, one, 0, self._by):
             self._dealt_with.append(replace(met, position=lcr.position))
-        # Values of the LCR as it was executed are left out: the error transaction has it as it came.
+        # The executed LCR's values are omitted: the error transaction has the LCR as it arrived.
         self._refused = raised, tuple(text for text in failure.readable if not text.startswith(("old.", "new.")))
         raise raised
 
@@ -352,7 +347,7 @@ class Handling:
     def _mark(self) -> int:
         self._check_caller(outside=True)
         self._has_asked = self.handlers.has_asked = True
-        if self._attempts:  # what comes behind it must not be undone with what waits now
+        if self._attempts:  # pending writes must not be undone together with what follows the mark
             self._guarded(self.flush)
 
         def set_mark() -> int:
@@ -387,21 +382,21 @@ class Handling:
         self._guarded(drop)
 
     def _known(self, mark: int) -> _Mark:
-        """A mark that stands.
+        """Return a mark that still stands.
 
         Raises:
-            HandlerError: it went with one that was set before it.
+            HandlerError: it ended together with a mark set before it.
         """
         found = next((each for each in self._marks if each.number == mark), None)
         if found is None:
             raise HandlerError(
-                "a savepoint ended behind one that was begun before it",
+                "a savepoint ended after the one that encloses it",
                 hint="end the savepoint that was begun last first, as nested `with` does",
             )
         return found
 
     def _forget(self, mark: _Mark) -> None:
-        """Forget a mark and those behind it."""
+        """Forget a mark and all later ones."""
         del self._marks[self._marks.index(mark) :]
 
     # ------------------------------------------------------------------ inside
@@ -417,7 +412,7 @@ class Handling:
         )
 
     def _column_at(self, owner: str, name: str, column_name: str) -> Column | None:
-        """A column of the destination, as a value of it that is written here would be described by a source."""
+        """Return a column of the destination, as a source would describe a value that is written into it."""
         self._check_caller()
         table = self._guarded(lambda: self._described(owner, name))
         found = (
@@ -438,10 +433,10 @@ class Handling:
         except (DataError, UnfitTableError) as error:
             if self._ahead is None:
                 raise
-            raise AttemptFailed from error  # of the rows under way, which were waited for
+            raise AttemptFailed from error  # an error of the rows in flight, which were awaited
 
     def _statements(self, statements: Sequence[HandlerStatement], lcr: HandledLcr) -> Failure | None:
-        """Run the statements of one statement DML handler; each gets the LCR as it came."""
+        """Run the statements of one statement DML handler; each gets the LCR as it arrived."""
         for statement in statements:
             self._is_calling = True
             try:
@@ -487,7 +482,7 @@ class Handling:
             self._is_calling = False
             if at is not None:
                 at.end()
-            self._users.end()  # what was kept does nothing later
+            self._users.end()  # a session that the handler kept does nothing later
             self._users = self._new_session()
         is_open = self._end_marks(depth)
         self._raise_broken()
@@ -496,13 +491,13 @@ class Handling:
         return None
 
     def _holds(self) -> bool:
-        """Whether the call, whose time is over, waits for the database: that must not be interrupted."""
+        """Return whether a call that timed out waits for the database, which must not be interrupted."""
         is_waiting = self._waits > 0
         self._is_late = self._is_late or is_waiting
         return is_waiting
 
     def _end_marks(self, depth: int) -> bool:
-        """Undo what stands behind marks that a call left open; whether there were some."""
+        """Undo everything after marks that a call left open; return whether there were any."""
         if len(self._marks) <= depth:
             return False
         mark = self._marks[depth]
@@ -529,9 +524,9 @@ class Handling:
         )
 
     def _guarded(self, call: Callable[[], T], *, is_error: bool = False) -> T:
-        """Call the database; what is neither data's nor the handler's fault is remembered, whoever catches it.
+        """Call the database; remember an error that is due neither to data nor to the handler, even if it is caught.
 
-        `is_error`: there is one already, to be told.
+        `is_error`: another error is already to be reported.
         """
         self._waits += 1
         try:
@@ -543,7 +538,7 @@ class Handling:
                 self._broken = self._broken or error
             raise
         except TooLong as error:
-            # Between two lines of this, not in the database's protocol; what it interrupted is undone.
+            # It came between two lines of this code, not in the database's protocol; what it interrupted is undone.
             if not self._attempts:
                 raise
             self._broken = self._broken or AttemptFailed()
@@ -554,7 +549,7 @@ class Handling:
         finally:
             self._waits -= 1
         if not is_error:
-            # a function that asks again and again would hardly ever be met between two statements
+            # Otherwise a function that repeats statements would hardly ever be interrupted between two of them.
             self.handlers.check_time()
         return result
 
@@ -575,16 +570,16 @@ class Handling:
 
 
 def _is_altered(error: UnfitTableError) -> bool:
-    """Whether a table is not what it was described as.
+    """Return whether a table has changed since it was described.
 
-    That is no handler's business: everything is done again once all tables are described anew. Their old descriptions
-    would plan the next groups, too.
+    That is not a handler's error: everything is redone after all tables are described anew. Their old descriptions
+    would also serve to plan the next groups.
     """
     return bool(error.context.get("altered"))
 
 
 def _value(bind: str, lcr: HandledLcr) -> object:
-    """What a bind of a statement stands for. A column that the LCR does not carry is NULL, as in the manuals."""
+    """Return the value of a statement's bind. A column that the LCR does not carry is NULL, as in the manuals."""
     image, dot, column = bind.partition(".")
     if dot:
         return lcr.get_value(image, column)

@@ -1,4 +1,4 @@
-"""What an attempt of handlers has taken for done and not written yet, and the batches that it is written as."""
+"""Pending writes of an attempt of handlers, and the batches in which they are written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Rows", "Waiting", "batches_of"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a batch as they came: their numbers, ascending."""
+    """Unchanged rows of a batch: their numbers, ascending."""
 
     batch: LcrBatch
     numbers: Sequence[int]
@@ -30,20 +30,20 @@ class Rows:
 
 @dataclass(slots=True)
 class Waiting:
-    """What an attempt has taken for done, in order: LCRs and rows that no handler gets, or statements."""
+    """Pending writes of an attempt, in order: LCRs and rows without handlers, or statements."""
 
     lcrs: list[HandledLcr | Rows] = field(default_factory=list)
     statements: list[HandlerSql] = field(default_factory=list)
 
 
 def batches_of(waiting: Sequence[HandledLcr | Rows]) -> list[LcrBatch]:
-    """LCRs and rows as batches, without the other rows of theirs, in order.
+    """Return LCRs and rows as batches, in order, without other rows of their batches.
 
     Args:
         waiting: in the order in which they are written.
     """
     made: list[LcrBatch] = []
-    taken: list[int] = []  # rows of one batch that stay as they are
+    taken: list[int] = []  # unchanged rows of one batch
     taken_of: LcrBatch | None = None
 
     def end() -> None:
@@ -67,9 +67,9 @@ def batches_of(waiting: Sequence[HandledLcr | Rows]) -> list[LcrBatch]:
 
 
 def _runs(waiting: Sequence[HandledLcr | Rows]) -> Iterator[Rows | LcrBatch]:
-    """LCRs that stand beside each other as one.
+    """Yield adjacent LCRs as one run.
 
-    As rows of their batch, or as a batch of its own, where one is changed or comes out of order.
+    A run is rows of their batch, or a separate batch if an LCR is changed or out of order.
     """
     start = 0
     while start < len(waiting):
@@ -78,7 +78,7 @@ def _runs(waiting: Sequence[HandledLcr | Rows]) -> Iterator[Rows | LcrBatch]:
             yield first
         else:
             run = [first]
-            # One batch of LCRs has them in the order of transactions, and each transaction's LCRs with one tag.
+            # A batch has LCRs in the order of transactions, and each transaction's LCRs with one tag.
             while (
                 end < len(waiting)
                 and not isinstance(lcr := waiting[end], Rows)

@@ -1,1 +1,1 @@
-"""What runs in the Spark tasks: apply servers, which write groups at the destination."""
+"""Apply servers: run in Spark tasks and write groups at the destination."""

@@ -1,4 +1,4 @@
-"""Apply server: write groups at the destination.
+"""Apply server: writes groups at the destination.
 
 Job
     Apply each group that the coordinator assigns, in destination transactions that contain data and progress.
@@ -16,8 +16,8 @@ States (V$STREAMS_APPLY_SERVER.STATE), memory only
     PAUSED: WAITING FOR ALTER   the destination table does not fit.
 
 Durable when
-    The session's commit was answered; or, when the answer was lost, a new session of the same server finds the
-    progress that the commit was to record.
+    The session's commit was answered. If the answer was lost, a new session of the same server finds the progress that
+    the commit was to record.
 
 Worked flow
     group 7 = T1 T2 T3 T4, T3 conflicts; everything below is applied
@@ -62,9 +62,9 @@ from spark_apply.tables.fits import TableFits
 __all__ = ["ApplyServer", "ServerStep"]
 
 _UNFIT_RETRY_S = 2.0  # an ALTER is noticed within this time
-# between looks for times that are not kept any longer: a look reads all of them, some seconds for millions
+# Between checks for change times to forget: a check reads all of them, which takes seconds for millions.
 FORGET_EVERY_S = 600.0
-FORGET_AGAIN_S = 10.0  # where there were some: a look forgets a part of them
+FORGET_AGAIN_S = 10.0  # after a check that found some: a check forgets only a part of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +72,8 @@ class ServerStep:
     """Result of a step.
 
     Args:
-        reports: to send to the coordinator, in order.
-        is_idle: nothing to do until a message comes or `wake_at`.
+        reports: messages for the coordinator, in order.
+        is_idle: nothing to do until a message arrives or `wake_at` is reached.
         wake_at: when to step again even if no message arrives; None: only when one arrives.
     """
 
@@ -83,24 +83,21 @@ class ServerStep:
 
 
 class ApplyServer:
-    """One apply server of one apply process. See the module.
+    """One apply server of one apply process.
 
     Args:
-        apply: name of the apply process.
         source: the site whose transactions it applies.
         open_session: opens this server's destination session; ends a dead predecessor's.
-        decode: reads a serialized batch.
-        encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: see `spark_apply.tables.copied.copied_scns`, as they are recorded now.
-        conflicts: what conflicts are resolved by, and how values are shown; None: there are no handlers.
-        dependencies: virtual dependency definitions: what waits behind an error transaction.
+        copied_scns: returns the recorded `spark_apply.tables.copied.copied_scns`.
+        conflicts: settings for resolving conflicts and showing values; None: there are no conflict handlers.
+        dependencies: virtual dependency definitions, which decide what waits behind an error transaction.
         handlers: users' handlers.
-        calls: where calls of handlers are recorded, once a server has died; None: nowhere.
-        tables: what becomes of rows that do not fit their table.
+        calls: where calls of handlers are recorded after a server has died; None: nowhere.
+        tables: settings for rows that do not fit their table.
     """
 
-    def __init__(  # noqa: PLR0913 - what a server is made of
+    def __init__(  # noqa: PLR0913 - the parts of a server
         self,
         *,
         apply: str,
@@ -139,23 +136,23 @@ class ApplyServer:
         self._backoff, self._has_failed = Backoff(), False
         self._wake_at: float | None = None
         self._times = settings.rules.times
-        self._forget_at: float | None = None  # not before this server has worked for a while
+        self._forget_at: float | None = None  # not until this server has worked for a while
         self._reports: list[ServerMessage] = []
         self.last_error = ""
-        """The last failure of the environment, for `status`; stays after recovery."""
+        """The last failure of the environment, for `status`; it stays after recovery."""
         self.unfit: UnfitTableError | None = None
         """The table that does not fit, while the server waits for the ALTER."""
         self.rows_applied = 0
         self.groups_applied = 0
 
-    # ------------------------------------------------------------------ what the host calls
+    # ------------------------------------------------------------------ calls of the host
 
     def connect(self) -> None:
-        """Open the destination session, if there is none; call it before reporting that the server is ready.
+        """Open the destination session if none is open; call before reporting that the server is ready.
 
         Raises:
             DatabaseUnavailable: try again later.
-            FencedError: a newer incarnation exists: end.
+            FencedError: a newer incarnation exists; end.
         """
         if self._is_connected:
             return
@@ -193,7 +190,7 @@ class ApplyServer:
 
     @property
     def group(self) -> int:
-        """The lowest group it holds; 0: none."""
+        """The lowest group that it holds; 0: none."""
         return min(self._work, default=0)
 
     def receive(self, message: CoordinatorMessage) -> None:
@@ -229,10 +226,10 @@ class ApplyServer:
             now: seconds on a monotonic clock.
 
         Raises:
-            FencedError: a newer incarnation exists: end.
-            DatabaseError: an operator must act first (a missing right, for example).
-            HandlersGrew: users' handlers have taken too much memory, or too many threads: end; everything that was
-                reported before is durable.
+            FencedError: a newer incarnation exists; end.
+            DatabaseError: the operator must act first (for example, grant a missing right).
+            HandlersGrew: users' handlers take too much memory or too many threads; end. Everything reported before is
+                durable.
         """
         if self._wake_at is not None and now < self._wake_at:
             return self._answer(is_idle=True)
@@ -252,13 +249,13 @@ class ApplyServer:
         return self._answer(is_idle=is_idle)
 
     def check_calls(self, now: float) -> None:
-        """See that no user's function holds the server up; another thread calls this.
+        """Check that no user's function blocks the server; another thread calls this.
 
         Args:
             now: seconds on a monotonic clock.
 
         Raises:
-            HandlersGrew: one does: end the process.
+            HandlersGrew: a function does; end the process.
         """
         context = self._context
         if context is not None:
@@ -279,11 +276,11 @@ class ApplyServer:
             assignment, work = self._work[number]
             if work.is_ready:
                 if work.wants_new_fits:
-                    # The group can arrive again because the reader waited for an ALTER in the middle of it. Its first
+                    # The group may arrive again because the reader waited for an ALTER in the middle of it. Its first
                     # rows are older than the ALTER: a statement prepared for the old definition could write the rows
-                    # silently wrong, for example int into text without the operator's function. And who has an error
-                    # transaction executed has just dropped or added what it failed for: the attempt should not end with
-                    # "altered meanwhile".
+                    # silently wrong, for example int into text without the operator's function. An operator who
+                    # executes an error transaction has just dropped or added the cause of its failure: the attempt
+                    # should not end with "altered meanwhile".
                     self._fits.forget()
                 if self._context is not None:
                     self._context.guard.is_careful = assignment.is_careful
@@ -296,16 +293,16 @@ class ApplyServer:
         return any(self._work[number][1].prepare() for number in sorted(self._work))
 
     def _check_bounds(self) -> None:
-        """End this process if users' handlers have filled it: before a step, so that what the last one did is reported.
+        """End this process if users' handlers have filled it; called before a step, when the last one is reported.
 
-        Not within a streamed transaction, which would only begin again; there the bound of a call is the end of it.
+        It does not end within a streamed transaction, which would only begin again; there only a call's bound ends it.
         """
         if self._context is not None and not any(work.is_begun for _, work in self._work.values()):
             self._context.handlers.bounds.check()
             self._context.execution_bounds.check()
 
     def _forget_changes(self, now: float) -> None:
-        """Now and then, between destination transactions, forget when rows were changed that is older than it must be known."""
+        """At intervals, between destination transactions, forget change times that are older than needed."""
         times = self._times
         if times is None or self._context is None or any(work.is_begun for _, work in self._work.values()):
             return
@@ -337,7 +334,7 @@ class ApplyServer:
 
     def _back_off(self, error: DatabaseUnavailable, now: float) -> None:
         in_doubt = any(work.has_doubt for _, work in self._work.values())
-        # a handler's SQL comes before the commit
+        # A handler's SQL runs before the commit, so a commit in doubt excludes a handler as the cause.
         if self._context is not None and self._context.session.is_closed and not in_doubt:
             self._context.guard.session_lost()
         self._roll_back(lambda work: work.broken(retried=True))
@@ -351,10 +348,10 @@ class ApplyServer:
     def _roll_back(self, tell: Callable[[Work], ServerMessage | None]) -> None:
         """Roll back, and notify every group's work.
 
-        One that cannot restart (a streamed transaction) is returned completely.
+        A group that cannot restart (a streamed transaction) is returned completely.
 
         Args:
-            tell: notifies one work; returns the group's last message, if that ends it.
+            tell: notifies one work; returns the group's last message if that ends it.
         """
         if self._is_connected and self._context is not None:
             self._context.session.rollback()

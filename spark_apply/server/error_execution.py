@@ -1,17 +1,17 @@
-"""Executing error transactions again, on an operator's request.
+"""Executing error transactions again, at an operator's request.
 
-Several are executed together where nothing keeps them apart: one destination transaction deletes all of them and writes
-their rows as sets, as of transactions that come from the queue. Where that fails, halves are tried, and in the end one
-alone, row by row: that decides whether it fails again. What comes behind one that fails is not tried: the coordinator
-knows what of it depends on the failed one.
+Several are executed together where possible: one destination transaction deletes all of them and writes their rows as
+sets, like transactions from the queue. If that fails, halves are tried, and in the end a single one, row by row, which
+decides whether it fails again. Those behind a failed one are not tried: the coordinator knows which of them depend on
+it.
 
     5 error transactions, the 4th fails again
     1..5 as sets: counts differ -> rolled back; 1 2 committed; 3 4 5 -> rolled back; 3 committed; 4 5 -> rolled back; 4
       row by row -> rolled back
     GroupResult: executed 3, failure of the 4th
 
-Rows that are older than the copy of their table are in it: executed again, they would put old values over new ones.
-They are left out; a transaction of which nothing else is left is refused.
+Rows older than the copy of their table are in the copy: executed again, they would put old values over new ones. They
+are skipped; a transaction with no other rows is refused.
 """
 
 from __future__ import annotations
@@ -54,45 +54,42 @@ _PART_HAS_THEM = (
 )
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
-# of serialized rows in one destination transaction: as of a group that comes from the queue (`driver.forming`)
+# Bytes of serialized rows in one destination transaction, as for a group from the queue
+# (`spark_apply.driver.groups.forming`).
 _TOGETHER_BYTES_MAX = 8 << 20
-# one after the other before the coordinator hears of it: a third of a second of silence where each takes ten
-# milliseconds
+# Executed one by one before the coordinator gets a report: a third of a second of silence at ten milliseconds each.
 _ALONE_MAX = 32
 
 
 class ExecuteWork(Work):
-    """Executes error transactions; the commit that writes their rows also deletes them from the error queue.
-
-    See the module.
-    """
+    """Executes error transactions; the commit that writes their rows also deletes them from the error queue."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)
         self._handlers: ExecutionHandlers | None = None
         self._numbers = assignment.error_numbers
-        self._executed = 0  # so many, from the first, are executed
-        self._ranges = [(0, len(self._numbers))]  # of those that are left, the next one last
-        self._alone = 0  # so many were executed one by one
+        self._executed = 0  # number of executed ones, from the first
+        self._ranges = [(0, len(self._numbers))]  # remaining ones, the next range last
+        self._alone = 0  # number executed one by one
         self._is_new = True  # nothing was tried on this session
         if assignment.role or assignment.handler:
             self._try_alone()
 
     @property
     def wants_new_fits(self) -> bool:
-        """See `Work.wants_new_fits`."""
+        """Whether nothing was tried on this session."""
         return self._is_new
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """See `Work.broken`: a commit without an answer shows when the same numbers are taken again.
+        """Restart after a rollback. A commit without an answer shows when the same numbers are taken again.
 
-        Those that it has deleted are gone.
+        Those that it deleted are gone.
         """
         self._is_new = True
         return super().broken(retried=retried)
 
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """Execute some together, or the next one alone."""
+        """Execute several together, or the next one alone."""
         self._is_new = False
         first, last = self._ranges[-1]
         if last - first > 1:
@@ -116,14 +113,14 @@ class ExecuteWork(Work):
     # ------------------------------------------------------------------ several together
 
     def _try_alone(self) -> None:
-        """Nothing of the last range goes together: handlers are called, or a role is taken, for each."""
+        """Split the last range into single ones: each calls handlers or takes a role."""
         first, last = self._ranges.pop()
         self._ranges += [(place, place + 1) for place in reversed(range(first, last))]
 
     def _execute_together(self, first: int, last: int) -> int:
-        """Execute some in one destination transaction.
+        """Execute several in one destination transaction.
 
-        Returns how many of them, from the first, are done; 0: it was rolled back, and fewer are tried next.
+        Return how many of them, from the first, are done; 0: it was rolled back, and fewer are tried next.
         """
         session = self._context.session
         session.begin()
@@ -145,7 +142,7 @@ class ExecuteWork(Work):
         copied, touched = context.copied_scns(), set[tuple[str, str]]()
         for parts in taken.batches.values():
             if len(parts) != 1:
-                return False  # a streamed transaction: only its last part says when it was committed
+                return False  # a streamed transaction: only its last part has the commit SCN
             whole = context.decode(parts[0])
             batch = beyond_copies(whole, copied)
             if (
@@ -153,7 +150,7 @@ class ExecuteWork(Work):
                 or truncated_before(batch, copied)
                 or moved_before([whole], copied)
             ):
-                return False  # all of it is in a copy, or would empty one, which is a failure of its own
+                return False  # all of it is in a copy, or it would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
             rows += batch.row_count
             batches.append(batch)
@@ -179,15 +176,15 @@ class ExecuteWork(Work):
     # ------------------------------------------------------------------ one alone
 
     def _execute_alone(self, number: int) -> Failure | None:
-        """Execute one row by row; why it stays in the error queue, if it does."""
+        """Execute one row by row; return why it stays in the error queue, if it does."""
         session, commits = self._context.session, self.totals.commits
         self._alone += 1
         session.begin()
-        # It is gone: deleted, or executed by a commit whose answer was lost.
+        # If it cannot be deleted it is gone: deleted, or executed by a commit whose answer was lost.
         failure = self._execute(number) if session.delete_error(number) else None
         if self.totals.commits == commits:
             self._roll_back()
-        self._context.guard.settle()  # the operator may have it executed again
+        self._context.guard.settle()  # the operator may execute it again
         return failure
 
     def _execute(self, number: int) -> Failure | None:
@@ -207,13 +204,13 @@ class ExecuteWork(Work):
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure
-            self._write_history(resolution)  # part by part: a transaction of any size may conflict in all its rows
+            self._write_history(resolution)  # part by part: a transaction of any size can conflict in all its rows
             rows += batch.row_count
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
             return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
-        # A copy that was recorded before this holds rows that may be newer than these; a later one waits for what is
-        # locked here.
+        # A copy recorded before this holds rows that may be newer than these; a later copy waits for the locks held
+        # here.
         recorded = self._context.copied_scns()
         if any(recorded.get(name) != copied.get(name) for name in touched):
             return Failure(position=-1, conflict_type="", sqlstate="", message=_COPIED_MEANWHILE)
@@ -247,7 +244,7 @@ class ExecuteWork(Work):
         return failure
 
     def _through(self, resolution: Resolution) -> Handling | None:
-        """The function that the operator named; None: none was."""
+        """Return the function that the operator named; None: none."""
         if not self._assignment.handler:
             return None
         if self._handlers is None:
@@ -266,7 +263,7 @@ class ExecuteWork(Work):
             handling = self._through(resolution) or self._context.handling(resolution, attempts=False)
             failure = apply_final(session, batch, self._context.fit_of, resolution, handling)
             if role and failure is None:
-                session.as_role("")  # what is written beside the rows is Headrace's own
+                session.as_role("")  # what is written besides the rows is Headrace's own
             elif role and failure is not None and failure.sqlstate == _NO_RIGHT:
                 return replace(failure, message=f"as role {role}: {failure.message}")
         except ConfigError as error:  # of the function that the operator named
@@ -275,8 +272,8 @@ class ExecuteWork(Work):
             # Do not wait for the ALTER here: the transaction stays in the error queue.
             return Failure(position=-1, conflict_type="", sqlstate="", message=f"{error.message} ({error.hint})")
         except DatabaseError as error:
-            # Of an apply server's own role, a missing right ends it: nothing could be applied. Of this one, only this
-            # is refused.
+            # When the apply server's own role lacks a right, the server ends: nothing could be applied. When this role
+            # lacks one, only this execution is refused.
             if not role or error.retry is Retry.TIMED:
                 raise
             return Failure(

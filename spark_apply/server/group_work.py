@@ -1,10 +1,10 @@
 """The work of an apply server on one group, one destination transaction at a time.
 
-Each kind of work has `step()`: it makes one attempt at the next destination transaction (or, of a streamed
-transaction, at its next part) and returns the group's last message when the group has ended. State changes
-only after a successful attempt, so after `DatabaseUnavailable` the same step can be repeated.
+Each kind of work has `step()`. It makes one attempt at the next destination transaction (or, for a streamed
+transaction, at its next part), and returns the group's last message when the group has ended. State changes only after
+a successful attempt, so after `DatabaseUnavailable` the same step can be repeated.
 
-A COMMIT whose answer was lost is remembered as a doubt; a new session calls `settle` first, which finds its outcome.
+A COMMIT whose answer was lost is remembered as a doubt. A new session first calls `settle`, which finds its outcome.
 
 The kinds: `set_groups` (whole transactions), `large_transactions` (streamed ones, also into the error queue),
 `error_execution` (error transactions). This module contains their common part.
@@ -55,12 +55,12 @@ HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends o
 
 
 def refused_at_commit(error: DataError, batch: LcrBatch, handlers: Handlers) -> Failure:
-    """The failure of what is checked at COMMIT; names the last row, because any row could be the cause.
+    """Return the failure of a check at COMMIT; it names the last row, because any row could be the cause.
 
     Args:
-        error: of the commit.
-        batch: the transaction's rows; of a streamed one, its last part's.
-        handlers: that could have been called: they are named where SQL of theirs has changed the session.
+        error: error of the commit.
+        batch: the transaction's rows; of a streamed one, those of its last part.
+        handlers: handlers that could have been called; they are named if their SQL has changed the session.
     """
     position = batch.first_position + batch.row_count - 1
     sqlstate = str(error.context.get("sqlstate", ""))
@@ -72,22 +72,19 @@ def refused_at_commit(error: DataError, batch: LcrBatch, handlers: Handlers) -> 
 
 @dataclass(slots=True, kw_only=True)
 class WorkContext:
-    """What every work needs from its server.
+    """Everything that work needs from its server.
 
     Args:
-        apply: the apply process.
         source: the site whose transactions it applies.
         session: the destination session; replaced after it broke.
         fit_of: returns the fit of a table version.
-        decode: reads a serialized batch.
-        encode: serializes a batch.
         error_batches: reads an error transaction's parts.
-        copied_scns: see `spark_apply.tables.copied.copied_scns`, as they are recorded now.
-        conflicts: what conflicts are resolved by.
+        copied_scns: returns the recorded `spark_apply.tables.copied.copied_scns`.
+        conflicts: settings for resolving conflicts.
         handlers: users' handlers.
-        guard: knows those that ended their process or session.
-        expects_conflicts: the last group met some that were resolved: look for them before the next one is written.
-        execution_bounds: of the functions through which error transactions are executed, one after the other.
+        guard: knows the handlers that ended their process or session.
+        expects_conflicts: the last group met conflicts that were resolved: look for them before writing the next one.
+        execution_bounds: bounds for the functions through which error transactions are executed one by one.
     """
 
     apply: str
@@ -105,11 +102,11 @@ class WorkContext:
     execution_bounds: ProcessBounds = field(default_factory=ProcessBounds)
 
     def handling(self, resolution: Resolution, *, attempts: bool) -> Handling | None:
-        """The handlers in the session's transaction; None: there are none.
+        """Return the handlers in the session's transaction; None: there are no handlers.
 
         Args:
             resolution: resolves conflicts in it.
-            attempts: see `spark_apply.handlers.running`.
+            attempts: whether a failure is tried again, as in `spark_apply.handlers.running`.
         """
         if self.handlers is NOTHING_LOADED:
             return None
@@ -123,11 +120,11 @@ class WorkContext:
         )
 
     def executing(self, handlers: Handlers, resolution: Resolution, told: LcrFailure) -> Handling:
-        """The function through which an error transaction is executed, in the session's transaction.
+        """Return the function that executes an error transaction, in the session's transaction.
 
         Args:
-            handlers: calls it.
-            resolution: resolves conflicts in it.
+            handlers: calls the function.
+            resolution: resolves conflicts in the transaction.
             told: why the error transaction failed.
         """
         return Handling(
@@ -155,7 +152,7 @@ class Totals:
     conflicts: int = 0
 
     def frozen(self) -> GroupStatistics:
-        """The counters as an immutable message."""
+        """Return the counters as an immutable message."""
         return GroupStatistics(
             transactions=self.transactions,
             rows=self.rows,
@@ -177,7 +174,7 @@ class _Doubt:
 
 
 class Work(ABC):
-    """One group in progress: commits, doubts and totals are here; subclasses define the attempts."""
+    """One group in progress. Commits, doubts and totals are here; subclasses define the attempts."""
 
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         self._assignment, self._context = assignment, context
@@ -195,12 +192,12 @@ class Work(ABC):
 
     @property
     def is_begun(self) -> bool:
-        """Whether a destination transaction is open between steps."""
+        """Whether a destination transaction stays open between steps."""
         return False
 
     @property
     def wants_new_fits(self) -> bool:
-        """Whether the next step needs the tables as they are now, whatever was described before."""
+        """Whether the next step needs fresh table descriptions."""
         return self._assignment.streamed and not self.is_begun
 
     @property
@@ -209,11 +206,11 @@ class Work(ABC):
         return self._doubt is not None
 
     def prepare(self) -> bool:
-        """Do the work that needs no permission to write; False when there is none."""
+        """Do work that needs no permission to write; False: there is none."""
         return False
 
     def let_go(self, go: GroupGo) -> None:
-        """It may write."""
+        """Give permission to write."""
         self._go = go
 
     def add_part(self, part: GroupPart) -> None:
@@ -222,25 +219,25 @@ class Work(ABC):
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:
-        """Make one attempt. Returns a message to send and whether it is the last one; None: call again."""
+        """Make one attempt. Return a message to send and whether it is the last one; None: call again."""
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """The transaction was rolled back. Returns the last message if the work cannot restart it."""
+        """Note that the transaction was rolled back. Return the last message if the work cannot restart it."""
         self.totals.retried += int(retried and self._go is not None)
         self._met = 0
         return None
 
     def given_back(self) -> ServerMessage | None:
-        """A table no longer fits.
+        """Give the group up because a table no longer fits.
 
-        Returns the message that returns the group to be read again; None: it stays, or has ended.
+        Return the message that returns the group to be read again; None: it stays, or has ended.
         """
         return self.broken(retried=False)
 
     def settle(self) -> ServerMessage | None:
         """On a new session, find the outcome of a commit without an answer.
 
-        Returns the last message, if that ends the group.
+        Return the last message if that ends the group.
         """
         if self._doubt is None:
             return None
@@ -260,7 +257,7 @@ class Work(ABC):
             succeed()
             self._context.guard.settle(max((found.through for found in applied), default=FIRST_SCN))
             if self._assignment.is_careful:
-                with contextlib.suppress(DatabaseUnavailable):  # records that stay are of transactions that are done
+                with contextlib.suppress(DatabaseUnavailable):  # any record left belongs to a finished transaction
                     self._context.guard.ended()
 
         failpoint("apply.before_commit")
@@ -276,7 +273,7 @@ class Work(ABC):
         done()
 
     def _write_history(self, resolution: Resolution) -> None:
-        """Write the conflicts of the open transaction into the history, and count them once it is committed."""
+        """Write the conflicts of the open transaction into the history; count them when it is committed."""
         self._met += len(resolution.records)
         resolution.write(self._context.session)
 
@@ -289,7 +286,7 @@ class Work(ABC):
         """Check the tables before a transaction counts as failed: they may have been altered since they were described.
 
         Raises:
-            UnfitTableError: one does not fit: the transaction waits for the ALTER.
+            UnfitTableError: a table does not fit: the transaction waits for the ALTER.
         """
         session = self._context.session
         used = {group.table for group in batch.groups} | {table for found in batch.truncates for table in found.tables}

@@ -1,6 +1,6 @@
-"""Streamed transactions, larger than a batch.
+"""Streamed transactions, which are larger than a batch.
 
-Writes the parts, or puts them into the error queue, in one destination transaction.
+One destination transaction writes their parts, or puts them into the error queue.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _LargeBase(Work):
         self._begun = False
         self._committed: GroupResult | None = None
         self._resolution = Resolution(context.conflicts)
-        self._labels: list[str] = []  # of a tracked transaction, from all its parts
+        self._labels: list[str] = []  # labels of a tracked transaction, from all its parts
 
     @property
     def is_ready(self) -> bool:
@@ -65,7 +65,7 @@ class _LargeBase(Work):
         self._parts.append(part)
 
     def broken(self, *, retried: bool) -> ServerMessage | None:
-        """The written parts are lost: unless the commit succeeded, they must be sent again."""
+        """Note that the written parts are lost: unless the commit succeeded, they must be sent again."""
         super().broken(retried=retried)
         return None if self._doubt is not None or not self._begun else self._retry(RetryReason.REPLAY, 0)
 
@@ -110,7 +110,7 @@ class _LargeBase(Work):
         return self._committed
 
     def settle(self) -> ServerMessage | None:
-        """If the commit did not succeed, every part must be sent again."""
+        """Find the outcome of the commit; if it did not succeed, every part must be sent again."""
         super().settle()
         return self._retry(RetryReason.REPLAY, 0) if self._begun and self._committed is None else self._committed
 
@@ -130,7 +130,7 @@ class _LargeBase(Work):
 
 
 class LargeWork(_LargeBase):
-    """Writes parts as sets, and a failing part row by row at once, because everything below is applied."""
+    """Writes parts as sets, and a failing part at once row by row, because everything below is applied."""
 
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
         session, fit_of = self._context.session, self._context.fit_of
@@ -148,8 +148,8 @@ class LargeWork(_LargeBase):
             handling = self._context.handling(self._resolution, attempts=False)
             failure = apply_final(session, batch, fit_of, self._resolution, handling)
             if failure is not None:
-                return failure  # the session takes nothing but a rollback
-            # part by part: a transaction of any size may conflict in all its rows
+                return failure  # the session accepts nothing but a rollback
+            # Part by part: a transaction of any size can conflict in all its rows.
             self._write_history(self._resolution)
             written = batch.row_count
         self.totals.rows_written += written

@@ -58,7 +58,7 @@ class _Outcome:
     errors: dict[int, _Queued]
     rows: int
     written: int
-    labels: tuple[str, ...] = ()  # of tracked transactions that are applied
+    labels: tuple[str, ...] = ()  # labels of tracked transactions that are applied
 
 
 class SetsWork(Work):
@@ -67,15 +67,15 @@ class SetsWork(Work):
     def __init__(self, assignment: GroupAssignment, context: WorkContext) -> None:
         super().__init__(assignment, context)
         self._batches: list[LcrBatch] | None = None
-        self._ranges: list[tuple[int, int]] = []  # transactions left, the next one last
+        self._ranges: list[tuple[int, int]] = []  # remaining transactions, the next range last
         self._is_prepared = False
-        self._plan: list[Step] | None = None  # of the whole group
+        self._plan: list[Step] | None = None  # plan of the whole group
         self._resolvable: ResolvablePlan | None = None  # the same, where conflicts are expected
         self._handled: GroupPlan | None = None  # the same, where rows go to users' handlers
         self._hashes: KeyHashes | None = None
-        self._late = -1  # the transaction in which a handler's call had its time; -1: there is none
+        self._late = -1  # the transaction in which a handler's call timed out; -1: none
         self._failed: dict[int, int] = {}  # transaction -> its number in the error queue
-        self._behind: NDArray[np.int64] | None = None  # see `held_transactions`; None: nothing is held
+        self._behind: NDArray[np.int64] | None = None  # from `held_transactions`; None: nothing is held
         self._behind_stale = False
 
     def prepare(self) -> bool:
@@ -106,7 +106,7 @@ class SetsWork(Work):
         if self._apply_range(first, last):
             return None
         if last - first > 1:
-            # Halves would call again and again what takes its whole time in each of them.
+            # Halves would repeat a call that times out, in each of them.
             places = [self._late, self._late + 1] if first <= self._late < last else [(first + last) // 2]
             bounds = sorted({first, *places, last})
             self._ranges[-1:] = list(pairwise(bounds))[::-1]
@@ -135,22 +135,22 @@ class SetsWork(Work):
         first = self._assignment.first_transaction
         self._ranges = [(first, self._count)]
         if self._assignment.attempt and self._count - first > 1:
-            # Assigned again: its first transaction is the one that failed, or follows those that are done.
+            # Assigned again: its first transaction is the one that failed, or follows the finished ones.
             self._ranges = [(first + 1, self._count), (first, first + 1)]
 
     def given_back(self) -> ServerMessage | None:
-        """Committed transactions stay; the reader, which knows the altered table, processes the rest again."""
+        """Keep committed transactions; the reader, which knows the altered table, processes the rest again."""
         if self._doubt is not None:
             return None
         return self._retry(RetryReason.REPLAY, self._ranges[-1][0] if self._ranges else 0)
 
     def let_go(self, go: GroupGo) -> None:
-        """It may write; some of its transactions may have to join the error queue."""
+        """Give permission to write; some of its transactions may have to join the error queue."""
         super().let_go(go)
         self._behind_stale = bool(go.held)
 
     def _slice(self, first: int, last: int, behind: NDArray[np.int64] | None) -> list[LcrBatch]:
-        """The rows of some transactions, without held ones."""
+        """Return the rows of some transactions, without held ones."""
         assert self._batches is not None
         pieces = []
         for start, batch in zip(self._starts.tolist(), self._batches, strict=False):
@@ -180,10 +180,10 @@ class SetsWork(Work):
         """Apply transactions in one destination transaction; False: it was rolled back."""
         if self._context.handlers is not NOTHING_LOADED:
             if last - first == 1 and first == self._late:
-                return False  # alone it would have its time once more, and then again one by one
+                return False  # alone it would time out once more, and then again one by one
             is_careful = self._assignment.is_careful or self._context.guard.has_lost
             if is_careful and last - first > 1 and self._is_handled(self._slice(first, last, self._behind)):
-                return False  # one at a time: what ends this process or session ends one transaction
+                return False  # one at a time: a call that ends this process or session then ends one transaction
             if (done := self._apply_handled(first, last)) is not None:
                 return done
         has_handlers = self._has_handlers
@@ -198,9 +198,9 @@ class SetsWork(Work):
         return has_handlers and bool(self._apply_resolving(first, last))
 
     def _apply_handled(self, first: int, last: int) -> bool | None:
-        """Apply transactions of which some rows go to users' handlers.
+        """Apply transactions with rows that go to users' handlers.
 
-        None: none does, and nothing is called before the commit.
+        None: no row does, and no handler is called before the commit.
         """
         context, batches = self._context, self._slice(first, last, self._behind)
         planned = self._handled if self._is_whole(first, last) else None
@@ -229,7 +229,7 @@ class SetsWork(Work):
         return handlers.rules.precommit is not None or any(handlers.handled(batch) is not None for batch in batches)
 
     def _commits(self, first: int, last: int) -> list[int]:
-        """Commit SCNs of the transactions of a range that are applied and have rows."""
+        """Return the commit SCNs of a range's transactions that are applied and have rows."""
         chosen = self._slice(first, last, self._behind)
         return [
             int(batch.transactions.commit_scn[transaction])
@@ -272,16 +272,16 @@ class SetsWork(Work):
         )
 
     def _is_whole(self, first: int, last: int) -> bool:
-        """Whether a range is all that the plans are of."""
+        """Return whether a range is what the plans cover."""
         return self._behind is None and last == self._count and first == self._assignment.first_transaction
 
     def _apply_resolving(self, first: int, last: int) -> bool | None:
-        """Apply rows that meet conflicts behind all others, which are written as sets.
+        """Write rows without conflicts as sets, and then those that meet conflicts.
 
-        None: there is no conflict, or it cannot be told.
+        None: there is no conflict, or conflicts cannot be found for certain.
 
-        The rows that the group depends on are there, so what a row of it finds under its key is what it conflicts with.
-        Where that is not sure (unique keys beside the table's own) the group is bisected instead.
+        Everything that the group depends on is applied, so a row found under a key of the group is what it conflicts
+        with. Where that is not certain (unique keys besides the table's own), the group is bisected instead.
         """
         session, fit_of = self._context.session, self._context.fit_of
         batches = self._slice(first, last, self._behind)
@@ -295,7 +295,7 @@ class SetsWork(Work):
             found = None if plan is None else plan.around(session.conflicting)
             self._context.expects_conflicts = found is not None and bool((found[1] >= 0).any())
             if found is None or not self._context.expects_conflicts:
-                session.rollback()  # of nothing
+                session.rollback()  # nothing was written
                 return None
             (steps, turns), resolution = found, Resolution(self._context.conflicts)
             written = execute_steps(session, steps)
@@ -391,7 +391,7 @@ class SetsWork(Work):
         self.totals.rows_written += outcome.written
         self.totals.last_commit_time_us = max(self.totals.last_commit_time_us, int(self._times_us[last - 1]))
 
-    # ------------------------------------------------------------------ what is held
+    # ------------------------------------------------------------------ held transactions
 
     def _hash(self) -> KeyHashes:
         if self._hashes is None:
@@ -415,5 +415,5 @@ class SetsWork(Work):
 
 
 def _labels(batches: Sequence[LcrBatch]) -> tuple[str, ...]:
-    """The labels of tracked transactions with rows in the batches."""
+    """Return the labels of tracked transactions with rows in the batches."""
     return tuple(label.text for batch in batches for label in batch.labels if label.rows)

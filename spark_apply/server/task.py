@@ -8,14 +8,14 @@ Main path
       reports.
 
 States
-    The apply server's (`apply_server`); a state that lasts is reported to the coordinator.
+    The apply server's (`apply_server`); a lasting state is reported to the coordinator.
 
 Durable when
-    Nothing here. Spark runs a task again that dies with its worker, executor or node. The new task says hello
-    with the same server number, its session ends the old one, and the coordinator asks the destination for the outcome
-    of the groups that the old task had.
+    Nothing here. Spark reruns a task that dies with its worker, executor or node. The new task says hello with the same
+    server number, its session ends the old one, and the coordinator asks the destination for the outcome of the old
+    task's groups.
 
-The module imports at the top only what needs just the standard library: grpc and psycopg must not be loaded before Spark's
+Imports at the top of the module need only the standard library: grpc and psycopg must not be loaded before Spark's
 worker has forked, and the task's environment arms failpoints.
 """
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_WELCOME_TIMEOUT_S = 30.0  # a driver that runs answers at once
+_WELCOME_TIMEOUT_S = 30.0  # a running driver answers at once
 # Do not report shorter states: a busy server passes through all of them for each group.
 _STATE_DELAY_S = 0.2
 _HEARTBEAT_S = 5.0
 _LAST_WORDS_S = 2.0  # time for the driver to read why the task ends
-# Spark runs a failed task again at once: wait at least this long between attempts.
+# Spark reruns a failed task at once: wait at least this long between attempts.
 _FAILURE_DELAY_S = 1.0
 
 
@@ -54,20 +54,20 @@ _FAILURE_DELAY_S = 1.0
 
 
 def serve(access: TaskAccess, topology: str, apply: str, index: int, _items: Iterable[int]) -> Iterator[bytes]:
-    """Run apply server `index` until the coordinator says stop; a failure is raised, so that Spark runs it again.
+    """Run apply server `index` until the coordinator says stop; a failure is raised, so that Spark reruns the task.
 
     Args:
         access: endpoint and token of the driver.
         topology: name of the topology.
         apply: name of the apply process.
         index: number of the apply server, from 0.
-        _items: of Spark's partition; not used.
+        _items: items of Spark's partition; unused.
 
     Returns:
         Nothing to iterate over.
 
     Raises:
-        HeadraceError: the server failed; it has reported that to the driver.
+        HeadraceError: the server failed; it has reported the failure to the driver.
     """
     die_with_parent()
     task = _ServerTask(access, topology, apply, index)
@@ -136,7 +136,7 @@ class _ServerTask:
             self._in_step = False
             for report in step.reports:
                 self._send_report(report)
-            # The step was idle before these came: what they bring is done now, and not when the next message comes.
+            # Do not wait: the messages arrived after the idle step, and the next step handles them.
             if not self._take_waiting(server) and step.is_idle:
                 self._wait(server, step.wake_at)
             elif time.monotonic() - self._told_at > _HEARTBEAT_S:
@@ -145,7 +145,7 @@ class _ServerTask:
     def _beat(self, server: ApplyServer) -> None:
         """Report that a statement is still running: the driver treats a long silence of all servers as a stuck job.
 
-        A user's function that nothing interrupts holds up everything: then this process ends.
+        End the process when a user's function that cannot be interrupted blocks everything.
         """
         from spark_apply.handlers.process_bounds import HandlersGrew
 
@@ -190,7 +190,7 @@ class _ServerTask:
                 return
 
     def _wait(self, server: ApplyServer, wake_at: float | None) -> None:
-        """Wait for a message; report a state that lasts."""
+        """Wait for a message; report a lasting state."""
         now = time.monotonic()
         until = now + _HEARTBEAT_S if wake_at is None else min(wake_at, now + _HEARTBEAT_S)
         if self._take_one(server, min(_STATE_DELAY_S, max(0.0, until - now))):
@@ -199,14 +199,14 @@ class _ServerTask:
         self._take_one(server, max(0.0, until - time.monotonic()))
 
     def _take_waiting(self, server: ApplyServer) -> bool:
-        """Process the messages that are there; whether there were some."""
+        """Process the messages that have arrived; return whether there were any."""
         found = False
         while not self._stopped and self._take_one(server, 0.0):
             found = True
         return found
 
     def _take_one(self, server: ApplyServer, timeout_s: float) -> bool:
-        """Process a message if one arrives in time."""
+        """Process a message if one arrives in time; return whether one did."""
         from headrace.base.errors import HeadraceError
         from spark_apply.conversation.messages import coordinator_message_from_wire
 
@@ -242,8 +242,8 @@ class _ServerTask:
             state=state,
             detail=detail or own_detail,
             hint=unfit.hint if unfit is not None else "",
-            # The server itself reopens a session that breaks later and then knows the outcome of its last commit: the
-            # coordinator need not treat it as a new one.
+            # The server itself reopens a session that breaks later, and then knows the outcome of its last commit. The
+            # coordinator need not treat it as a new server.
             has_session=not detail,
         )
         self._link.send(pb.ServerMessage(state=told))

@@ -1,1 +1,1 @@
-"""Who may speak with a Spark application: its secrets, its gateways, and the tokens of its tasks."""
+"""Access to a Spark application: its secrets, its gateways, and the tokens of its tasks."""

@@ -1,9 +1,8 @@
-"""The door from RayDP's actor into the application master's JVM: only who knows its secret may call.
+"""Gateway from RayDP's actor into the application master's JVM: only a caller with its secret may call.
 
-RayDP starts a py4j server that does what any caller on the machine tells it to, with the rights of the user that
-Headrace runs as. Spark has one of the same kind that asks each caller for a secret, and tells port and secret in a file
-that only its user may read. So RayDP's master starts that one. What RayDP called at its own entry point is a class of
-the same JVM.
+RayDP starts a py4j server that obeys any caller on the machine, with the rights of Headrace's user. Spark has a similar
+server that asks each caller for a secret. It writes port and secret to a file that only its user can read. So RayDP's
+master starts that one. The entry point of RayDP's server becomes a class of the same JVM.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _ADDRESS_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _ADDRESS = struct.Struct("!ii")
 """The file begins with the port and the length of the secret."""
 _LOOK = 0.05
-"""Seconds between two looks for the file; a JVM takes one to ten until it writes it."""
+"""Seconds between checks for the file; a JVM takes one to ten until it writes it."""
 _START_MAX = 300.0
-"""Seconds that a JVM may take until it listens: on a machine whose processors are all busy it took 40."""
+"""Seconds that a JVM may take until it listens: on a machine with all processors busy it took 40."""
 
 
 def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:  # noqa: ANN401 - py4j has no types
@@ -35,11 +34,11 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
 
     Args:
         command: the program with its options and class path, without a class to run.
-        environment: of the JVM.
+        environment: environment of the JVM.
 
     Returns:
-        py4j's gateway, with the process in its attribute `proc`. The JVM ends when its standard input is closed: with
-        the caller.
+        py4j's gateway, with the process in its attribute `proc`. The JVM ends when its standard input is closed, and so
+        with the caller.
 
     Raises:
         ApplyError: the JVM ended, or did not listen in time.
@@ -63,15 +62,15 @@ def open_gateway(command: Sequence[str], environment: Mapping[str, str]) -> Any:
 
 
 def _address(file: Path, process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """The port and the secret that the JVM tells.
+    """Return the port and the secret that the JVM writes.
 
-    It writes another file and gives it this name: it is whole once it is there.
+    It writes another file and renames it to this name, so an existing file is complete.
     """
     deadline = time.monotonic() + _START_MAX
     while not file.exists():
         if (code := process.poll()) is not None:
             raise ApplyError(
-                f"the application master's JVM ended with {code}", hint="its log is beside those of Ray's workers"
+                f"the application master's JVM ended with {code}", hint="see its log, next to the logs of Ray's workers"
             )
         if time.monotonic() > deadline:
             raise ApplyError(f"the application master's JVM did not listen within {_START_MAX:.0f} s")

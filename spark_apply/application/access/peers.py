@@ -1,12 +1,13 @@
-"""Who is at the other end of a loopback connection: PySpark's two Python servers serve processes of our user alone.
+"""Peers of loopback connections: PySpark's two Python servers serve only processes of the same user.
 
 Both servers ask a caller for a secret, but they serve it before that. The worker daemon forks for each connection, and
-its child waits for the secret for ever. The accumulator server is single-threaded, and it waits for ever, too; meanwhile
-the driver's JVM, which reports every finished task to it, waits in the only thread that schedules tasks. So another
-user of the machine could fill it with processes, or stop all tasks with one silent connection. Here the kernel says
-whose a connection is, before a server does anything for it.
+its child waits for the secret forever. The accumulator server is single-threaded and waits forever, too. Meanwhile the
+driver's JVM, which reports every finished task to it, waits in the only thread that schedules tasks. So another user of
+the machine could fill it with processes, or stop all tasks with one silent connection. This module asks the kernel for
+the owner of a connection before a server does anything for it.
 
-Both servers listen on 127.0.0.1, and their callers are the executor's and the driver's JVM beside them, of our user.
+Both servers listen on 127.0.0.1. Their callers are the executor's and the driver's JVM on the same machine, of the same
+user.
 """
 
 from __future__ import annotations
@@ -22,29 +23,30 @@ from pathlib import Path
 
 __all__ = ["guard_accumulator_server", "guard_worker_daemon", "is_own_peer"]
 
-# The connections of this process's network, each with the user of the process that has it. Not below /proc/net: a
-# service with `ProcSubset=pid` has no such link. The second one is absent on a machine without IPv6. Java connects to an
-# IPv4 address with an IPv6 socket, so a caller can stand in either.
+# The TCP connections of this process's network namespace, each with the user of its process. Not below /proc/net: a
+# service with `ProcSubset=pid` has no such link. The second file is absent on a machine without IPv6. Java connects to
+# an IPv4 address with an IPv6 socket, so a caller can be in either.
 _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 # Only an open connection counts: one that its process has closed is shown as root's.
 _ESTABLISHED = "01"
-# The kernel copies a table in parts: where a neighbour closes meanwhile, a row can be skipped. Twice is no chance.
+# The kernel copies a table in parts: when a neighbouring connection closes meanwhile, a row can be skipped. Two misses
+# are no accident.
 _LOOKS = 2
-_MAPPED = bytes(10) + b"\xff\xff"  # what an IPv6 socket has before an IPv4 address (RFC 4291)
+_MAPPED = bytes(10) + b"\xff\xff"  # prefix of an IPv4 address in an IPv6 socket (RFC 4291)
 _WORD_BYTES = 4  # the tables show addresses as numbers of 32 bits, in the machine's byte order
 
 log = logging.getLogger("headrace.spark")
 
 
 def is_own_peer(connection: socket.socket) -> bool:
-    """Return whether a process of our user has the other end of a TCP connection, on this machine.
+    """Return whether a process of the same user on this machine has the other end of a TCP connection.
 
-    A connection that is closed already is nobody's. Where the system does not show its connections (it is no Linux, or
-    forbids it, or its tables lack even our end), every connection counts as ours: the server's secret protects what it
-    does, as it does without this, and refusing all would stop the topology.
+    A connection that is closed already has no owner. Where the system does not show its connections (it is not Linux,
+    or forbids it, or its tables lack even our end), every connection counts as ours. The server's secret still protects
+    its work, as it does without this check, and refusing all callers would stop the topology.
 
     Args:
-        connection: as `accept` returns it.
+        connection: result of `accept`.
     """
     try:
         peer, own = connection.getpeername(), connection.getsockname()
@@ -57,16 +59,16 @@ def is_own_peer(connection: socket.socket) -> bool:
         return not _is_shown(own, peer)
     except (FileNotFoundError, PermissionError):
         return True
-    except OSError:  # it is closed, or the system has no file descriptor left: a caller tries again
+    except OSError:  # the connection is closed, or the system is out of file descriptors: a caller tries again
         return False
 
 
 def _user(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
-    """The user whose process has the connection; None: there is no such open connection.
+    """Return the user whose process has the connection; None: there is no such open connection.
 
     Args:
         local: address and port of that process.
-        remote: of the process that it is connected to.
+        remote: address and port of the process that it is connected to.
 
     Raises:
         OSError: the tables cannot be read.
@@ -75,18 +77,18 @@ def _user(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     for ends in _ends(local, remote):
         _, found, rest = rows.partition(f"{ends}{_ESTABLISHED} ")
         if found:
-            # What follows: two queues, a timer, retransmissions, the user.
+            # The rest of the row: two queues, a timer, retransmissions, the user.
             return int(rest.split(maxsplit=4)[3])
     return None
 
 
-@functools.cache  # a line for each user, however many connections they open
+@functools.cache  # one log line per user, however many connections it opens
 def _tell_refused(user: int) -> None:
     log.warning("connections of user %d are refused", user)
 
 
 def _is_shown(local: tuple[str, int], remote: tuple[str, int]) -> bool:
-    """Whether the tables have a connection, in whatever state."""
+    """Return whether the tables have a connection, in any state."""
     rows = _rows()
     return any(ends in rows for ends in _ends(local, remote))
 
@@ -97,14 +99,14 @@ def _rows() -> str:
 
 
 def _ends(local: tuple[str, int], remote: tuple[str, int]) -> tuple[str, ...]:
-    """Both ends of a connection as a row of either table begins with them."""
+    """Return both ends of a connection, as a row of either table begins with them."""
     return tuple(
         f" {_shown(local, is_mapped=is_mapped)} {_shown(remote, is_mapped=is_mapped)} " for is_mapped in (False, True)
     )
 
 
 def _shown(address: tuple[str, int], *, is_mapped: bool) -> str:
-    """An address and its port as the kernel's tables show them."""
+    """Return an address and its port as the kernel's tables show them."""
     host, port = address[:2]
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     if is_mapped and len(packed) == _WORD_BYTES:
@@ -114,13 +116,13 @@ def _shown(address: tuple[str, int], *, is_mapped: bool) -> str:
 
 
 class _OwnPeersSocket(socket.socket):
-    """A listening socket that hands out connections of our user alone."""
+    """A listening socket that returns only connections of the same user."""
 
     def accept(self) -> tuple[socket.socket, object]:
         """Accept a connection.
 
         Raises:
-            InterruptedError: it is another user's, and was closed. PySpark's daemon then goes on.
+            InterruptedError: the connection was another user's and is closed. PySpark's daemon then continues.
         """
         connection, address = super().accept()
         if is_own_peer(connection):
@@ -130,23 +132,23 @@ class _OwnPeersSocket(socket.socket):
 
 
 def guard_worker_daemon() -> None:
-    """Have PySpark's worker daemon fork for connections of our user alone; before its `manager` is called."""
+    """Make PySpark's worker daemon fork only for connections of the same user; call before its `manager`."""
     import pyspark.daemon
 
-    # All that it takes from the module.
+    # `socket` is the only name that it uses of the module.
     pyspark.daemon.socket = types.SimpleNamespace(socket=_OwnPeersSocket)
     _warn_without_tables()
 
 
 def guard_accumulator_server() -> None:
-    """Have PySpark's accumulator server serve connections of our user alone; before its SparkContext exists."""
+    """Make PySpark's accumulator server serve only the same user's connections; call before creating a SparkContext."""
     from pyspark import accumulators
 
     class Server(accumulators.AccumulatorServer):  # type: ignore[misc] # pyspark is untyped here
-        """PySpark's, for our user."""
+        """PySpark's server, for the same user only."""
 
-        # It accepts nothing while it serves the driver's JVM. socketserver's 5 would then be full of others' connections,
-        # and the JVM could not connect again.
+        # It accepts nothing while it serves the driver's JVM. socketserver's backlog of 5 would then be full of others'
+        # connections, and the JVM could not connect again.
         request_queue_size = socket.SOMAXCONN
 
         def verify_request(self, request: socket.socket, client_address: object) -> bool:  # noqa: ARG002 - socketserver's

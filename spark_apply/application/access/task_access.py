@@ -1,4 +1,4 @@
-"""How a task reaches the apply process it belongs to. Imports next to nothing: it travels to every worker."""
+"""A task's access to its apply process. It imports next to nothing, because it travels to every worker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ __all__ = ["TaskAccess"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAccess:
-    """How a task reaches its apply process.
+    """A task's access to its apply process.
 
     Args:
         endpoint: "host:port" of the coordinator.
-        token: of the run of tasks: what proves the task to belong to it.
-        identity: certificate of the site that tasks and apply process belong to: the names of its files; None: without
-            TLS.
+        token: token of the run, which proves that the task belongs to it.
+        identity: certificate of the site of tasks and apply process, as the names of its files; None: without TLS.
     """
 
     endpoint: str

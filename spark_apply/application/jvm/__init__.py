@@ -1,1 +1,1 @@
-"""What the JVMs of a Spark application are started with: their class path, jars and archived classes."""
+"""Start of a Spark application's JVMs: their class path, jars and archived classes."""

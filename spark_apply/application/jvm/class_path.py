@@ -1,13 +1,13 @@
 """The class path of a Spark application's JVMs, and the archive from which they map the classes on it.
 
-Each of an application's five JVMs loads 5,000 to 8,000 classes. To find them in the jars, read and check them is half
-of what its start costs (measured: 21 CPU seconds for all five, 9 to 12 with an archive). An archive holds for one class
-path: the same jars, unchanged, in the same order, from its beginning. So all JVMs of all applications have the same
-one, of the installed jars, and what an application adds of its own comes behind it.
+Each of an application's five JVMs loads 5,000 to 8,000 classes. Finding, reading and checking them in the jars is half
+the cost of its start (measured: 21 CPU seconds for all five, 9 to 12 with an archive). An archive holds for one class
+path: the same jars, unchanged, in the same order, from its beginning. So all JVMs of all applications share one class
+path of the installed jars, and an application's own entries follow it.
 
-`scripts/archive_classes.py` writes the archive when the environment is set up. Its folder is named after the jars and
-the Java that it was made for: where one of them was replaced since, there is none, and the JVMs read their classes from
-the jars.
+`scripts/archive_classes.py` writes the archive when the environment is set up. The name of its folder depends on the
+jars and the Java that it was made for. When one of them was replaced since, no archive matches, and the JVMs read their
+classes from the jars.
 """
 
 from __future__ import annotations
@@ -28,40 +28,39 @@ __all__ = ["ARCHIVES", "ClassPath", "archived", "class_path", "prepare_archive"]
 
 ARCHIVES = Path(sys.prefix) / "lib" / "headrace"
 _ARCHIVE, _RAY_CLASS = "classes.jsa", "ray_class.jar"
-# The JVM that loads the copied class unpacks a library of 40 MB into its working folder, which is another one for each
-# application.
+# The JVM that loads the copied class unpacks a library of 40 MB into its working folder, which differs by application.
 _LIBRARIES = Path("/proc/self/cwd/ray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPath:
-    """What the JVMs of an application load classes from.
+    """The class path of an application's JVMs.
 
     Args:
         entries: jars and folders, in order.
-        archive: of the classes in them; None: there is none.
+        archive: archive of the classes in them; None: there is none.
     """
 
     entries: tuple[Path, ...]
     archive: Path | None = None
 
     def __str__(self) -> str:
-        """As Java takes it."""
+        """Return the class path in Java's form."""
         return os.pathsep.join(map(str, self.entries))
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of the JVMs."""
+        """JVM options that select the archive."""
         return () if self.archive is None else (f"-XX:SharedArchiveFile={self.archive}",)
 
 
 def class_path(folder: Path, java: str | None, *, archives: Path = ARCHIVES) -> ClassPath:
-    """The class path of an application that is to start.
+    """Return the class path of an application that is about to start.
 
     Args:
-        folder: of the application, for what is not installed; its application master's working folder.
-        java: the program that Ray's workers run; only an installed one has an archive.
-        archives: where archives are.
+        folder: the application's folder for what is not installed; its application master's working folder.
+        java: the program that Ray's workers run; only the installed one has an archive.
+        archives: folder of the archives.
     """
     prepared = archived(archives)
     if (
@@ -78,11 +77,7 @@ def class_path(folder: Path, java: str | None, *, archives: Path = ARCHIVES) -> 
 
 
 def archived(archives: Path = ARCHIVES) -> ClassPath:
-    """The class path of which there is an archive, when it was written, and where.
-
-    Args:
-        archives: where archives are.
-    """
+    """Return the class path that an archive is made for, whether or not the archive was written."""
     jars = _installed()
     digest = hashlib.sha256()
     for file in (java_home() / "lib" / "server" / "libjvm.so", *jars):
@@ -93,11 +88,7 @@ def archived(archives: Path = ARCHIVES) -> ClassPath:
 
 
 def prepare_archive(archives: Path = ARCHIVES) -> ClassPath:
-    """Write everything of the class path that is not installed, and remove archives for other jars.
-
-    Args:
-        archives: where archives are.
-    """
+    """Write the parts of the class path that are not installed, and remove archives for other jars."""
     prepared = archived(archives)
     folder = prepared.entries[0].parent
     for other in archives.glob("*"):
@@ -112,6 +103,6 @@ def prepare_archive(archives: Path = ARCHIVES) -> ClassPath:
 
 
 def _installed() -> tuple[Path, ...]:
-    """RayDP's jars, Spark's and Ray's: a class that is in several of them comes from RayDP's."""
+    """Return RayDP's jars, Spark's and Ray's: a class that several of them have comes from RayDP's."""
     raydp = sorted(package_folder("raydp").glob("jars/*.jar"), key=lambda jar: ("shims" not in jar.name, jar.name))
     return (*raydp, *spark_jars(), *sorted(package_folder("ray").glob("jars/*.jar")))

@@ -5,9 +5,8 @@ The application master's JVM is a Ray driver, and a Ray driver unpacks its nativ
 process would cost 40 MB. On a machine where another user's Ray created `/tmp/ray` first, that folder is not writable
 and Spark never starts.
 
-The path is a constant of one class, and no setting changes it. So that class is copied with another constant to a place
-that is first on the class path. A class file refers to its constants by number, so a constant of another length moves
-nothing.
+The path is a constant of one class, and no setting changes it. So a copy of that class with another constant is put
+first on the class path. A class file refers to its constants by number, so a constant of another length moves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FIXED_FOLDER = "/tmp/ray/"  # noqa: S108 - the constant that is replaced
 
 
 def _constant(text: str) -> bytes:
-    """The encoding of a text constant in a class file: a mark (1), its length, its bytes."""
+    """Encode a text constant of a class file: a mark (1), its length, its bytes."""
     data = text.encode("utf-8")
     return b"\x01" + len(data).to_bytes(2, "big") + data
 

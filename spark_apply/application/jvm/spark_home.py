@@ -1,9 +1,9 @@
-"""Spark's installation, without the jars of what an apply process never uses.
+"""Spark's installation without the jars that an apply process never uses.
 
 A JVM keeps the directory of every jar that it has opened, and looks a missing class up in every jar of its class path.
-The class path of each of an application's five JVMs is Spark's whole folder of jars: 260 files with 150,000 entries, of
-which a job of Python tasks needs 60. So Spark gets a home of links, in which what belongs to Hive, Kubernetes, Mesos,
-YARN, machine learning, streams and file formats is left out.
+By default, each of an application's five JVMs has Spark's whole folder of jars as its class path: 260 files with
+150,000 entries. A job of Python tasks needs 60 of them. So Spark gets a home of links without the jars of Hive,
+Kubernetes, Mesos, YARN, machine learning, streams and file formats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_apply.application.environment import package_folder
 __all__ = ["home_environment", "spark_jars", "write_spark_home"]
 
 _UNUSED = (
-    # Hive and its store
+    # Hive and its metastore
     "hive-",
     "spark-hive",
     "datanucleus-",
@@ -36,7 +36,7 @@ _UNUSED = (
     "transaction-api-",
     "commons-dbcp-",
     "commons-pool-",
-    # other cluster managers and what they coordinate with
+    # other cluster managers and their coordination services
     "spark-kubernetes",
     "kubernetes-",
     "okhttp-",
@@ -60,7 +60,7 @@ _UNUSED = (
     "JLargeArrays-",
     "spark-graphx",
     "spark-streaming",
-    # Spark's shell and its pages
+    # Spark's shell and web pages
     "spark-repl",
     "scala-compiler-",
     "jline-",
@@ -74,17 +74,17 @@ _UNUSED = (
     "avro-ipc-",
     "snakeyaml-engine-",
 )
-"""Starts of the names of the jars that are left out. py4j asks for all methods of a class, so what Spark's core
-mentions anywhere must be there.
+"""Prefixes of the names of unused jars. py4j asks for all methods of a class, so everything that Spark's core mentions
+must be there.
 """
 _LAUNCHER = "spark-launcher_"
 
 
 def spark_jars() -> tuple[Path, ...]:
-    """The installed jars that an application's JVMs need, in the order of their names.
+    """Return the installed jars that an application's JVMs need, in the order of their names.
 
-    Real paths: Ray opens them once more under the path that a symbolic link leads to, and a JVM would keep every
-    directory twice.
+    They are real paths: Ray opens them again under the target of a symbolic link, and a JVM would keep every directory
+    twice.
     """
     return tuple(
         sorted(jar for jar in (package_folder("pyspark") / "jars").glob("*.jar") if not jar.name.startswith(_UNUSED))
@@ -92,13 +92,13 @@ def spark_jars() -> tuple[Path, ...]:
 
 
 def home_environment(home: Path) -> dict[str, str]:
-    """The environment under which Spark's driver takes this home, and its own settings in it.
+    """Return the environment under which Spark's driver uses this home and its own settings in it.
 
-    A Ray of one's own may run in an environment that names another folder of settings: the driver would find no secret
-    there, and run that folder's `spark-env.sh`.
+    An operator's own Ray may run in an environment that names another folder of settings. The driver would find no
+    secret there, and would run that folder's `spark-env.sh`.
 
     Args:
-        home: see `write_spark_home`.
+        home: as written by `write_spark_home`.
     """
     return {"SPARK_HOME": str(home), "SPARK_CONF_DIR": str(home / "conf")}
 
@@ -106,15 +106,15 @@ def home_environment(home: Path) -> dict[str, str]:
 def write_spark_home(home: Path) -> None:
     """Make a Spark home of links to the installed one.
 
-    Its only jar is that of Spark's launcher, a JVM of 0.02 CPU seconds instead of 0.2 with all jars: the others are on
+    Its only jar is that of Spark's launcher, a JVM of 0.02 CPU seconds instead of 0.2 with all jars. The others are on
     the class path that the application's JVMs get (`spark_apply.application.jvm.class_path`).
 
     Args:
-        home: folder to make; may exist, of another pyspark too.
+        home: folder to make; it may exist, even from another pyspark.
     """
     jars = home / "jars"
-    # An earlier process of the same number may have left it, and pyspark was replaced since: never two versions on a
-    # class path.
+    # An earlier process with the same number may have left it, and pyspark may have been replaced since: never put two
+    # versions on a class path.
     shutil.rmtree(jars, ignore_errors=True)
     jars.mkdir(parents=True)
     for jar in spark_jars():

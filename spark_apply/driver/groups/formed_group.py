@@ -1,16 +1,16 @@
-"""A group that the coordinator has formed, until it is below the low watermark: what it writes, and how far it has come.
+"""A group that the coordinator has formed, until it is below the low watermark: what it writes, and its progress.
 
 States
     FORMED          no server has it.
     ASSIGNED        a server prepares it; it may not write.
     WRITING         it may write: what it depends on is applied.
     IN DOUBT        its server died after the go, and may have committed.
-    WITHDRAWN       to be dropped by a server that prepares it.
-    ROLLING BACK    to be dropped by a server that may be writing it: nothing is read again before that has answered.
-    DONE            everything of it is applied or in the error queue, or it is never read again.
+    WITHDRAWN       dropped, at a server that prepares it.
+    ROLLING BACK    dropped, at a server that may be writing it: nothing is read again until the server has answered.
+    DONE            all of it is applied or in the error queue, or it is never read again.
 
-    FORMED -> ASSIGNED -> WRITING -> DONE. A server that gives it back, or is found not to have committed it, makes it
-    FORMED again; one that dies makes it FORMED (ASSIGNED) or IN DOUBT (WRITING).
+    FORMED -> ASSIGNED -> WRITING -> DONE. A group that its server returns, or is found not to have committed, becomes
+    FORMED again. When its server dies, it becomes FORMED (if ASSIGNED) or IN DOUBT (if WRITING).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["FormedGroup", "GroupState", "StreamedParts"]
 
 
 class GroupState(enum.Enum):
-    """See the module."""
+    """State of a group; the module describes each."""
 
     FORMED = enum.auto()
     ASSIGNED = enum.auto()
@@ -57,8 +57,8 @@ class StreamedParts:
     """A large transaction whose parts are sent while they arrive.
 
     Args:
-        large: it.
-        sent: number of parts that were sent.
+        large: the transaction.
+        sent: number of parts sent.
         done: number of parts that the server has prepared or written.
         unchecked: key hashes of parts that were sent before the go: they may depend on error transactions.
     """
@@ -69,7 +69,7 @@ class StreamedParts:
     unchecked: list[KeyHashes] = field(default_factory=list)
 
     def next_part(self) -> Part | None:
-        """The part to send now, which counts as sent; None: none has arrived, or the server has enough."""
+        """Return the next part and count it as sent; None: none has arrived, or the server has enough."""
         if not self.large.unsent or self.sent - self.done >= PARTS_AHEAD:
             return None
         self.sent += 1
@@ -78,24 +78,24 @@ class StreamedParts:
 
 @dataclass(slots=True, kw_only=True)
 class FormedGroup:
-    """See the module. One of `run`, `streamed` and `error_numbers` says what it writes.
+    """A formed group. One of `run`, `streamed` and `error_numbers` says what it writes.
 
     Args:
-        number: groups are numbered in the order of the source.
-        after_scn: it covers what follows this.
-        through_scn: and ends here.
+        number: ascending in the order of the source.
+        after_scn: it covers what follows this SCN.
+        through_scn: the last SCN that it covers.
         mode: how its server applies it.
-        run: whole transactions; None, too, once it is done.
-        streamed: a large transaction; None, too, once it is done.
-        error_numbers: EXECUTE_ERROR: those error transactions whose outcome is not known.
+        run: whole transactions; also None when it is done.
+        streamed: a large transaction; also None when it is done.
+        error_numbers: EXECUTE_ERROR: the error transactions whose outcome is unknown.
         error_number: ERROR_QUEUE: the error transaction behind which it waits.
         failure: ERROR_QUEUE: why it failed.
         waits: the unfinished groups that it depends on.
-        server: that has it, or had it and is in doubt; -1: none.
-        attempt: how often it was assigned before; -1: never.
-        state: see the module.
-        next_transaction: those before it are applied.
-        applied: of attempts that did not finish.
+        server: the server that has it, or had it and is in doubt; -1: none.
+        attempt: number of earlier assignments; -1: never assigned.
+        state: its state.
+        next_transaction: index of the first transaction that is not applied.
+        applied: durable ranges of attempts that did not finish.
         watermark_sent: the low watermark that its go recorded, if anything is committed.
     """
 
@@ -120,7 +120,7 @@ class FormedGroup:
 
     @property
     def large(self) -> Large | None:
-        """The large transaction that it is; None: it is none, or done."""
+        """Its large transaction; None: it has none, or is done."""
         return None if self.streamed is None else self.streamed.large
 
     @property
@@ -130,7 +130,7 @@ class FormedGroup:
 
     @property
     def commit_scns(self) -> NDArray[np.int64]:
-        """Commit SCN of each of its transactions; of a large one, once its last part has arrived."""
+        """Commit SCN of each of its transactions; of a large one, only after its last part has arrived."""
         if self.run is not None:
             return self.run.commit_scns
         large = self.large
@@ -144,16 +144,16 @@ class FormedGroup:
         if large is not None and large.is_complete:
             self.through_scn = large.through_scn
 
-    # ------------------------------------------------------------------ how far it has come
+    # ------------------------------------------------------------------ progress
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether it has reached its final state."""
         return self.state is GroupState.DONE
 
     @property
     def is_dropped(self) -> bool:
-        """Whether its server was told to drop it, and has not answered."""
+        """Whether its server was told to drop it and has not answered."""
         return self.state in _DROPPED
 
     @property
@@ -163,34 +163,34 @@ class FormedGroup:
 
     @property
     def may_have_written(self) -> bool:
-        """Whether commits of it may be there that are not reported."""
+        """Whether it may have unreported commits."""
         return self.state in _MAY_HAVE_WRITTEN
 
     def assign(self, server: int) -> None:
-        """A server prepares it."""
+        """Assign it to a server, which prepares it."""
         self.server, self.state = server, GroupState.ASSIGNED
         self.attempt += 1
 
     def go(self, low_watermark: Scn) -> None:
-        """Its server may write, and records this low watermark with what it commits."""
+        """Let its server write; this low watermark is recorded with what it commits."""
         self.state, self.watermark_sent = GroupState.WRITING, low_watermark
 
     def drop(self) -> None:
-        """Its server is told to drop it."""
+        """Note that its server was told to drop it."""
         self.state = GroupState.ROLLING_BACK if self.may_have_written else GroupState.WITHDRAWN
 
     def take_back(self) -> None:
-        """No server has it any more; what is left of it is to be assigned again."""
+        """Take it back from its server; the rest of it is to be assigned again."""
         self.server, self.state = -1, GroupState.FORMED
 
     def forget(self, *, comes_again: bool) -> None:
-        """Nothing of it is written. What its go would have recorded, no commit did.
+        """Note that none of it is written. No commit recorded the low watermark of its go.
 
-        In a replay it is read again: until then it keeps its place, because the low watermark must not pass it.
-        Otherwise it is done and covers nothing, not even what is below it.
+        A replay reads it again: until then it keeps its place, because the low watermark must not pass it. Otherwise it
+        is done and covers nothing, not even what is below it.
 
         Args:
-            comes_again: it is read again.
+            comes_again: a replay reads it again.
         """
         self.take_back()
         self.watermark_sent = FIRST_SCN
@@ -198,6 +198,6 @@ class FormedGroup:
             self.state, self.through_scn = GroupState.DONE, FIRST_SCN
 
     def release(self) -> None:
-        """It is done: nobody asks for its rows any more."""
+        """Release its rows, which nothing needs when it is done."""
         self.run = self.streamed = None
         self.applied.clear()

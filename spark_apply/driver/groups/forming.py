@@ -1,7 +1,7 @@
-"""Forms groups from waiting transactions, and large open ones, in source order and within bounds.
+"""Forms groups from pending transactions, and from large open ones, in source order and within bounds.
 
-When a server can take a group, it is cut from what has arrived: up to a number of transactions, rows and bytes,
-without waiting for more. Whole batches keep their bytes; a batch that must be divided is serialized again.
+When a server can take a group, the group is cut from what has arrived: up to a number of transactions, rows and bytes,
+without waiting for more. Whole batches keep their bytes; a divided batch is serialized again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FormedRun:
     """Consecutive transactions for one group.
 
     Args:
-        batches: serialized.
+        batches: serialized batches.
         hashes: key hashes of each transaction.
         commit_scns: int64, shape (transactions,).
         through_scn: the last SCN that they cover.
@@ -65,8 +65,8 @@ class Large:
     """A transaction that arrives in parts.
 
     Args:
-        order_scn: identifies it.
-        unsent: parts that are not sent yet.
+        order_scn: its order SCN.
+        unsent: parts not sent yet.
         received: number of parts that have arrived.
         rows: number of row LCRs that have arrived.
         is_complete: its last part has arrived.
@@ -85,7 +85,7 @@ class Large:
 
 @dataclass(slots=True)
 class _Pending:
-    """The transactions of a run, from `first` on, that are in no group yet."""
+    """The transactions of a run from `first` on, which are in no group yet."""
 
     run: Run
     first: int
@@ -101,7 +101,6 @@ class GroupFormer:
     """Holds transactions that are in no group yet, and cuts groups from them.
 
     Args:
-        encode: serializes a batch.
         transactions_max: most transactions in one group.
         rows_max: most rows in one group; a single transaction may have more.
     """
@@ -111,7 +110,7 @@ class GroupFormer:
         self._transactions_max, self._rows_max = transactions_max, rows_max
         self._pending: deque[_Pending | Large] = deque()
         self._rows = self._bytes = 0
-        self._ready: FormedRun | None = None  # it was put back, and comes next
+        self._ready: FormedRun | None = None  # it was put back, and is next
         self.open: Large | None = None
         """The large transaction in progress; nothing follows it."""
 
@@ -124,12 +123,12 @@ class GroupFormer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether nothing is pending."""
         return not self._pending and self._ready is None
 
     @property
     def transactions(self) -> int:
-        """The number of complete transactions that wait."""
+        """Number of complete pending transactions."""
         ready = 0 if self._ready is None else self._ready.commit_scns.shape[0]
         return ready + sum(pending.count for pending in self._pending if isinstance(pending, _Pending))
 
@@ -141,7 +140,7 @@ class GroupFormer:
         self._bytes += len(data)
 
     def extend(self, through_scn: Scn) -> None:
-        """There is nothing to apply up to `through_scn`: the last waiting item covers it too."""
+        """Extend the last pending item to `through_scn`, up to which there is nothing to apply."""
         if self._pending and isinstance(last := self._pending[-1], _Pending):
             last.through_scn = through_scn
 
@@ -171,7 +170,7 @@ class GroupFormer:
         return part
 
     def drop_large(self, piece: LargeDropped) -> Large | None:
-        """Drop the open transaction; returns it if it was formed already."""
+        """Drop the open transaction; return it if its group was formed already."""
         large, self.open = self.open, None
         if large is None or large.order_scn != piece.order_scn:
             return None
@@ -181,7 +180,7 @@ class GroupFormer:
         return large
 
     def take(self) -> FormedRun | Large | None:
-        """Cut the next group."""
+        """Cut the next group; None: nothing is pending."""
         if self._ready is not None:
             ready, self._ready = self._ready, None
             return ready
@@ -219,7 +218,7 @@ class GroupFormer:
         )
 
     def put_back(self, formed: FormedRun | Large) -> None:
-        """Take it as the next one again: it was cut, and cannot be written yet."""
+        """Put a cut group back as the next one, because it cannot be written yet."""
         if isinstance(formed, Large):
             self._pending.appendleft(formed)
         else:
@@ -227,13 +226,13 @@ class GroupFormer:
 
     @staticmethod
     def _fitting(pending: _Pending, transactions: int, rows: int) -> int:
-        """The number of transactions of a run that still fit."""
+        """Return the number of transactions of a run that still fit."""
         starts = pending.run.batch.transactions.first_row
         within = int(np.searchsorted(starts, starts[pending.first] + rows, side="right")) - 1 - pending.first
         return min(within, transactions, pending.count)
 
     def _cut(self, pending: _Pending, last: int) -> tuple[bytes, int]:
-        """Take transactions from a run. Returns them serialized, and their number of rows."""
+        """Take transactions from a run. Return them serialized, and their number of rows."""
         batch = pending.run.batch
         whole = pending.first == 0 and last == len(batch.transactions)
         data = pending.data if whole else self._encode(slice_transactions(batch, pending.first, last))

@@ -1,8 +1,8 @@
-"""Handing groups out to apply servers: who gets a group, when it may write, and the parts of a large transaction.
+"""Assignment of groups to apply servers: which server gets a group, when it may write, and parts of large transactions.
 
 A group is assigned only when everything that it depends on is done or assigned, and may write when all of that is done.
-Before it may, it is looked at once more: what depends on an error transaction joins the error queue with it, or is
-dropped and dequeued again, if that one is to be executed.
+Before that, the coordinator checks it once more. Transactions that depend on an error transaction join the error queue
+with it; if that error transaction is to be executed, they are dropped and dequeued again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["GroupHandout"]
 
 
 class GroupHandout:
-    """See the module.
+    """Assigns groups to servers and lets them write.
 
     Args:
-        groups: those that are not below the low watermark.
+        groups: the groups above the low watermark.
         slots: the servers.
         watermarks: a group that may write records the low watermark.
-        errors: what depends on one of them must not be written.
-        replay: begins where something must be dropped.
-        next_group: is told that a large transaction must join the error queue.
+        errors: transactions that depend on one of these must not be written.
+        replay: started when something must be dropped.
+        next_group: learns that a large transaction must join the error queue.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class GroupHandout:
     ) -> None:
         self._groups, self._slots, self._watermarks = groups, slots, watermarks
         self._errors, self._replay, self._next_group = errors, replay, next_group
-        # a server died while it wrote transactions up to here, of groups that may be formed otherwise now
+        # A server died while it wrote transactions up to this SCN; they may be in other groups now.
         self._careful_through = FIRST_SCN
 
     def assign(self) -> FormedGroup | None:
-        """Assign the lowest group that can be assigned; None: there is none."""
+        """Assign the lowest group that can be assigned; None: there is no such group."""
         is_lowest = True
         for group in self._groups:
             if group.is_done:
@@ -71,14 +71,14 @@ class GroupHandout:
         return None
 
     def let_go(self) -> None:
-        """Let every group write that may, and send the parts of large transactions that have arrived."""
+        """Let every group write that may, and send the arrived parts of large transactions."""
         for group in self._groups:
             if group.is_at_server:
                 self._let_go(group)
                 self._send_parts(group)
 
     def put_in_doubt(self, group: FormedGroup) -> None:
-        """The server of a group died while it may have written: what covers the same transactions is written with care."""
+        """Note that a group's server died while it may have written; its transactions are then written with care."""
         group.state = GroupState.IN_DOUBT
         begun = group.after_scn + 1 if group.mode is not GroupMode.EXECUTE_ERROR else FIRST_SCN
         self._careful_through = Scn(max(self._careful_through, begun, group.through_scn if begun else FIRST_SCN))
@@ -151,7 +151,7 @@ class GroupHandout:
             self._slots.put(group.server, _part_message(group, part))
 
     def _hold_large(self, group: FormedGroup, hashes: KeyHashes) -> bool:
-        """Whether a part depends on an error transaction: the whole transaction must join the error queue."""
+        """Return whether a part depends on an error transaction: then the whole one must join the error queue."""
         held = self._errors.held(hashes) if group.mode is GroupMode.SETS else ()
         if held and group.large is not None:
             self._next_group.escalate(group.large, None, depends_on=max(found.depends_on for found in held))

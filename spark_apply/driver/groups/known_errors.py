@@ -1,4 +1,4 @@
-"""The error queue as a coordinator knows it: what waits behind it, and what of it is executed again."""
+"""The error queue as a coordinator knows it: transactions held behind it, and executions of error transactions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["KnownErrors"]
 
 
 class KnownErrors:
-    """See the module.
+    """The error transactions that a coordinator knows.
 
     Args:
         errors: (number, key hashes) of each error transaction.
-        on_error: what becomes of others when a transaction enters the error queue.
+        on_error: fate of the other transactions when one enters the error queue.
 
     Attributes:
         on_error: as given.
-        executions: error transactions that are to be executed again.
+        executions: error transactions to be executed again.
     """
 
     def __init__(self, errors: Iterable[tuple[int, NDArray[np.uint64]]], on_error: OnError) -> None:
@@ -36,11 +36,11 @@ class KnownErrors:
         self.executions = ErrorExecutions(self._holds)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of error transactions."""
         return len(self._holds)
 
     def __contains__(self, number: int) -> bool:
-        """Whether an error transaction is in the error queue."""
+        """Return whether an error transaction is in the error queue."""
         return number in self._holds
 
     @property
@@ -50,44 +50,39 @@ class KnownErrors:
 
     @property
     def disables(self) -> bool:
-        """Whether they disable the apply process: there are some, and `on_error` says so.
+        """Whether they disable the apply process: the queue is not empty, and `on_error` says DISABLE.
 
-        This follows from what the destination has, so no restart takes it back; it ends with the last error
-        transaction.
+        This follows from the destination's state, so no restart undoes it. It ends with the last error transaction.
         """
         return self.on_error is OnError.DISABLE and len(self._holds) > 0
 
     def add(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """A transaction is in the error queue.
+        """Add a transaction that is in the error queue.
 
         Args:
-            number: of it.
-            hashes: of its keys.
+            number: its number.
+            hashes: hashes of its keys.
         """
         self._holds.add(number, hashes)
 
     def edited(self, number: int, hashes: NDArray[np.uint64]) -> None:
-        """An error transaction was edited: it has these keys too.
+        """Add the keys of an edited error transaction.
 
         Args:
-            number: of the error transaction.
-            hashes: what was stored with the edit.
+            number: its number.
+            hashes: hashes stored with the edit.
         """
         if number in self._holds:
             self._holds.add(number, hashes)
 
     def deleted(self, number: int) -> None:
-        """An error transaction was deleted from the queue: no transaction waits behind it any more."""
+        """Note that an error transaction was deleted: no transaction waits behind it any more."""
         self._holds.remove(number)
 
     def held(self, hashes: KeyHashes) -> Sequence[HeldTransaction]:
-        """The transactions that must join the error queue, because they depend on one of it.
-
-        Args:
-            hashes: of all the transactions.
-        """
+        """Return the transactions that must join the error queue because they depend on an error transaction."""
         return () if self.on_error is OnError.CONTINUE else self._holds.held(hashes)
 
     def awaits_execution(self, held: Iterable[HeldTransaction]) -> bool:
-        """Whether one of the transactions depends on an error transaction that is to be executed."""
+        """Return whether one of the transactions depends on an error transaction that is to be executed."""
         return any(found.depends_on in self.executions for found in held)

@@ -1,4 +1,4 @@
-"""Labelled transactions that a coordinator has accepted, until their outcome is known. Hardly ever any."""
+"""Labelled transactions that a coordinator has accepted, until their outcome is known. They are rare."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ if TYPE_CHECKING:
 
 __all__ = ["LabelledTransactions"]
 
-# Those that wait for servers. A coordinator reads at most a few groups ahead; more labels than that are not followed to
-# their end.
+# Labelled transactions pending at servers. A coordinator reads at most a few groups ahead; labels beyond this bound are
+# not followed to their end.
 _WAITING_MAX = 4096
 
 
 class LabelledTransactions:
-    """See the module.
+    """Follows labelled transactions to their outcome.
 
     Args:
         source: the site whose transactions they are.
-        tracks: takes the notes.
+        tracks: receives the notes.
     """
 
     def __init__(self, source: str, tracks: TrackLog) -> None:
         self._source, self._tracks = source, tracks
         self._waiting: list[Label] = []
-        self._open_rows: dict[tuple[str, int], int] = {}  # of the transaction in parts, in the parts before
+        # Rows in earlier parts of the transaction that arrives in parts.
+        self._open_rows: dict[tuple[str, int], int] = {}
 
     def clear(self) -> None:
-        """Everything that is accepted and not applied comes again."""
+        """Forget all: everything accepted and not applied is replayed."""
         self._waiting.clear()
         self._open_rows.clear()
 
     def accepted(self, labels: Iterable[Label]) -> None:
-        """Follow these; of a transaction in parts, the last part tells the commit SCN."""
+        """Follow these labels; for a transaction in parts, the last part has the commit SCN."""
         for label in labels:
             key = label.text, label.order_scn
             if label.commit_scn:
@@ -55,12 +56,12 @@ class LabelledTransactions:
         del self._waiting[:-_WAITING_MAX]
 
     def reported(self, server: int, applied: Iterable[AppliedRange], errors: Iterable[TransactionError]) -> None:
-        """Note what a server reports of them.
+        """Note the outcomes that a server reports.
 
         Args:
             server: its number.
-            applied: what is durable: applied, or in the error queue.
-            errors: those that are in the error queue.
+            applied: durable ranges: applied, or in the error queue.
+            errors: transactions that are in the error queue.
         """
         if not self._waiting:
             return
@@ -78,11 +79,11 @@ class LabelledTransactions:
                 self._tracks.note(label, self._source, "ERROR QUEUE", peer=f"apply server {server}", detail=detail)
 
     def settled(self, server: int, commit_scns: NDArray[Any]) -> None:
-        """Note those that a server had committed when it died, as its destination says.
+        """Note labelled transactions that a server had committed when it died, as the destination shows.
 
         Args:
             server: its number.
-            commit_scns: int64, of the transactions that it had committed.
+            commit_scns: int64, commit SCNs of the transactions that it had committed.
         """
         found = {int(scn) for scn in commit_scns} if self._waiting else set()
         for label in tuple(self._waiting):

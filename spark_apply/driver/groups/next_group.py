@@ -1,11 +1,11 @@
-"""Which group is formed next, from what has arrived.
+"""The next group to form from what has arrived.
 
-Whole transactions come in the order of the source; an execution of error transactions comes before them, one at a time.
-As long as some are to be executed, what depends on one of them is not formed, and nothing behind it. While an error
-disables the apply process, nothing but executions is formed.
+Whole transactions come in the order of the source. An execution of error transactions comes before them, one at a time.
+While some are to be executed, no group is formed of transactions that depend on them, nor of anything behind. While an
+error disables the apply process, only executions are formed.
 
-A large transaction whose attempt failed goes into the error queue when it is read again, whole: why, is kept here until
-it is done.
+A large transaction whose attempt failed goes into the error queue whole when it is read again. The reason is kept here
+until it is done.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class _Escalation:
 
 
 class NextGroup:
-    """See the module.
+    """Forms the next group.
 
     Args:
-        new_former: makes what holds and cuts transactions.
-        groups: where the group is added.
-        watermarks: say what it covers.
-        errors: what may not be formed while they are executed.
+        new_former: makes the object that holds and cuts transactions.
+        groups: receives the group.
+        watermarks: give the range that the group covers.
+        errors: the error queue; transactions that depend on one to be executed must not be formed.
 
     Attributes:
-        former: has what was accepted and is in no group yet.
+        former: holds what was accepted and is in no group yet.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class NextGroup:
         self._escalations: dict[Scn, _Escalation] = {}  # by the order SCN of the transaction
 
     def restart(self) -> None:
-        """Everything that is in no group comes again."""
+        """Forget everything that is in no group; it is replayed."""
         self.former = self._new_former()
 
     def form(self) -> FormedGroup | None:
-        """Form the next group; None: there is nothing to form, or it must wait."""
+        """Form the next group; None: nothing to form, or it must wait."""
         while self._may_execute:
             if (execution := self._execution()) is not None:
                 return execution
@@ -78,7 +78,7 @@ class NextGroup:
         if self._must_wait(formed):
             self.former.put_back(formed)
             return None
-        # Not below the recorded position: the destination has folded that range in already.
+        # Not below the recorded position: the destination has already merged that range.
         after = max(self._watermarks.formed, self._watermarks.durable)
         group = self._of_run(formed, after) if isinstance(formed, FormedRun) else self._of_large(formed, after)
         self._add(group)
@@ -87,17 +87,17 @@ class NextGroup:
     # ------------------------------------------------------------------ large transactions that failed
 
     def escalate(self, large: Large, failure: Failure | None, *, depends_on: int = 0) -> None:
-        """Have a large transaction go into the error queue when it is read again.
+        """Send a large transaction to the error queue when it is read again.
 
         Args:
-            large: it.
-            failure: why; None: it depends on an error transaction.
-            depends_on: that error transaction; 0: it failed itself.
+            large: the transaction.
+            failure: why it failed; None: it depends on an error transaction.
+            depends_on: number of that error transaction; 0: it failed itself.
         """
         self._escalations[large.order_scn] = _Escalation(failure, depends_on)
 
     def done(self, group: FormedGroup) -> None:
-        """A group is done: if it is a large transaction, it never comes again."""
+        """Note that a group is done: if it is a large transaction, it is never replayed."""
         if group.large is not None:
             self._escalations.pop(group.large.order_scn, None)
 
@@ -106,11 +106,11 @@ class NextGroup:
     @property
     def _may_execute(self) -> bool:
         """Whether error transactions can be executed now."""
-        # One at a time: the outcome of one decides what of the next can be executed.
+        # One at a time: its outcome decides what the next can execute.
         if not self._errors.executions.waits or self._groups.executing:
             return False
-        # A streamed transaction that is being written takes parts until it is whole; one that is not formed yet (an
-        # apply process that an error disabled forms nothing) waits behind what is executed.
+        # A streamed transaction that is being written takes parts until it is complete. One that is not formed yet (an
+        # apply process that an error disabled forms none) waits behind the execution.
         return not any(group.large is not None and group.large is self.former.open for group in self._groups)
 
     def _execution(self) -> FormedGroup | None:
@@ -147,16 +147,16 @@ class NextGroup:
             waits=self._groups.barrier(),
         )
         group.completed()
-        # What it waited for may have been executed or deleted meanwhile: whether others hold it, its parts show.
+        # The transaction that it waited for may be executed or deleted by now: its parts show whether others hold it.
         if escalation is not None and (escalation.failure is not None or escalation.depends_on in self._errors):
             group.mode = GroupMode.ERROR_QUEUE
             group.failure, group.error_number = escalation.failure, escalation.depends_on
         return group
 
     def _must_wait(self, formed: FormedRun | Large) -> bool:
-        """Whether what would be formed next must not join the error queue now.
+        """Return whether the next transactions must not join the error queue now.
 
-        It depends on an error transaction that is to be executed, or may.
+        They depend, or may depend, on an error transaction that is to be executed.
         """
         if self._errors.executions.is_empty or self._errors.on_error is OnError.CONTINUE:
             return False

@@ -1,6 +1,6 @@
-"""Dropping what may not be written yet, to dequeue it again from the low watermark.
+"""Replay: dropping groups that may not write yet, to dequeue them again from the low watermark.
 
-Groups that a server may be writing come to their end first; the others are dropped. Until then nothing is assigned.
+Groups that a server may be writing finish first; the others are dropped. Until then nothing is assigned.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Replay"]
 
 
 class Replay:
-    """See the module.
+    """The replay of one coordinator.
 
     Args:
-        groups: those that are not below the low watermark.
-        slots: the servers that have them.
+        groups: the groups above the low watermark.
+        slots: the servers that hold them.
 
     Attributes:
-        is_wanted: nothing is accepted or assigned until everything was dequeued again.
+        is_wanted: accept and assign nothing until everything was dequeued again.
     """
 
     def __init__(self, groups: UnfinishedGroups, slots: ServerSlots) -> None:
@@ -34,7 +34,7 @@ class Replay:
 
     @property
     def is_due(self) -> bool:
-        """Whether it can begin: no server may be writing."""
+        """Whether the replay can begin: no server may be writing."""
         return self.is_wanted and not self._groups.may_have_written
 
     def start(self, failed: FormedGroup | None = None) -> None:
@@ -45,7 +45,7 @@ class Replay:
                 self.abandon(group)
 
     def abandon(self, group: FormedGroup) -> None:
-        """Drop a group, wherever it is."""
+        """Drop a group, whether or not a server holds it."""
         if group.server < 0 or group.server not in self._slots:
             self.forget(group)
             return
@@ -53,5 +53,5 @@ class Replay:
         self._slots.put(group.server, GroupAbandon(group=group.number, attempt=group.attempt))
 
     def forget(self, group: FormedGroup) -> None:
-        """Nothing of a group is written. In a replay it is read again."""
+        """Forget a group of which nothing is written. A replay reads it again."""
         group.forget(comes_again=self.is_wanted)

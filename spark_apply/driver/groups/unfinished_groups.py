@@ -1,4 +1,4 @@
-"""The groups that a coordinator has formed and that are not below the low watermark, and what each depends on."""
+"""The groups above the low watermark that a coordinator has formed, and the dependencies of each."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ __all__ = ["UnfinishedGroups"]
 
 
 class UnfinishedGroups:
-    """See the module. In ascending order of their numbers, which is that of the source.
+    """The groups above the low watermark, in ascending order of their numbers, which is the source's order.
 
     Args:
-        in_order: each group depends on every one below it: they are committed in the order of the source.
+        in_order: each group depends on every group below it, so they commit in the order of the source.
     """
 
     def __init__(self, *, in_order: bool) -> None:
         self.in_order = in_order
         self._groups: dict[int, FormedGroup] = {}
         self._tracker = DependencyTracker()
-        self._last = 0  # number of the group that was added last
+        self._last = 0  # number of the last group added
 
     def __iter__(self) -> Iterator[FormedGroup]:
-        """All of them, as they are now: groups may be added and removed meanwhile."""
+        """Iterate over a snapshot: groups may be added and removed meanwhile."""
         return iter(tuple(self._groups.values()))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def __getitem__(self, number: int) -> FormedGroup:
-        """A group by its number."""
+        """Return a group by its number."""
         return self._groups[number]
 
     def get(self, number: int) -> FormedGroup | None:
-        """A group by its number; None: there is none, or none any more."""
+        """Return a group by its number; None: it does not exist, or no longer."""
         return self._groups.get(number)
 
     def clear(self) -> None:
-        """Forget them: what they wrote is known, and what is left of them comes again."""
+        """Forget the groups: what they wrote is known, and the rest is replayed."""
         self._groups.clear()
         self._tracker = DependencyTracker()
 
-    # ------------------------------------------------------------------ what is known of them
+    # ------------------------------------------------------------------ facts
 
     @property
     def unfinished(self) -> list[int]:
-        """The numbers of those that are not done."""
+        """Numbers of the groups that are not done."""
         return [number for number, group in self._groups.items() if not group.is_done]
 
     @property
     def may_have_written(self) -> bool:
-        """Whether commits of one may be there that are not reported."""
+        """Whether a group may have unreported commits."""
         return any(group.may_have_written for group in self._groups.values())
 
     @property
     def has_unassigned(self) -> bool:
-        """Whether there is one that no server has."""
+        """Whether a group has no server."""
         return any(group.state is GroupState.FORMED for group in self._groups.values())
 
     @property
@@ -80,24 +80,20 @@ class UnfinishedGroups:
         ]
 
     def still(self, group: FormedGroup) -> set[int]:
-        """The unfinished groups that one waits for."""
+        """Return the unfinished groups that a group waits for."""
         groups = self._groups
         group.waits = {number for number in group.waits if number in groups and not groups[number].is_done}
         return group.waits
 
     def of_large(self, order_scn: Scn) -> list[FormedGroup]:
-        """Those that write a large transaction and are not done.
-
-        Args:
-            order_scn: identifies the transaction.
-        """
+        """Return the unfinished groups that write a large transaction."""
         return [
             group
             for group in self._groups.values()
             if group.large is not None and group.large.order_scn == order_scn and not group.is_done
         ]
 
-    # ------------------------------------------------------------------ what comes and goes
+    # ------------------------------------------------------------------ additions and removals
 
     @property
     def next_number(self) -> int:
@@ -105,26 +101,22 @@ class UnfinishedGroups:
         return self._last + 1
 
     def add(self, group: FormedGroup) -> None:
-        """Add the next group; what it waits for was asked before (`dependencies`, `barrier`)."""
+        """Add the next group; `dependencies` or `barrier` was asked before what it waits for."""
         self._last = group.number
         self._groups[group.number] = group
 
     def dependencies(self, hashes: NDArray[np.uint64]) -> set[int]:
-        """The groups that the next one depends on.
-
-        Args:
-            hashes: of all its transactions.
-        """
+        """Return the groups that the next one depends on."""
         unfinished = self.unfinished
         return set(unfinished) if self.in_order else self._tracker.add(self.next_number, hashes, unfinished)
 
     def barrier(self) -> set[int]:
-        """All unfinished groups, which the next one depends on; everything after it depends on it."""
+        """Return all unfinished groups: the next one depends on them, and everything after depends on it."""
         self._tracker.add_barrier(self.next_number)
         return set(self.unfinished)
 
     def take_done(self) -> Iterator[FormedGroup]:
-        """Remove those that are done and have none below them that is not, the lowest first."""
+        """Remove and yield, lowest first, done groups with no unfinished group below."""
         for number in list(self._groups):
             group = self._groups[number]
             if not group.is_done:
@@ -133,9 +125,9 @@ class UnfinishedGroups:
             del self._groups[number]
 
     def join_done(self) -> None:
-        """Merge adjacent groups that are done into one, and let go of their rows.
+        """Merge adjacent finished groups into one range, and release their rows.
 
-        A lower group may wait for hours, for a user's lock, while others come and go.
+        A lower group may wait for hours for a user's lock while others come and go.
         """
         last: FormedGroup | None = None
         for group in self:
@@ -147,6 +139,6 @@ class UnfinishedGroups:
                 last = group
                 continue
             last.through_scn = max(last.through_scn, group.through_scn)
-            # Both were sent while the low watermark was below the first of them.
+            # Both goes were sent while the low watermark was below the first of them.
             last.watermark_sent = max(last.watermark_sent, group.watermark_sent)
             del self._groups[group.number]

@@ -5,8 +5,8 @@
     formed      groups cover everything up to it.
     received    pieces of the source are accepted up to it.
 
-A group that is done moves `low` only when it is the lowest: what is applied above a group that is not done is told
-apart, as ranges (`progress`).
+A finished group moves `low` only when it is the lowest. What is applied above an unfinished group is kept as separate
+ranges (`progress`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Watermarks"]
 
 
 class Watermarks:
-    """See the module. Its owner writes `formed` and `received`.
+    """The positions of one coordinator. Its owner writes `formed` and `received`.
 
     Args:
-        progress: recorded at the destination.
-        groups: those above the low watermark.
+        progress: the progress recorded at the destination.
+        groups: the groups above the low watermark.
     """
 
     def __init__(self, progress: ApplyProgress, groups: UnfinishedGroups) -> None:
@@ -38,17 +38,17 @@ class Watermarks:
         self.restart(progress)
 
     def restart(self, progress: ApplyProgress) -> None:
-        """Everything from `progress` on comes again."""
+        """Restart from `progress`; everything after it is replayed."""
         self.low: Scn = progress.low_watermark
         self.formed = self.received = self.low
         self._above = list(progress.above)  # applied by earlier incarnations, or before the restart
 
     def set_back(self, progress: ApplyProgress) -> None:
-        """Tables join or are left out: the destination has this progress now."""
+        """Set back to the destination's new progress, because tables join or are skipped."""
         self._ahead, self.durable = progress.ahead_scn, min(self.durable, progress.low_watermark)
         self.restart(progress)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ facts
 
     @property
     def high(self) -> Scn:
@@ -68,35 +68,35 @@ class Watermarks:
 
     @property
     def had_gaps(self) -> bool:
-        """Whether it began, or began again, with something applied above the low watermark."""
+        """Whether something was applied above the low watermark at the start, or at the last restart."""
         return bool(self._above)
 
     @property
     def has_above(self) -> bool:
-        """Whether what was applied above the low watermark, when it began, is above it still."""
+        """Whether something applied above the low watermark at that start is still above it."""
         return any(found.through > self.low for found in self._above)
 
     @property
     def may_settle(self) -> bool:
-        """What earlier incarnations applied above the low watermark is reached.
+        """Whether it can settle when nothing more is accepted.
 
-        It can settle when nothing more is accepted.
+        Everything that earlier incarnations applied above the low watermark has been received.
         """
         return not any(found.through > self.received for found in self._above)
 
-    # ------------------------------------------------------------------ what moves them
+    # ------------------------------------------------------------------ moves
 
     def recorded(self, scn: Scn) -> None:
-        """A low watermark was recorded at the destination, without data."""
+        """Note a low watermark that was recorded at the destination without data."""
         self.durable = max(self.durable, scn)
 
     def advance(self) -> None:
-        """Move the low watermark over the groups that are done and have none below them that is not."""
+        """Move the low watermark over finished groups with no unfinished group below."""
         for group in self._groups.take_done():
             self._pass_over(group)
 
     def catch_up(self) -> None:
-        """Nothing that was accepted is left to apply: move the low watermark over what had no data."""
+        """Move the low watermark over what had no data, when nothing accepted is left to apply."""
         self.low = max(self.low, self.received)
 
     def _pass_over(self, group: FormedGroup) -> None:

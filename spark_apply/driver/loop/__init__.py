@@ -1,6 +1,6 @@
-"""The loop of an apply driver: one thread that runs reader and coordinator, and everything that has a turn on it.
+"""The loop of an apply driver: one thread that runs reader and coordinator, and everything else that takes turns on it.
 
-`host` is the loop, `inbox` what other threads say to it. `dequeuing` and `newest_dequeuing` have the stream out of the queue,
-`recorded_progress` and `flushes` what the destination has recorded, `joining` tables that are left out and join, `error_requests`
-error transactions, `fit_checks` tables that do not fit, `view_writer` the destination's views.
+`host` is the loop, and `inbox` takes calls of other threads. `dequeuing` and `newest_dequeuing` read the queue.
+`recorded_progress` and `flushes` track what the destination has recorded. `joining` handles skipped and joining tables,
+`error_requests` error transactions, `fit_checks` tables that do not fit, `view_writer` the destination's views.
 """

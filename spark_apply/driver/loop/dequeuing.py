@@ -1,13 +1,14 @@
-"""Dequeuing for the apply process: one stream out of its queue after the other.
+"""Dequeuing for the apply process: one stream from its queue after the other.
 
 Every stream asks anew where the queue serves, because its port changes when it restarts. When a stream breaks or cannot
 be opened, the host decides where to continue: only the reader knows what it has taken, and only the destination knows
 whether a newer driver runs.
 
-All streams of a driver carry its epoch. So a driver that was frozen and thaws after its successor began does not
-replace the successor's stream, and the queue does not interpret its old position as a loss of commits. While the
-successor's stream is broken it can open one. So nothing is acknowledged on a stream before the host has found, after
-the stream was opened, that no newer driver runs (`Dequeuing.confirm`): what is acknowledged is purged at the source.
+All streams of a driver carry its epoch. A driver that was frozen and thaws after its successor began therefore does not
+replace the successor's stream, and the queue does not mistake its old position for a loss of commits. While the
+successor's stream is broken, the old driver can open one. Therefore a driver acknowledges nothing on a stream until the
+host has found, after the stream was opened, that no newer driver runs (`Dequeuing.confirm`). Acknowledged changes are
+purged at the source.
 
 An apply process that has never applied anything first asks where its queue begins for it (`ask_beginning`).
 """
@@ -32,19 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CREDIT_BYTES", "Dequeuing", "ask_beginning"]
 
-# Bytes of batches in flight or waiting in the driver: several groups, so that servers never wait for the queue.
+# Bytes of batches in flight or pending in the driver: several groups, so that servers never wait for the queue.
 CREDIT_BYTES = 16 << 20
-OPEN_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
-_BEGINNING_POLL_S = 0.1  # the answer, or a request to end the driver, is noticed within this time
+OPEN_TIMEOUT_S = 10.0  # a node under full load answers within this; afterwards the address is asked for again
+_BEGINNING_POLL_S = 0.1  # bounds the delay until the answer, or a request to end the driver, is noticed
 
 
 class Dequeuing:
-    """See the module. Used by one thread; never waits.
+    """Dequeues from one queue. One thread uses it; it never waits.
 
     Args:
-        config: of the apply process.
-        links: make its streams.
-        clock: of the pauses between streams.
+        links: makes its streams.
+        clock: clock for the pauses between streams.
     """
 
     def __init__(self, config: ApplyConfig, links: Links, clock: Clock) -> None:
@@ -56,12 +56,12 @@ class Dequeuing:
         self._durable = FIRST_SCN
         self.problem = "not connected to the queue yet"
         self.inbox: deque[Delivery] = deque()
-        """What has arrived and was not taken. It outlives its stream until the next one begins."""
+        """Deliveries that have arrived and were not taken. It outlives its stream until the next one begins."""
 
     def begin(self, needed: Scn) -> float | None:
-        """Dequeue everything after an SCN; ends the stream before.
+        """Dequeue everything after an SCN; end the stream before.
 
-        Answers when to begin again, by the clock, if it cannot be opened.
+        Return when to begin again, by the clock, if the stream cannot be opened.
 
         Raises:
             LogGone: the queue refuses, because the needed changes are gone.
@@ -78,7 +78,7 @@ class Dequeuing:
         return None
 
     def end(self) -> None:
-        """End the stream; what arrived on it and was not taken is forgotten. Idempotent."""
+        """End the stream and drop arrived deliveries that were not taken. Idempotent."""
         self.inbox.clear()
         self._close()
 
@@ -89,7 +89,7 @@ class Dequeuing:
             stream.close()
 
     def hear(self) -> float | None:
-        """Take what has arrived into the inbox. Answers when to begin again, by the clock, if the stream broke.
+        """Move arrived deliveries into the inbox. Return when to begin again, by the clock, if the stream broke.
 
         Raises:
             LogGone: the queue refuses, because the needed changes are gone.
@@ -110,9 +110,9 @@ class Dequeuing:
         return None
 
     def has_opened(self) -> bool:
-        """Whether the queue has taken the stream since the last call.
+        """Return whether the queue has accepted the stream since the last call.
 
-        Find out whether a newer driver runs, and call `confirm`.
+        Then find out whether a newer driver runs, and call `confirm`.
         """
         if self._opened or self._stream is None or not self._stream.is_open:
             return False
@@ -121,19 +121,19 @@ class Dequeuing:
         return True
 
     def confirm(self) -> None:
-        """No newer driver runs, as found after the stream was opened: it may acknowledge."""
+        """Allow acknowledgements: after the stream was opened, no newer driver was found."""
         self._is_confirmed = True
         self._acknowledge()
 
     def take(self) -> Delivery:
-        """The next batch of the inbox; gives its credit back, unless its stream has ended."""
+        """Return the next batch of the inbox, and return its credit unless its stream has ended."""
         delivery = self.inbox.popleft()
         if self._stream is not None:
             self._stream.grant(len(delivery.data))
         return delivery
 
     def durable(self, scn: Scn) -> None:
-        """Everything up to `scn` is durable at the destination."""
+        """Acknowledge that everything up to `scn` is durable at the destination."""
         self._durable = scn
         self._acknowledge()
 
@@ -145,7 +145,7 @@ class Dequeuing:
         self.problem = error.message
         if self._stream is not None and self._stream.is_open:
             self._backoff.reset()  # the queue had answered, even if the host did not ask in between
-        # Without the inbox: a stream that always breaks before the loop works would never bring the driver forward.
+        # The inbox stays: otherwise a stream that always breaks before the loop works would prevent all progress.
         self._close()
         return self._clock.monotonic() + self._backoff.next_s()
 
@@ -155,11 +155,11 @@ def ask_beginning(
 ) -> Scn:
     """Ask where the queue begins for an apply process that has never applied anything.
 
-    From then on the queue keeps everything for it. FIRST_SCN: the driver had to end before the queue knew.
+    From then on the queue keeps everything for it. Return FIRST_SCN if the driver had to end before the queue knew.
 
     Args:
-        config: of the apply process.
-        links: make its streams.
+        config: configuration of the apply process.
+        links: makes its streams.
         should_end: checked repeatedly; True ends the wait.
         problem: receives the reason why there is no answer yet.
     """

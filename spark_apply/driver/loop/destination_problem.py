@@ -11,19 +11,19 @@ __all__ = ["DestinationProblem"]
 
 
 class DestinationProblem:
-    """What `status` shows while the destination does not answer; every part of the loop that asks it notes that here.
+    """The problem that `status` shows while the destination does not answer; every part of the loop notes it here.
 
     Attributes:
-        message: why; empty: nothing is known to be the matter.
+        message: why the destination does not answer; empty: no known problem.
     """
 
     def __init__(self) -> None:
         self.message = ""
 
     def note(self, error: DatabaseUnavailable) -> None:
-        """A question was not answered."""
+        """Note that a question was not answered."""
         self.message = error.message
 
     def clear(self) -> None:
-        """A question was answered that is asked again and again."""
+        """Note that a repeatedly asked question was answered."""
         self.message = ""

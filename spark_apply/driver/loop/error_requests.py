@@ -1,9 +1,10 @@
-"""What operators, and copies, want of the error queue of an apply process that runs: execute, edit or delete its transactions.
+"""Requests of operators and copies to execute, edit or delete error transactions of a running apply process.
 
-An error transaction is executed once at a time, whoever wants it: who asks while it is being executed gets the same
-outcome, or is refused if it is wanted otherwise. One that is being executed is neither edited nor deleted.
+Each error transaction has one execution at a time, whoever requests it. A second request meanwhile gets the same
+outcome, or is refused if it names another role or function. A transaction that is being executed is neither edited nor
+deleted.
 
-Used by the loop's thread only; outcomes come on queues, which any thread may read.
+Only the loop's thread uses this module. Outcomes arrive on queues, which any thread may read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ErrorRequests"]
 
-# for an error transaction whose deletion was not answered: a minute, in which a commit without a client ends
+# Checks of an error transaction whose deletion was not answered. They take a minute, in which a commit without a client
+# ends.
 _DELETED_LOOKS = 12
 _EXECUTED_OTHERWISE = (
     "it is being executed already, with another role or function than this command names: look"
@@ -36,14 +38,12 @@ _IS_EXECUTED = "it is being executed: look again with `headrace errors list`"
 
 
 class ErrorRequests:
-    """See the module.
+    """Executes, edits and deletes error transactions of one apply process.
 
     Args:
-        topology: its name.
-        apply: the apply process.
         destination: has the error queue.
-        coordinator: executes, and holds what depends on the error queue.
-        problem: is told that the destination does not answer.
+        coordinator: executes error transactions, and holds transactions that depend on the error queue.
+        problem: notes that the destination does not answer.
     """
 
     def __init__(
@@ -57,31 +57,31 @@ class ErrorRequests:
     ) -> None:
         self._topology, self._apply = topology, apply
         self._destination, self._coordinator, self._problem = destination, coordinator, problem
-        # How error transactions are executed, and who waits for the outcome.
+        # How each error transaction is executed, and the queues that wait for its outcome.
         self._executing: dict[int, tuple[ExecutionRequest, list[queue.SimpleQueue[ErrorOutcome]]]] = {}
-        # error transactions that are deleted, or not: the answer was lost; and how often to look yet
+        # Error transactions whose deletion was not answered, and the number of checks left.
         self._deleting: dict[int, int] = {}
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ requests
 
     def numbers(self) -> tuple[int, ...]:
-        """The numbers in the error queue."""
+        """Return the numbers in the error queue."""
         found = self._destination.errors(self._topology, self._apply)
         return tuple(sorted(error.number for error in found))
 
     @property
     def queued(self) -> tuple[int, ...]:
-        """The numbers in the error queue, as the coordinator knows it; ascending."""
+        """Ascending numbers in the error queue, as the coordinator knows it."""
         return self._coordinator.errors.numbers
 
     def withdraw(self, outcomes: queue.SimpleQueue[ErrorOutcome], numbers: Iterable[int], why: str) -> None:
-        """Do not execute error transactions for somebody any more.
+        """Withdraw one caller's request to execute error transactions.
 
-        Those that nobody else wants, and that no server has begun, are not executed.
+        Those that no other caller wants, and that no server has begun, are not executed.
 
         Args:
-            outcomes: from `execute`: who wanted them.
-            numbers: of the error transactions.
+            outcomes: the caller's queue, from `execute`.
+            numbers: numbers of the error transactions.
             why: their outcome.
         """
         alone = []
@@ -93,7 +93,7 @@ class ErrorRequests:
                 every.remove(outcomes)
                 outcomes.put(not_tried(number, why))
         self._coordinator.errors.executions.withdraw(alone, why)
-        self.deliver_outcomes()  # whoever wants one of them next is not told of these
+        self.deliver_outcomes()  # the next caller that wants one of them must not get these outcomes
 
     def execute(
         self, numbers: Iterable[int], request: ExecutionRequest | None = None
@@ -101,9 +101,9 @@ class ErrorRequests:
         """Execute error transactions; the returned queue receives one outcome for each.
 
         Args:
-            numbers: of the error transactions.
-            request: see `ErrorExecutions.add`; one that is being executed already keeps the request it has,
-                and is refused to who asks for another.
+            numbers: numbers of the error transactions.
+            request: as in `ErrorExecutions.add`. A transaction that is being executed keeps its request; a caller with
+                another request is refused.
         """
         outcomes: queue.SimpleQueue[ErrorOutcome] = queue.SimpleQueue()
         wanted, mine = request or ExecutionRequest(), []
@@ -112,30 +112,24 @@ class ErrorRequests:
             if before.is_as(wanted):
                 waiting.append(outcomes)
                 mine.append(number)
-            else:  # its outcome would be told as that of this role or function, which had nothing to do with it
+            else:  # its outcome would be attributed to this role or function, which had nothing to do with it
                 outcomes.put(not_tried(number, _EXECUTED_OTHERWISE))
         self._coordinator.errors.executions.add(mine, wanted)
         return outcomes
 
     def edit(self, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]) -> bool:
-        """Edit an error transaction; see `DestinationDatabase.edit_error`.
+        """Edit an error transaction; later transactions wait behind its new keys too.
 
-        Later transactions wait behind its new keys too.
-
-        Args:
-            edit: see there.
-            part: see there.
-            batch: see there.
-            key_hashes: see there.
+        See `DestinationDatabase.edit_error` for the arguments.
 
         Raises:
-            ApplyError: it is being executed.
+            ApplyError: the transaction is being executed.
         """
         self._refuse_executing(edit.number)
         try:
             done = self._destination.edit_error(self._topology, edit, part=part, batch=batch, key_hashes=key_hashes)
         except DatabaseUnavailable:
-            # It may be committed, and the answer lost: keys too many only hold too much.
+            # It may be committed although the answer was lost: surplus keys only hold too much.
             self._coordinator.errors.edited(edit.number, key_hashes)
             raise
         if done:
@@ -145,12 +139,9 @@ class ErrorRequests:
     def delete(self, numbers: Sequence[int]) -> dict[int, str]:
         """Delete error transactions in one transaction of the destination.
 
-        Args:
-            numbers: of the error transactions.
-
         Returns:
-            Why each was not deleted; empty: it was. One that is being executed stays: its row is locked, and nothing
-            would be applied until that has ended.
+            For each, why it was not deleted; empty: it was. One that is being executed stays: its row is locked, and
+            a deletion would block all applying until the execution ends.
         """
         chosen = [number for number in numbers if number not in self._executing]
         try:
@@ -166,20 +157,17 @@ class ErrorRequests:
         return {number: problems[number] for number in numbers}
 
     def delete_obsolete(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Delete error transactions that copies of their tables have made obsolete, as `delete` does.
-
-        Args:
-            numbers: of the error transactions.
+        """Delete error transactions that copies of their tables have made obsolete, like `delete`.
 
         Returns:
-            Those that are in the queue no more.
+            The numbers that are no longer in the queue.
         """
         return frozenset(number for number, problem in self.delete(numbers).items() if problem != _IS_EXECUTED)
 
     # ------------------------------------------------------------------ the loop's turn
 
     def deliver_outcomes(self) -> None:
-        """Answer who waits for the executions that have ended since the last call."""
+        """Deliver the outcomes of executions that have ended since the last call."""
         for outcome in self._coordinator.errors.executions.take_outcomes():
             self._note_failure(outcome)
             _, every = self._executing.pop(outcome.number, (None, ()))
@@ -187,9 +175,9 @@ class ErrorRequests:
                 waiting.put(outcome)
 
     def look_for_deleted(self) -> None:
-        """Let go of error transactions whose deletion was not answered, if they are gone.
+        """Release error transactions whose deletion was not answered, if they are gone.
 
-        Else they would hold what comes as long as this driver lives.
+        Otherwise they would hold later transactions for as long as this driver lives.
         """
         if not self._deleting:
             return
@@ -205,7 +193,7 @@ class ErrorRequests:
         }
 
     def end(self) -> None:
-        """Answer who waits for the execution of error transactions: this driver will not say how they end."""
+        """Answer callers that wait for executions: this driver will not report how they end."""
         for number, (_, every) in self._executing.items():
             outcome = not_tried(
                 number,
@@ -219,7 +207,7 @@ class ErrorRequests:
     # ------------------------------------------------------------------ inside
 
     def _note_failure(self, outcome: ErrorOutcome) -> None:
-        """Record why an error transaction failed again: what is listed is what an operator has to correct now."""
+        """Record why an error transaction failed again: the list shows what the operator must correct now."""
         failure = outcome.failure
         if failure is None or not outcome.is_of_server:
             return
@@ -237,7 +225,7 @@ class ErrorRequests:
                     ),
                 )
         except DatabaseUnavailable as error:
-            # the operator who asked is told all the same; the queue says why it failed before
+            # The requesting operator gets the outcome all the same; the queue shows the earlier failure.
             self._problem.note(error)
 
     def _refuse_executing(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""When the loop of an apply driver looks again whether tables fit."""
+"""Schedule on which the loop of an apply driver checks again whether tables fit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 __all__ = ["FIT_AGE_MAX_S", "FitChecks"]
 
 ALTER_RETRY_S = 2.0  # how often a table that does not fit is checked again
-# A unique index that is created at the destination orders transactions from then on, without notice. Until it is seen,
-# a transaction may come before an earlier one that had the value; that one may meet it and go into the error queue,
-# from which it can be executed. Checking a table takes milliseconds.
+# A unique index created at the destination orders transactions from then on, without notice. Until the driver sees it,
+# a transaction may run before an earlier one that had the same value. The earlier one can then fail and enter the error
+# queue, from which it can be executed. Checking a table takes milliseconds.
 FIT_AGE_MAX_S = 60.0
 
 
 class FitChecks:
-    """See the module.
+    """Schedules checks of tables that do not fit, and of old descriptions.
 
     Args:
-        fits: the reader's.
+        fits: the reader's fits.
         reader: knows the table that does not fit.
-        coordinator: everything before that table's rows must be applied.
-        clock: of the checks.
+        coordinator: must have applied everything before that table's rows.
+        clock: clock of the checks.
     """
 
     def __init__(self, fits: TableFits, reader: ApplyReader, coordinator: ApplyCoordinator, clock: Clock) -> None:
@@ -36,11 +36,11 @@ class FitChecks:
 
     @property
     def due_at(self) -> float | None:
-        """When a table that does not fit is checked again, by the clock; None: there is none."""
+        """When a table that does not fit is checked again, by the clock; None: all fit."""
         return self._retry_at
 
     def is_due(self, now: float) -> bool:
-        """Whether a table that does not fit is to be checked now: call `ApplyReader.retry_unfit`.
+        """Return whether to check a table that does not fit now, with `ApplyReader.retry_unfit`.
 
         Args:
             now: monotonic seconds.
@@ -54,7 +54,7 @@ class FitChecks:
         return is_due
 
     def forget_old(self, now: float) -> None:
-        """Have every table described anew once its description may be out of date.
+        """Have every table described anew when its description may be stale.
 
         Args:
             now: monotonic seconds.

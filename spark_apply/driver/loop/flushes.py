@@ -1,21 +1,20 @@
-"""Which commits of the apply servers are on the destination's disk, where they do not wait for it.
+"""Commits of the apply servers that are on the destination's disk, for servers that do not wait for it.
 
 Job
-    Hold back what is told upstream as durable until a crash of the destination cannot take it any more.
+    Hold back an SCN from upstream until a crash of the destination cannot take it back.
 
 Main path
     RecordedProgress -> FlushGate.step -> DestinationDatabase.log_positions -> `durable_scn` -> feed.
 
 Durable when
-    The driver notes the recorded low watermark, then asks for the written position: every commit that was reported
-    before is at or below it. When the flushed position has reached it, the noted low watermark is durable. Both
-    questions are asked in the epoch's life of the server; a crash ends the epoch, and the question raises
-    DestinationRestarted.
+    The driver notes the recorded low watermark, then asks for the written position: every commit reported before is at
+    or below it. When the flushed position has reached it, the noted low watermark is durable. Both questions are asked
+    within one epoch of the server's life. A crash ends the epoch, and the question raises DestinationRestarted.
 
 Worked flow
     servers report commits up to SCN 40 -> written 900, flushed 850: 40 waits for 900
-    0.05 s later, commits up to 55      -> written 990, flushed 900: 40 is durable and told, 55 waits for 990
-    nothing more; 1 s later             -> flushed 950: the driver commits durably, which takes all before it to disk -> 55
+    0.05 s later, commits up to 55      -> written 990, flushed 900: 40 is durable and acknowledged, 55 waits for 990
+    nothing more; 1 s later             -> flushed 950: the driver commits durably, which flushes all before it -> 55
 """
 
 from __future__ import annotations
@@ -29,28 +28,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FORCE_AFTER_S", "POLL_INTERVAL_S", "RETRY_S", "FlushGate"]
 
-# One query of a fraction of a millisecond, and only while commits wait for the disk. What is told later only lets go of
-# redo later.
+# One query of a fraction of a millisecond, and only while commits wait for the disk. A later acknowledgement only
+# releases redo later.
 POLL_INTERVAL_S = 0.05
-# The WAL writer takes commits to disk within three times wal_writer_delay: 0.6 s by default, so that this is rare
-# there. It may be set to 10 s, and it leaves what other transactions wrote behind the last commit. Then the driver's
-# own commit does it, once a second at most, and only while something waits.
+# The WAL writer flushes commits within three times wal_writer_delay: 0.6 s by default, so a forced flush is rare there.
+# That delay can be 10 s, and the WAL writer does not flush what other transactions wrote behind the last commit. Then
+# the driver's own commit does it, at most once a second, and only while something waits.
 FORCE_AFTER_S = 1.0
-# After the destination did not answer. Each attempt to connect may take ten seconds of the loop's thread, and a server
-# that recovers logs each.
+# After the destination did not answer. Each attempt to connect may take ten seconds of the loop's thread, and a
+# recovering server logs each.
 RETRY_S = 1.0
 
 
 class FlushGate:
-    """See the module.
+    """Tracks which recorded progress is on the destination's disk.
 
     Args:
         destination: used by the caller's thread.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: of the driver.
-        scn: durable already: what `raise_epoch` answered, which commits durably behind the last session of before.
-        is_needed: the servers' sessions are lazy; False: what is recorded is durable.
+        epoch: epoch of the driver.
+        scn: the SCN already durable: the answer of `raise_epoch`, which commits durably after the last earlier session.
+        is_needed: the servers' sessions commit lazily; False: what is recorded is durable.
     """
 
     def __init__(
@@ -70,9 +67,9 @@ class FlushGate:
         self._due_at = self._since = 0.0
 
     def durable_scn(self, recorded: Scn) -> Scn:
-        """What of the recorded low watermark is durable.
+        """Return the durable part of the recorded low watermark.
 
-        Called before any commit above it when tables join, which sets it back.
+        When tables join, which sets the low watermark back, it is called before any commit above the new one.
         """
         if not self.is_needed:
             return recorded
@@ -81,26 +78,26 @@ class FlushGate:
         return self._durable
 
     def flushed(self, scn: Scn) -> None:
-        """A commit that waited for the disk was made after everything up to `scn` was recorded."""
+        """Note a commit that waited for the disk after everything up to `scn` was recorded."""
         self._durable = max(self._durable, scn)
 
     def due_at(self, recorded: Scn) -> float | None:
-        """When `step` has something to ask, by the clock of its callers; None: nothing waits."""
+        """Return when `step` is next due, by the clock of its callers; None: nothing waits."""
         return self._due_at if self.is_needed and recorded > self._durable else None
 
     def is_away(self, now: float) -> None:
-        """The destination did not answer: it is asked again after a while.
+        """Note that the destination did not answer, and ask again later.
 
         Args:
-            now: monotonic seconds, when that was known.
+            now: monotonic seconds at which that was known.
         """
         self._due_at = now + RETRY_S
 
     def step(self, recorded: Scn, now: float) -> bool:
-        """Ask the destination, when it is time.
+        """Ask the destination if it is due.
 
         Args:
-            recorded: `Watermarks.durable` of this moment.
+            recorded: current `Watermarks.durable`.
             now: monotonic seconds.
 
         Returns:
@@ -125,7 +122,7 @@ class FlushGate:
         elif self._waiting is None:
             self._waiting, self._since = (recorded, found.written), now
         elif now >= self._since + FORCE_AFTER_S:
-            # It changes nothing but the time of the last apply: what is recorded never goes back.
+            # It changes only the time of the last apply: recorded progress never goes back.
             self._destination.record_low_watermark(self._topology, self._apply, self._epoch, FIRST_SCN)
             self.flushed(recorded)
             self._waiting = None

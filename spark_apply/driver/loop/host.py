@@ -8,25 +8,25 @@ Main path
     -> apply server -> ServerSpoke -> ApplyCoordinator.report -> durable SCN -> NewestDequeuing.tell.
 
 Parts
-    LoopInbox           events of other threads, and what they have the loop run.
-    NewestDequeuing     the stream out of the queue, as long as no newer driver runs.
+    LoopInbox           events of other threads, and actions that they run on the loop.
+    NewestDequeuing     the stream from the queue, as long as no newer driver runs.
     ApplyServers        which stream belongs to which server.
-    TableJoins          tables that are left out, and join.
-    RecordedProgress    what is recorded at the destination, and on its disk.
+    TableJoins          tables that are skipped, and tables that join.
+    RecordedProgress    recorded progress at the destination, and its part on disk.
     ErrorRequests       error transactions that are executed, edited and deleted.
     FitChecks           when tables are described again.
-    ViewWriter          how it is doing, for the destination's views.
+    ViewWriter          the state, for the destination's views.
 
 States
     See `reader` and `coordinator`; here only which stream belongs to which apply server, memory only.
 
 Durable when
-    An SCN is reported to the queue only when the destination has it durably: `RecordedProgress.recorded_scn`.
+    An SCN is acknowledged to the queue only when the destination has it durably: `RecordedProgress.recorded_scn`.
 
 Threads
-    The loop's thread runs the cores and every call to the destination that they need. gRPC's threads and
-    control's put events on a queue and never touch a core. The loop sleeps on that queue: it handles an event at
-    once, and otherwise only does work that is due.
+    The loop's thread runs the cores and every call to the destination that they need. gRPC's threads and control's
+    threads put events on a queue and never touch a core. The loop sleeps on that queue: it handles an event at once,
+    and otherwise only does work that is due.
 
 Worked flow
     Python worker of server 1 is killed -> its stream ends -> group 7 in doubt -> Spark runs the task again -> hello,
@@ -61,25 +61,24 @@ if TYPE_CHECKING:
 
 __all__ = ["CoordinatorHost"]
 
-_EVENTS_AT_ONCE = 256  # handled before the cores work again
+_EVENTS_AT_ONCE = 256  # events handled before the cores work again
 
 
 class CoordinatorHost:
-    """See the module. `run` is the loop; `inbox` is what other threads talk to.
+    """Hosts reader and coordinator. `run` is the loop; other threads talk to `inbox`.
 
     Args:
-        config: of the apply process.
-        epoch: at the destination.
+        epoch: epoch of the driver at the destination.
         destination: used by the loop's thread only.
         reader: core.
         coordinator: core.
-        fits: the reader's, to check again a table that did not fit.
-        make_links: makes the links to the queue; they call its argument when a stream has something new.
-        clock: of time-outs.
+        fits: the reader's fits, to check again a table that did not fit.
+        make_links: makes the links to the queue; they call its argument when a stream has news.
+        clock: clock for time-outs.
 
     Attributes:
-        inbox, dequeuing, servers, joins, progress, errors, views: the parts, see the module. All but `inbox` belong to
-            the loop's thread: others use them through `LoopInbox.call`.
+        inbox, dequeuing, servers, joins, progress, errors, views: the parts listed in the module. All but `inbox`
+            belong to the loop's thread: other threads use them through `LoopInbox.call`.
     """
 
     def __init__(
@@ -144,11 +143,11 @@ class CoordinatorHost:
         return self._problem.message or self.dequeuing.problem
 
     def drain(self) -> None:
-        """Assign nothing from now on; see `is_drained`."""
+        """Assign nothing from now on, until `is_drained`."""
         self._coordinator.is_draining = True
 
     def is_drained(self) -> bool:
-        """Whether no server can be writing."""
+        """Return whether no server can be writing."""
         return self._coordinator.is_draining and not self.servers.may_write
 
     # ------------------------------------------------------------------ the loop
@@ -167,7 +166,7 @@ class CoordinatorHost:
                 self.turn(self._pause())
             self.views.describe("DISABLED")
         except HeadraceError as error:
-            if not isinstance(error, FencedError):  # what a newer driver says of itself is right
+            if not isinstance(error, FencedError):  # the newer driver has described itself
                 self.views.describe("ABORTED", error.message)
             raise
         finally:
@@ -180,16 +179,16 @@ class CoordinatorHost:
         self.dequeuing.begin_again()
 
     def turn(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds for events, handle them, and do the work that is possible then."""
+        """Wait up to `timeout_s` seconds for events, handle them, and do the work that is then possible."""
         self._handle_events(timeout_s)
-        self._has_queue_spoken = False  # before it is polled: what arrives from now on wakes the loop again
+        self._has_queue_spoken = False  # before polling: anything that arrives from now on wakes the loop again
         self.dequeuing.hear()
         self._work()
         self._housekeep(self._clock.monotonic())
 
     def _pause(self) -> float:
-        """Seconds until work is due."""
-        if self._has_queue_spoken:  # while the loop worked, after it had listened
+        """Return the seconds until work is due."""
+        if self._has_queue_spoken:  # while the loop worked, after it had polled
             return 0.0
         now = self._clock.monotonic()
         # Nothing is recorded while the outcome of a join is unknown, however long that has been due.
@@ -235,14 +234,14 @@ class CoordinatorHost:
                 break
             batch = self.dequeuing.take()
             self._reader.offer(codec.decode(batch.data), batch.data)
-            # Reports free capacity and release groups: they must not wait behind read-ahead.
+            # Reports free capacity and release groups, so they must not wait behind read-ahead.
             self._handle_events(0.0)
             self._restart_where_needed()
         self._settle()
         self.errors.deliver_outcomes()
 
     def _change_tables(self) -> None:
-        """Bring what is accepted to its end, then let tables join or leave them out, and begin again from there."""
+        """Finish what is accepted, then let tables join or skip them, and begin again from there."""
         self._send_unless_uncertain()
         now = self._clock.monotonic()
         if now < self._join_at:
@@ -257,15 +256,16 @@ class CoordinatorHost:
         self.errors.deliver_outcomes()
 
     def _send_unless_uncertain(self) -> None:
-        """A group carries the low watermark of before a join.
+        """Send, unless a join's outcome is unknown.
 
-        Committed after it, it would be taken for that of the joined tables.
+        A group carries the low watermark from before the join. Committed after the join, that would be taken for the
+        joined tables' low watermark.
         """
         if not self.joins.is_uncertain:
             self._send()
 
     def _settle(self) -> None:
-        """Everything that the reader waits for is applied: it can pass on more."""
+        """Let the reader pass on more when everything that it waits for is applied."""
         if self._reader.must_settle and self._coordinator.is_idle:
             try:
                 self._reader.retry_unfit()
@@ -311,7 +311,7 @@ class CoordinatorHost:
             self._problem.note(error)
 
     def _look_for_flushes(self, now: float) -> None:
-        """Find out what of the servers' commits is on the destination's disk."""
+        """Find out which of the servers' commits are on the destination's disk."""
         try:
             is_answered = self.progress.look_for_flushes(now)
         except DatabaseUnavailable as error:
@@ -320,7 +320,8 @@ class CoordinatorHost:
         if self.joins.is_uncertain:
             return
         if is_answered:
-            self._problem.clear()  # under load nothing else asks, and the problem would be told for good
+            # Under load nothing else asks, and the problem would be shown for ever.
+            self._problem.clear()
         if self.joins.bounded(self.progress.recorded_scn) > self.dequeuing.told_scn:
             self._send()
 

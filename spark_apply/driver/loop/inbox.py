@@ -1,7 +1,7 @@
-"""What other threads say to the loop of an apply driver, and what they have it do.
+"""Inbox of the loop of an apply driver: events and calls from other threads.
 
-gRPC's threads and control's never touch a core: they put events here, and the loop takes them. A call is an action that
-the loop runs between two events; who asked waits for its result.
+gRPC's threads and control's threads never touch a core. They put events here, and the loop takes them. A call is an
+action that the loop runs between two events; the caller waits for its result.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Event", "Failed", "LoopInbox", "QueueSpoke", "ServerSpoke", "StreamLost", "StreamOpened"]
 
 _CALL_TIMEOUT_S = 30.0
-_NEVER: Final = object()  # the answer of a call that the loop did not run before it ended
+_NEVER: Final = object()  # the answer to a call that the loop did not run before it ended
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpoke:
-    """Something arrived from the queue, or its stream ended."""
+    """Data arrived from the queue, or its stream ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpoke:
-    """A message came on a task's stream."""
+    """A message arrived on a task's stream."""
 
     stream: ServerStream
     message: pb.ServerMessage
@@ -63,7 +63,7 @@ class Call:
     answer: queue.SimpleQueue[object]
 
     def run(self) -> None:
-        """Run it, and answer with its result or its error."""
+        """Run the action, and answer with its result or its error."""
         try:
             self.answer.put(self.action())
         except HeadraceError as error:
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something outside the loop cannot continue."""
+    """A part outside the loop cannot continue."""
 
     error: HeadraceError
 
@@ -81,10 +81,10 @@ Event = QueueSpoke | StreamOpened | ServerSpoke | StreamLost | Call | Failed
 
 
 class LoopInbox:
-    """See the module. The loop calls `next` and `end`, other threads everything else.
+    """Events and calls for the loop. The loop calls `next` and `end`, other threads everything else.
 
     Args:
-        apply: the apply process, for messages.
+        apply: name of the apply process, for messages.
     """
 
     def __init__(self, apply: str) -> None:
@@ -95,31 +95,31 @@ class LoopInbox:
     # ------------------------------------------------------------------ from other threads
 
     def queue_spoke(self) -> None:
-        """Something arrived from the queue, or its stream ended."""
+        """Post that data arrived from the queue, or that its stream ended."""
         self._events.put(QueueSpoke())
 
     def opened(self, stream: ServerStream) -> None:
-        """A task's stream was accepted."""
+        """Post that a task's stream was accepted."""
         self._events.put(StreamOpened(stream))
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """See `StreamListener.receive`."""
+        """Post a message that arrived on a task's stream. See `StreamListener.receive`."""
         self._events.put(ServerSpoke(stream, message))
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """See `StreamListener.lost`."""
+        """Post that a task's stream ended. See `StreamListener.lost`."""
         self._events.put(StreamLost(stream, problem))
 
     def fail(self, error: HeadraceError) -> None:
-        """Something outside the loop cannot continue: the loop raises the error."""
+        """Post that a part outside the loop cannot continue; the loop raises the error."""
         self._events.put(Failed(error))
 
     def post(self, action: Callable[[], object]) -> None:
-        """Have an action run on the loop's thread, and do not wait for it."""
+        """Run an action on the loop's thread, without waiting for it."""
         self._events.put(Call(action, queue.SimpleQueue()))
 
     def wake(self) -> None:
-        """End the loop's pause: what it looks at besides events may have changed."""
+        """End the loop's pause, because something that it checks besides events may have changed."""
         self.post(lambda: None)
 
     def call(self, action: Callable[[], _Answer]) -> _Answer:
@@ -142,15 +142,14 @@ class LoopInbox:
         return found[0]
 
     def call_within(self, action: Callable[[], _Answer], timeout_s: float) -> tuple[_Answer] | None:
-        """Run an action on the loop's thread and return its result, as `call` does, if it comes in time.
+        """Run an action on the loop's thread and return its result, like `call`, within a time limit.
 
         Args:
             action: what the loop runs between two events.
             timeout_s: seconds to wait for its result.
 
         Returns:
-            The result in a tuple; None: there was none in time, and the action may still run later; or the loop has
-            ended.
+            The result in a tuple; None: no result in time, and the action may still run later; or the loop has ended.
 
         Raises:
             HeadraceError: raised by the action.
@@ -158,7 +157,7 @@ class LoopInbox:
         answer: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._events.put(Call(action, answer))
         if self._has_ended.is_set():
-            self._end_calls()  # it came behind those that the loop ended
+            self._end_calls()  # the call arrived after the loop had ended the others
         try:
             found = answer.get(timeout=timeout_s)
         except queue.Empty:
@@ -172,10 +171,10 @@ class LoopInbox:
     # ------------------------------------------------------------------ on the loop's thread
 
     def next(self, timeout_s: float) -> Event | None:
-        """The next event; None: none came.
+        """Return the next event; None: none arrived.
 
         Args:
-            timeout_s: longest wait for it, seconds; 0 or less: none.
+            timeout_s: longest wait, in seconds; 0 or less: no wait.
         """
         try:
             return self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
@@ -183,12 +182,12 @@ class LoopInbox:
             return None
 
     def end(self) -> None:
-        """The loop has ended: who waits for an answer, or asks later, is told so at once."""
+        """Note that the loop has ended, and answer all pending and later calls at once."""
         self._has_ended.set()
         self._end_calls()
 
     def _end_calls(self) -> None:
-        """Answer calls that came too late, which nobody will run; on any thread, once the loop has ended."""
+        """Answer late calls that will never run; on any thread, after the loop has ended."""
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self._events.get_nowait()

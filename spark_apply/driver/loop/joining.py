@@ -1,36 +1,36 @@
-"""Tables that are copied while the others are applied: how they are left out, and how they join.
+"""Tables that are copied while others are applied: how they are skipped, and how they join.
 
 Job
-    Leave a table out whose copy is not finished; keep the queue from forgetting what it needs; let it join when it is
-    copied.
+    Skip a table whose copy is not finished; keep the queue from discarding the changes that it needs; let it join when
+    it is copied.
 
 Main path
     hold -> (its snapshot, its copy) -> join -> the coordinator settles -> DestinationDatabase.join_tables -> the reader
-    begins again at the copy's SCN, with only the joining tables' rows until it is where it was.
+    begins again at the copy's SCN, with only the joining tables' rows until it is back where it was.
 
 States (of a table, recorded at the destination; see `spark_apply.copy.instantiation`)
-    COPIED     its copy is equal. Its changes since are left out still, and the queue has them.
-    JOINING    its changes since are being applied, or are: when the low watermark has reached `ahead_scn`.
+    COPIED     its copy is equal. Its later changes are still skipped, and the queue has them.
+    JOINING    its later changes are being applied; they are applied when the low watermark has reached `ahead_scn`.
 
 Durable when
-    The low watermark that goes back, how far the others are ahead, and who joins are written in one transaction, while
-    no group is unfinished. Until its outcome is known nothing else is recorded. A driver that dies before it leaves the
-    table COPIED, one that dies after it leaves it JOINING: both go on from the recorded low watermark.
+    One transaction records the low watermark that goes back, how far the other tables are ahead, and which tables join,
+    while no group is unfinished. Until its outcome is known nothing else is recorded. A driver that dies before it
+    leaves the table COPIED; one that dies after it leaves it JOINING. Both continue from the recorded low watermark.
 
 Bounds
-    While a table is held the queue keeps everything after its copy's SCN, in memory, then on disk, up to the queue's
-    `memory` and `spill`. When that is full the queue is PAUSED FOR FLOW CONTROL: what it holds is applied, later
+    While a table is held, the queue keeps everything after its copy's SCN: in memory, then on disk, up to the queue's
+    `memory` and `spill`. When that is full, the queue is PAUSED FOR FLOW CONTROL: what it holds is applied, and later
     changes wait in the redo log until the copy ends. Nothing is lost, but nothing replicates meanwhile: give the queue
-    more disk. One join at a time: the next begins when the tables of the last have caught up.
+    more disk. One join runs at a time: the next begins when the tables of the last have caught up.
 
 Worked flow
-    hold: nothing above 90 is told to the queue; snapshot of T at 100 -> hold 100. The others go on; T's rows are
-      dropped.
+    hold: nothing above 90 is acknowledged to the queue; snapshot of T at 100 -> hold 100. The others continue; T's rows
+      are dropped.
     T is copied, low watermark 170 -> join: low watermark 100, ahead 170, T JOINING -> dequeue from 100: only T's rows
     up to 170, everything above. A kill at 130: low watermark 130, ahead 170, T JOINING: only T's rows from 130 to 170,
     ...
 
-Used by the loop's thread only; `spark_apply.driver.join_calls` is for the others.
+Only the loop's thread uses this module; other threads use `spark_apply.driver.join_calls`.
 """
 
 from __future__ import annotations
@@ -61,15 +61,12 @@ class _Asked:
 
 
 class TableJoins:
-    """See the module.
+    """Skips tables and lets them join, for one apply process.
 
     Args:
-        topology: its name.
-        apply: the apply process.
-        epoch: this driver's.
-        destination: where it is recorded.
-        reader: leaves rows out.
-        coordinator: has to settle first.
+        destination: where joins are recorded.
+        reader: skips the rows.
+        coordinator: settles before a join.
     """
 
     def __init__(
@@ -85,24 +82,24 @@ class TableJoins:
         self._topology, self._apply, self._epoch = topology, apply, epoch
         self._destination, self._reader, self._coordinator = destination, reader, coordinator
         self._asked: deque[_Asked] = deque()
-        # by `Instantiation.key`: of tables that were asked to join, until they are left out again
+        # By `Instantiation.key`: tables that were asked to join, until they are skipped again.
         self._joins: dict[tuple[str, str], Event] = {}
         self._hold_scn: Scn | None = None
         self.is_uncertain = False
-        """A join was begun and its outcome is not known: nothing else may be recorded."""
+        """Whether a join has begun and its outcome is unknown: nothing else may be recorded."""
 
-    # ------------------------------------------------------------------ what the copies ask
+    # ------------------------------------------------------------------ calls from the copies
 
     def hold(self, scn: Scn | None) -> None:
-        """Keep the queue from forgetting what comes after `scn`; None: nothing is needed any more."""
+        """Make the queue keep everything after `scn`; None: nothing is needed any more."""
         self._hold_scn = scn
 
     def bounded(self, durable: Scn) -> Scn:
-        """What of `durable` may be told to the queue."""
+        """Return the part of `durable` that may be acknowledged to the queue."""
         return durable if self._hold_scn is None else Scn(min(durable, self._hold_scn))
 
     def leave_out(self, tables: Collection[tuple[str, str]], parts: Collection[PartOf] = ()) -> Event:
-        """Apply nothing more of these tables. Set when nothing of them is on its way to the destination any more.
+        """Skip these tables. The event is set when none of their rows is in flight to the destination.
 
         Args:
             tables: names at the destination.
@@ -114,22 +111,19 @@ class TableJoins:
         return self._asked[-1].done
 
     def admit(self, parts: Mapping[PartOf, Scn]) -> Event:
-        """Apply partitions that were left out from a TRUNCATE of their tables on; see `ArrivingTables.admit`.
-
-        Set when that is so.
-        """
+        """Apply skipped partitions again from a TRUNCATE of their tables; the event is set when that is in effect."""
         self._asked.append(_Asked(admit=dict(parts)))
         return self._asked[-1].done
 
     @property
     def truncated_parts(self) -> dict[PartOf, Scn]:
-        """See `ArrivingTables.truncated_parts`."""
+        """Copied partitions whose table waits to be truncated, and the order SCN of that TRUNCATE."""
         return self._reader.truncated_parts
 
     def join(self, tables: Sequence[Instantiation]) -> Event:
-        """Let copied tables join. Set when that is recorded; they have caught up when `is_joined`.
+        """Let copied tables join. The event is set when that is recorded; `is_joined` tells when they have caught up.
 
-        A copy joins once: who asked and heard no answer in time may ask again. A second join would apply its changes
+        A copy joins once, so a caller that got no answer in time may ask again. A second join would apply its changes
         twice.
         """
         new = tuple(each for each in tables if each.key not in self._joins)
@@ -140,38 +134,38 @@ class TableJoins:
         return self._asked[-1].done
 
     def emptied_scn(self, table: tuple[str, str]) -> Scn | None:
-        """See `ArrivingTables.emptied_scn`."""
+        """Return the SCN at which a skipped table was last emptied; None: it was not."""
         return self._reader.emptied_scn(table)
 
     @property
     def truncated_tables(self) -> dict[str, tuple[Scn, frozenset[int]]]:
-        """See `ArrivingTables.truncated`."""
+        """By table identity: the order SCN of the last TRUNCATE of several partitions, and their numbers."""
         return self._reader.truncated_tables
 
     @property
     def applied_scn(self) -> Scn:
-        """Everything below this is applied, but of tables that are left out or are joining."""
+        """Everything below this is applied, except for tables that are skipped or joining."""
         return self._coordinator.watermarks.low
 
     @property
     def is_joined(self) -> bool:
-        """The tables that joined last are where the others are."""
+        """Whether the tables that joined last have caught up."""
         return self._coordinator.watermarks.low >= self._coordinator.watermarks.progress.ahead_scn
 
     # ------------------------------------------------------------------ the loop's turn
 
     @property
     def is_due(self) -> bool:
-        """Something is asked that needs the coordinator settled, or idle: offer and accept nothing, and call `advance`."""
+        """Whether a request needs the coordinator settled or idle: offer and accept nothing, and call `advance`."""
         return bool(self._asked) and (
             not self._asked[0].join or (self._coordinator.watermarks.may_settle and self.is_joined)
         )
 
     def advance(self) -> bool:
-        """Do what is asked, as soon as the coordinator has settled; True: the caller must dequeue again.
+        """Do the next request when the coordinator has settled; True: the caller must dequeue again.
 
-        Where tables are left out it only has to be idle: what is applied above the low watermark is not applied again.
-        Tables that join set the low watermark back, and what is applied is told by one SCN then.
+        To skip tables, the coordinator only has to be idle: what is applied above the low watermark is not applied
+        again. Joining tables set the low watermark back, and then a single SCN must tell what is applied.
 
         Raises:
             DatabaseUnavailable: the destination did not answer; call again.

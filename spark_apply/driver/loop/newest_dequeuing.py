@@ -1,10 +1,11 @@
 """Dequeuing by the newest driver alone.
 
-The source may have discarded what a newer driver has applied. If an older one, which slept for a while perhaps, asked the
-queue for it, the queue would request changes that no longer exist. So the destination is asked for the newest epoch before a
-stream begins, and again once it is open: this driver may have slept in between (`spark_apply.driver.loop.dequeuing`).
+The source may have discarded what a newer driver has applied. An older driver that was asleep could ask the queue for
+it, and the queue would request changes that no longer exist. Therefore the driver asks the destination for the newest
+epoch before a stream begins, and again when it is open: the driver may have slept in between
+(`spark_apply.driver.loop.dequeuing`).
 
-Used by the loop's thread only.
+Only the loop's thread uses this module.
 """
 
 from __future__ import annotations
@@ -31,19 +32,17 @@ DEQUEUE_RETRY_S = 1.0  # after the destination did not answer when dequeuing sho
 
 
 class NewestDequeuing:
-    """See the module.
+    """Dequeues while this driver is the newest.
 
     Args:
-        config: of the apply process.
-        epoch: of this driver.
         destination: knows the newest epoch.
-        reader: says from where on it needs the queue.
-        links: make the streams.
-        clock: of the retries.
-        problem: is told that the destination does not answer.
+        reader: knows the SCN from which it needs the queue.
+        links: makes the streams.
+        clock: clock for retries.
+        problem: notes that the destination does not answer.
 
     Attributes:
-        told_scn: what this driver told the queue to be durable.
+        told_scn: the SCN that this driver acknowledged to the queue as durable.
     """
 
     def __init__(
@@ -60,19 +59,19 @@ class NewestDequeuing:
         self._topology, self._apply, self._epoch = config.topology, config.apply, epoch
         self._destination, self._reader, self._clock, self._problem = destination, reader, clock, problem
         self._stream = Dequeuing(config, links, clock)
-        self._begin_at: float | None = None  # a stream is to begin, as soon as the destination answers
-        # a stream is open, and the destination is to be asked for the newest epoch
+        self._begin_at: float | None = None  # when to begin a stream; retried until the destination answers
+        # When to ask the destination for the newest epoch, with a stream open.
         self._confirm_at: float | None = None
         self.told_scn = Scn(0)
 
     @property
     def problem(self) -> str:
-        """Why nothing comes out of the queue; empty: it does."""
+        """Why the queue delivers nothing; empty: it delivers."""
         return self._stream.problem
 
     @property
     def due_at(self) -> float | None:
-        """When `housekeep` has something to do, by the clock; None: not yet known."""
+        """When `housekeep` is next due, by the clock; None: unknown."""
         return min((at for at in (self._begin_at, self._confirm_at) if at is not None), default=None)
 
     @property
@@ -81,17 +80,17 @@ class NewestDequeuing:
         return bool(self._stream.inbox)
 
     def take(self) -> Delivery:
-        """See `Dequeuing.take`."""
+        """Take the next delivery from the stream."""
         return self._stream.take()
 
     def tell(self, durable: Scn) -> None:
-        """Tell the queue what is durable at the destination, where that is news."""
+        """Acknowledge to the queue what is durable at the destination, if that has moved."""
         if durable > self.told_scn:
             self.told_scn = durable
             self._stream.durable(durable)
 
     def begin_again(self) -> None:
-        """End the stream, and begin another one from where the reader needs it.
+        """End the stream, and begin another from the SCN that the reader needs.
 
         Raises:
             FencedError: a newer driver runs.
@@ -102,7 +101,7 @@ class NewestDequeuing:
         self._begin()
 
     def hear(self) -> None:
-        """Take what has arrived from the queue; a stream that broke is followed by another one after a pause.
+        """Process what has arrived from the queue; a broken stream is replaced after a pause.
 
         Raises:
             FencedError: a newer driver runs.
@@ -130,7 +129,7 @@ class NewestDequeuing:
             self._confirm()
 
     def end(self) -> None:
-        """See `Dequeuing.end`."""
+        """End the stream."""
         self._stream.end()
 
     def _begin(self) -> None:
@@ -144,12 +143,13 @@ class NewestDequeuing:
             self._stream.confirm()
 
     def _retry_unless_newest(self) -> float | None:
-        """When to ask again, because the destination does not answer; None: it answered, and no newer driver runs."""
+        """Return when to ask again because the destination does not answer; None: it did, and no newer driver runs."""
         try:
             progress = self._destination.progress(self._topology, self._apply)
         except DatabaseUnavailable as error:
             self._problem.note(error)
             return self._clock.monotonic() + DEQUEUE_RETRY_S
-        self._problem.clear()  # while the queue is away nothing else asks, and the queue's problem would not be told
+        # While the queue is away nothing else asks the destination, and its problem would hide the queue's.
+        self._problem.clear()
         check_epoch(0 if progress is None else progress.epoch, apply=self._apply, epoch=self._epoch)
         return None

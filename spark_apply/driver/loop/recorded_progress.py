@@ -1,10 +1,10 @@
-"""What of the applied is recorded at the destination, and what of that no crash of it can take back.
+"""Recorded progress at the destination, and the part of it that no crash there can take back.
 
 The apply servers record progress with the data that they commit. A low watermark that moves without data is recorded
-here, so that the source can discard its log. Whether commits are on the destination's disk is asked here, too
+here, so that the source can discard its log. This module also asks whether commits are on the destination's disk
 (`spark_apply.driver.loop.flushes`).
 
-Used by the loop's thread only.
+Only the loop's thread uses this module.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ RECORD_INTERVAL_S = 2.0
 
 
 class RecordedProgress:
-    """See the module.
+    """The recorded progress of one apply process.
 
     Args:
-        config: of the apply process.
-        epoch: of this driver.
-        destination: where it is recorded.
+        destination: where progress is recorded.
         coordinator: knows what is applied.
-        clock: of what is noted.
+        clock: clock for `last_applied_us`.
 
     Attributes:
-        last_applied_us: when the low watermark last moved with data, microseconds since the epoch; 0: it did not.
+        last_applied_us: when the low watermark last moved with data, microseconds since the epoch; 0: never.
     """
 
     def __init__(
@@ -66,21 +64,22 @@ class RecordedProgress:
 
     @property
     def recorded_scn(self) -> Scn:
-        """The low watermark that the destination has on disk: no crash of it takes that back."""
+        """The low watermark that the destination has on disk: no crash there takes it back."""
         return self._flushes.durable_scn(self._coordinator.watermarks.durable)
 
     @property
     def kept_scn(self) -> Scn:
-        """Everything up to here is applied or in the error queue, but for tables that are copied, and no crash of the destination takes it.
+        """The SCN up to which everything is applied or in the error queue and survives a crash of the destination.
 
-        More than `recorded_scn` where the low watermark moved without data, which is not recorded at once.
+        Tables that are being copied are excepted. It exceeds `recorded_scn` where the low watermark moved without data,
+        which is not recorded at once.
         """
         recorded = self.recorded_scn
         return self._coordinator.watermarks.low if recorded == self._coordinator.watermarks.durable else recorded
 
     @property
     def due_at(self) -> float | None:
-        """When there is something to record or to ask, by the clock; None: there is nothing."""
+        """When there is something to record or to ask, by the clock; None: nothing."""
         record_at = None if self._coordinator.unrecorded_scn is None else self._record_at
         flush_at = self._flushes.due_at(self._coordinator.watermarks.durable)
         return min((at for at in (record_at, flush_at) if at is not None), default=None)
@@ -91,7 +90,7 @@ class RecordedProgress:
             self._applied_scn, self.last_applied_us = self._coordinator.watermarks.durable, self._clock.time_us()
 
     def record(self, now: float) -> bool:
-        """Record a low watermark that moved without data, when it is time.
+        """Record a low watermark that moved without data, if it is due.
 
         Args:
             now: monotonic seconds.
@@ -113,7 +112,7 @@ class RecordedProgress:
         return True
 
     def look_for_flushes(self, now: float) -> bool:
-        """Find out what of the servers' commits is on the destination's disk, when it is time.
+        """Find out which of the servers' commits are on the destination's disk, if it is due.
 
         Args:
             now: monotonic seconds.

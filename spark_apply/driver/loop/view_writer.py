@@ -1,4 +1,4 @@
-"""Writes for the destination's views how an apply process is doing (`spark_apply.driver.described`). No apply depends on it."""
+"""Writes the state of an apply process (`spark_apply.driver.described`) for the views. Apply does not depend on it."""
 
 from __future__ import annotations
 
@@ -21,25 +21,21 @@ __all__ = ["DESCRIBE_INTERVAL_S", "ViewWriter"]
 
 log = logging.getLogger("headrace")
 
-# What the views show is as old as this at most. A write takes about a millisecond of this thread: one part in five
-# thousand.
+# The views are at most this old. A write takes about a millisecond of this thread: one part in five thousand.
 DESCRIBE_INTERVAL_S = 5.0
-DESCRIBE_AT_LEAST_S = 60.0  # also when nothing changed: the views tell by that whether it lives
+DESCRIBE_AT_LEAST_S = 60.0  # even if nothing changed: the views conclude from it that the process lives
 
 
 class ViewWriter:
-    """See the module. Used by the loop's thread only, but for `said`.
+    """Writes the state for the views. Only the loop's thread uses it, except for `said`.
 
     Args:
-        config: of the apply process.
-        epoch: of this driver.
-        destination: whose views.
-        coordinator, reader, servers, progress: what is described.
-        clock: of the descriptions.
+        destination: the destination with the views.
+        coordinator, reader, servers, progress: the parts described.
+        clock: clock of the descriptions.
 
     Attributes:
-        said: how it was doing when it was described last, see `described.said_of`. Empty: it was not yet. Any thread may
-            read it.
+        said: the last description (`described.said_of`); empty: none yet. Any thread may read it.
     """
 
     def __init__(
@@ -62,7 +58,7 @@ class ViewWriter:
         self.said: dict[str, Any] = {}
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for `describe`; not again before `DESCRIBE_INTERVAL_S` have passed.
+        """Return whether it is time for `describe`; not again until `DESCRIBE_INTERVAL_S` have passed.
 
         Args:
             now: monotonic seconds.
@@ -73,11 +69,11 @@ class ViewWriter:
         return True
 
     def describe(self, status: str, problem: str = "") -> None:
-        """Write how it is doing, if that is news, or nothing was written for a minute.
+        """Write the state if it has changed, or if nothing was written for a minute.
 
         Args:
-            status: see `described.state_of`.
-            problem: see there.
+            status: ENABLED, DISABLED or ABORTED.
+            problem: why it ended; empty: it did not end by itself.
         """
         now, config = self._clock.monotonic(), self._config
         state = state_of(status, self._coordinator, self._reader, self._servers.facts(), problem)

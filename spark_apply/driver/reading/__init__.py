@@ -1,5 +1,5 @@
-"""What the reader (`spark_apply.driver.reader`) decides about a batch, each decision apart.
+"""Decisions of the reader (`spark_apply.driver.reader`) about a batch.
 
-`row_selection` drops rows that need not be applied, `destination_names` gives columns the names that they have here,
-`key_forms` says whether hashes order a batch behind what went before it. `pieces` is what goes on to the coordinator.
+`row_selection` drops rows that need not be applied. `destination_names` gives columns their names at the destination.
+`key_forms` decides whether hashes order a batch against earlier ones. `pieces` queues the result for the coordinator.
 """

@@ -1,4 +1,4 @@
-"""The names that a batch's columns have at the destination, where columns were renamed on the way."""
+"""Names of a batch's columns at the destination, for columns renamed on the way."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Named:
     """A batch with the destination's names.
 
     Args:
-        batch: with these names, as far as its tables fit.
-        unfit: its first transaction that does not fit; None: all fit.
-        error: why that one does not fit.
+        batch: the batch with these names, as far as its tables fit.
+        unfit: index of its first transaction that does not fit; None: all fit.
+        error: why that transaction does not fit.
     """
 
     batch: LcrBatch
@@ -40,12 +40,11 @@ class Named:
 
 
 class DestinationNames:
-    """See the module. It outlives restarts of the reader, but not of the process.
+    """Gives batches the destination's column names. It outlives restarts of the reader, but not of the process.
 
     Args:
-        rules: of the apply process; they may give columns other names.
-        tables: which tables arrive.
-        fits: fits of the destination's tables.
+        rules: rules of the apply process; they may rename columns.
+        tables: the tables that arrive.
     """
 
     def __init__(self, rules: RuleEvaluation, tables: ArrivingTables, fits: TableFits) -> None:
@@ -53,12 +52,12 @@ class DestinationNames:
         self._versions = TableVersions()
 
     def note(self, tables: Sequence[TableVersion]) -> None:
-        """Record table versions as their rows are applied.
+        """Record table versions as the apply process's rules shape them.
 
-        What cannot be transformed says so when a row of it comes.
+        A version that cannot be transformed is skipped; its rows raise the error when they arrive.
 
         Args:
-            tables: of a batch, in order of arrival.
+            tables: tables of a batch, in order of arrival.
         """
         for table in tables:
             with contextlib.suppress(TransformationError):
@@ -67,11 +66,11 @@ class DestinationNames:
     def named(self, batch: LcrBatch) -> Named:
         """Give a batch the destination's column names, up to its first transaction that does not fit.
 
-        Rows that were written before a column was renamed can arrive after the destination was altered: in one
-        transaction with the ALTER, or held up behind it.
+        Rows written before a column was renamed can arrive after the destination was altered: in one transaction with
+        the ALTER, or delayed behind it.
 
         Args:
-            batch: as the rules leave it.
+            batch: the batch after rule evaluation.
         """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
         truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
@@ -88,18 +87,15 @@ class DestinationNames:
         return Named(batch=renamed(batch, tables))
 
     def fitting(self, version: TableVersion) -> TableVersion:
-        """The version with names that fit the destination.
-
-        Args:
-            version: as it came.
+        """Return the version with names that fit the destination.
 
         Raises:
-            UnfitTableError: it does not fit under any names that its columns have had since.
+            UnfitTableError: it fits under none of the names that its columns have had since.
         """
         self._tables.check_name(version)
         candidates = [] if self._tables.lacks_columns(version) else list(self._versions.renamed(version))
         for found in candidates:
-            # Another column got a column's old name: once the destination has both, the older rows would fit wrongly.
+            # A column's old name can go to another column; when the destination has both, older rows would fit wrongly.
             if found.is_ambiguous and self._does_fit(found.newer) and self._does_fit(found.version):
                 return found.version
         try:

@@ -1,4 +1,4 @@
-"""Whether hashes show the dependencies of a batch on what went before it."""
+"""Check that hashes show the dependencies of a batch on earlier batches."""
 
 from __future__ import annotations
 
@@ -12,33 +12,30 @@ if TYPE_CHECKING:
 __all__ = ["KeyForms"]
 
 _NO_KEY = (0,)  # in place of a key's seed: 64 bits of a hash
-_SEVERAL: tuple[int, ...] = ()  # a key changed its form within a transaction: nothing may follow before it is applied
+_SEVERAL: tuple[
+    int, ...
+] = ()  # a key changed its form within a transaction: it must be applied before anything follows
 
 
 class KeyForms:
-    """The forms in which keys were hashed since everything was applied.
-
-    Args:
-        fits: fits of the destination's tables.
-    """
+    """The forms of the keys hashed since everything was last applied."""
 
     def __init__(self, fits: TableFits) -> None:
         self._fits = fits
         self._known: dict[int, tuple[int, ...]] = {}  # see `_forms_of`
 
     def clear(self) -> None:
-        """Everything that was passed on is applied."""
+        """Forget all forms: every admitted batch is applied."""
         self._known.clear()
 
     def admit(self, batch: LcrBatch) -> bool:
-        """Whether hashes still order this batch behind those that were admitted; if so, it is one of them.
+        """Admit a batch if hashes still order it against the admitted ones, and return whether they do.
 
-        Every table must have the same name as there, every key the same canonical form, and the same one find rows.
-
-        A large transaction waits for everything before it, and everything after waits for it.
+        Every table must have the same name as in those, every key the same canonical form, and the same key must find
+        rows. A large transaction waits for everything before it, and everything after waits for it.
 
         Args:
-            batch: with the destination's names.
+            batch: the batch, with the destination's names.
         """
         forms = self._forms_of(batch)
         if not (batch.is_open or batch.continues):
@@ -50,13 +47,12 @@ class KeyForms:
         return True
 
     def _forms_of(self, batch: LcrBatch) -> dict[int, tuple[int, ...]]:
-        """What each table is called, by its number.
+        """Map table number -> name hash, key seed -> canonical form, and table -> the key that finds rows.
 
-        Canonical form of each key, by its seed, and the key that finds rows, by its table (none: its INSERTs are in no
-        order); without tables whose transactions run serially anyway.
+        A table without such a key maps to `_NO_KEY`: its INSERTs are unordered. Other serialised tables are skipped.
 
-        That key changes with the replica identity: rows that are found by one have no hashes of the other's old values.
-        All hashes of a table are others under another name.
+        The key that finds rows changes with the replica identity: rows found by one key have no hashes of the other
+        key's old values. A renamed table gets different hashes altogether.
         """
         forms: dict[int, tuple[int, ...]] = {}
         used = {group.table for group in batch.groups} | {
@@ -71,7 +67,7 @@ class KeyForms:
                 mine |= {key.seed: key.equalities for key in fit.hashed_keys}
             elif (
                 fit.has_free_inserts
-            ):  # only use of the table shows them: what is found by a key does not depend on that
+            ):  # only use of the table orders its INSERTs: the key that finds rows does not matter
                 mine[fit.touch] = _NO_KEY
             for seed, form in mine.items():
                 if forms.setdefault(seed, form) != form:

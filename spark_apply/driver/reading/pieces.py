@@ -1,4 +1,4 @@
-"""Pieces of the stream that go on to the coordinator: runs of whole transactions, and parts of large ones."""
+"""Pieces of the stream for the coordinator: runs of whole transactions, and parts of large ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["LargeDropped", "LargePart", "Mark", "Piece", "Pieces", "Run", "order
 
 
 def order_scn_of(batch: LcrBatch, transaction: int) -> Scn:
-    """What identifies a transaction of a batch.
+    """Return the order SCN that identifies a transaction of a batch.
 
     Args:
-        batch: it is in.
-        transaction: its place there.
+        batch: the batch.
+        transaction: index of the transaction in it.
     """
     return Scn(int(batch.transactions.order_scn[transaction]))
 
@@ -32,8 +32,8 @@ class Run:
 
     Args:
         batch: the transactions.
-        data: the serialized batch; None if the batch was changed after it arrived.
-        hashes: their key hashes, for dependencies.
+        data: the serialized batch; None: the batch was changed after it arrived.
+        hashes: key hashes of the transactions, for dependencies.
         through_scn: the last SCN that the run covers.
     """
 
@@ -48,13 +48,12 @@ class LargePart:
     """A part of a transaction that is larger than a batch.
 
     Args:
-        batch: its rows.
-        data: see `Run`.
-        hashes: see `Run`; of one transaction.
-        order_scn: identifies the transaction.
-        is_first: it begins here.
-        is_last: it is complete with this part.
-        through_scn: the last SCN that it covers; only with the last part.
+        data: as in `Run`.
+        hashes: key hashes of this one transaction.
+        order_scn: order SCN of the transaction.
+        is_first: the transaction begins with this part.
+        is_last: the transaction ends with this part.
+        through_scn: the last SCN that the transaction covers; only with the last part.
     """
 
     batch: LcrBatch
@@ -68,7 +67,7 @@ class LargePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeDropped:
-    """The open transaction will not be completed: its source sends it again."""
+    """The open transaction will not be completed; its source sends it again."""
 
     order_scn: Scn
 
@@ -85,14 +84,14 @@ Piece = Run | LargePart | LargeDropped | Mark
 
 @dataclass(slots=True)
 class _Open:
-    """A large transaction of which more is to come."""
+    """A large transaction with parts still to come."""
 
     order_scn: Scn
-    is_sent: bool = False  # a part of it went on
+    is_sent: bool = False  # a part of it was passed to the coordinator
 
 
 class Pieces:
-    """What waits for the coordinator, and the large transaction that is open at its end.
+    """Pieces pending for the coordinator, and the large transaction that is open at their end.
 
     Args:
         fits: fits of the destination's tables; they decide which keys are hashed.
@@ -110,44 +109,40 @@ class Pieces:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no piece waits."""
+        """Whether no piece is pending."""
         return not self._waiting
 
     @property
     def open_scn(self) -> Scn | None:
-        """The order SCN of the transaction that is open; None: there is none."""
+        """The order SCN of the open transaction; None: no transaction is open."""
         return None if self._open is None else self._open.order_scn
 
     @property
     def is_open_sent(self) -> bool:
-        """Whether a part of the open transaction went on."""
+        """Whether a part of the open transaction was passed to the coordinator."""
         return self._open is not None and self._open.is_sent
 
     def take(self) -> Piece | None:
-        """The next piece; None: none waits."""
+        """Return the next piece; None: none is pending."""
         return self._waiting.popleft() if self._waiting else None
 
     def mark(self, through_scn: Scn) -> None:
-        """Nothing is to be applied up to an SCN.
-
-        Args:
-            through_scn: that SCN.
-        """
+        """Queue a mark: nothing is to be applied up to `through_scn`."""
         self._waiting.append(Mark(through_scn=through_scn))
 
     def drop_open(self) -> None:
-        """The open transaction will not be completed; what went on of it is taken back."""
+        """Drop the open transaction, which will not be completed; retract the parts already passed on."""
         if self._open is not None:
             if self._open.is_sent:
                 self._waiting.append(LargeDropped(order_scn=self._open.order_scn))
             self._open = None
 
     def add(self, batch: LcrBatch, data: bytes | None) -> None:
-        """Let a batch go on: whole transactions, or a part of one.
+        """Queue a batch: whole transactions, or a part of one.
 
         Args:
-            batch: its tables fit.
-            data: see `Run`.
+            batch: a batch whose tables fit.
+            data: as in `Run`.
         """
         if batch.is_open or batch.continues:
             if self._open is None:
@@ -164,7 +159,7 @@ class Pieces:
         if is_last:
             self._open = None
         if batch.row_count == 0 and not large.is_sent:
-            # Nothing of it has to be applied so far.
+            # None of it needs to be applied so far.
             if is_last:
                 self.mark(batch.through_scn)
             return

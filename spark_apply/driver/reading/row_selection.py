@@ -1,4 +1,4 @@
-"""Which rows of a batch are to be applied: not those that are applied, that a copy has, or that the rules discard."""
+"""Selection of rows to apply: not those already applied, contained in a copy, or discarded by the rules."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ class ReaderStatistics:
     batches: int = 0
     transactions: int = 0  # complete ones dequeued
     rows: int = 0
-    rows_applied_before: int = 0  # dropped: applied in an earlier incarnation
-    rows_instantiated: int = 0  # dropped: in a copy, or left out until their table has joined
+    rows_applied_before: int = 0  # dropped: applied by an earlier incarnation
+    rows_instantiated: int = 0  # dropped: in a copy, or skipped until their table has joined
     rows_discarded: int = 0  # dropped by the rules
-    returned_changes: int = 0  # rows of this site's own changes that came home
+    returned_changes: int = 0  # rows of this site's own changes that returned
 
 
 class RowSelection:
-    """See the module. It counts what it sees, and notes what labelled transactions lose.
+    """Selects the rows to apply. It counts what it sees, and notes dropped rows of labelled transactions.
 
     Args:
         source: the site whose batches arrive.
-        rules: of the apply process.
-        tables: which tables arrive, and from where each is applied.
+        tables: the tables that arrive, and the SCN from which each is applied.
         progress: what is applied.
-        returned_from: names of the apply processes of the source that apply this site's own changes.
-        tracks: takes notes of labelled transactions.
+        returned_from: names of the source's apply processes that apply this site's own changes.
+        tracks: receives notes on labelled transactions.
 
     Attributes:
         progress: what is applied; replaced when the reader restarts.
@@ -72,11 +71,7 @@ class RowSelection:
         self.statistics = ReaderStatistics()
 
     def count(self, batch: LcrBatch) -> None:
-        """Count a batch that was dequeued.
-
-        Args:
-            batch: as it came.
-        """
+        """Count a dequeued batch, before rows are selected."""
         statistics = self.statistics
         statistics.batches += 1
         statistics.transactions += len(batch.transactions) - int(batch.is_open)
@@ -89,15 +84,11 @@ class RowSelection:
             self._tracks.note(label, self._source, "DEQUEUED")
 
     def select(self, batch: LcrBatch) -> LcrBatch:
-        """Drop rows that are applied, that the instantiation copied, or that the rules discard.
-
-        Args:
-            batch: as it came.
-        """
+        """Drop rows that are already applied, that the instantiation copied, or that the rules discard."""
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
         new = select_rows(batch, kept)
-        # of tables that are left out: told when their rows are applied
+        # Skipped tables only: a table whose rows are applied raises its error then.
         with contextlib.suppress(ConditionError, TransformationError):
             for version, scn in emptied_tables(new, self._rules):
                 self._tables.note_emptied(version, scn)
@@ -119,13 +110,13 @@ class RowSelection:
         return filtered
 
     def without_strangers(self, batch: LcrBatch) -> LcrBatch:
-        """Find out which tables the unknown ones are that the rules want.
+        """Resolve unknown tables that the rules want, and drop rows of tables never copied here.
 
         Args:
-            batch: selected.
+            batch: a batch after `select`.
 
         Returns:
-            The batch without rows of those that were never copied here.
+            The batch without rows of tables that were never copied here.
         """
         used = {group.table for group in batch.groups} | {
             table for truncate in batch.truncates for table in truncate.tables
@@ -138,7 +129,7 @@ class RowSelection:
         return known
 
     def _note_dropped(self, before: LcrBatch, after: LcrBatch, why: str) -> None:
-        """Note which rows of labelled transactions were left out."""
+        """Note which rows of labelled transactions were dropped."""
         rows = {(label.text, label.order_scn): label.rows for label in after.labels}
         for label in before.labels:
             if (dropped := label.rows - rows.get((label.text, label.order_scn), 0)) > 0:
@@ -152,7 +143,7 @@ class RowSelection:
         return applied
 
     def _first_scn_of_arriving(self, version: TableVersion) -> int:
-        """Of a table as it comes, before its own name here is given to it."""
+        """Return the first SCN to apply of a table as it arrives, before it gets its name at the destination."""
         return self._first_scn(self._rules.named(version))
 
     def _first_scn(self, version: TableVersion) -> int:

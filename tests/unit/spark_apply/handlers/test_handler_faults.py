@@ -653,7 +653,7 @@ def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_no
 ) -> None:
     at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
     message = at.refusal(inserts(1), large=large)
-    assert "line 7, in run: a savepoint ended behind one that was begun before it" in message
+    assert "line 7, in run: a savepoint ended after the one that encloses it" in message
 
 
 @pytest.mark.parametrize(
