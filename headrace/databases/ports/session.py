@@ -199,8 +199,7 @@ class ConflictSession(Protocol):
 
         Returns:
             int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, and rows of an INSERT
-                with an
-            existing unique key. None: unknown for this write.
+                with an existing unique key. None: unknown for this write.
         """
         ...
 
