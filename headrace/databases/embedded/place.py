@@ -59,7 +59,7 @@ _INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
 _SPARE_USER_NUMBERS = range(65521, 65534)
 OUTPUT_BYTES_MAX = 2000  # shown of a failed program's output
 # Limit for files that the server's user may have written: `postmaster.pid` and our two name one or two paths of up to 4
-# KiB each, and a sparse file of a terabyte must not fill root's memory.
+# KiB each. A sparse file of a terabyte must not fill root's memory.
 _READ_BYTES_MAX = 64 << 10
 
 

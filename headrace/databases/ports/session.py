@@ -329,9 +329,9 @@ class DestinationSession(
 ):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
-    Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault, `DataError`
-    when the database refuses the data, and `FencedError` when a newer epoch or a newer incarnation of the server
-    exists. After any error the transaction must be rolled back. A `DataError` has `context["sqlstate"]`, the database's
-    error code. It has `context["violates"]` when a row may not exist together with another one ("unique": a unique key
-    or the like) or without one ("foreign_key").
+    Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault, and
+    `DataError` when the database refuses the data. It raises `FencedError` when a newer epoch or a newer incarnation of
+    the server exists. After any error the transaction must be rolled back. A `DataError` has `context["sqlstate"]`, the
+    database's error code. It has `context["violates"]` when a row may not exist together with another one ("unique": a
+    unique key or the like) or without one ("foreign_key").
     """

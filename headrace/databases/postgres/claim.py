@@ -16,9 +16,9 @@ The holder describes itself in a comment of its session's last statement, which 
 needed, so nothing is written to a source.
 
 Of two holders of the same place, the one that began later gets the lock: it is the next run of the same process, which
-cannot begin before the previous one. If it is a second copy that looks the same (containers with one host name and
-path, and a copied state folder), the first one stops, so that they do not take the lock from each other for ever. Start
-times are of the database's clock, the only one they share.
+cannot begin before the previous one. It may be a second copy that looks the same (containers with one host name and
+path, and a copied state folder). Then the first one stops, so that they do not take the lock from each other for ever.
+Start times are of the database's clock, the only one they share.
 
 Worked flow
     host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is changed -> A's machine dies ->

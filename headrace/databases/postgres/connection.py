@@ -38,10 +38,9 @@ __all__ = [
     "without_values",
 ]
 
-# Values must have the same text form whatever the role's or the database's defaults are, names must be qualified
-# wherever the server prints them, and other users' time-outs must not end a session that waits on purpose.
-# `default_transaction_read_only` is how operators protect a copy, or a source before a switch-over, from others'
-# writes: it must not bind apply.
+# Values must have the same text form whatever the role's or the database's defaults are, and printed names must be
+# qualified. Other users' time-outs must not end a session that waits on purpose. `default_transaction_read_only` is how
+# operators protect a copy, or a source before a switch-over, from others' writes: it must not bind apply.
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -123,7 +122,7 @@ _CLOSED = re.compile(r'FATAL: +database "(.+)" is not currently accepting connec
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
 # What messages of class 22 reveal of a value: text in quotation marks, up to the last mark, because the value may
-# contain some; for characters (22021, 22P05) the bytes, because there the quoted names are of encodings.
+# contain some. For characters (22021, 22P05) it is the bytes: the names quoted there are of encodings.
 _QUOTED = re.compile('["\u201e\u201c\u00ab\u00bb].*["\u201c\u201d\u00ab\u00bb]', re.DOTALL)
 _BYTES = re.compile(r"0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
 NOT_UTF8 = "a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out"

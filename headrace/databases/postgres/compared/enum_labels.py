@@ -117,7 +117,7 @@ def label_findings(
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
     """Return statements that add missing labels to a type for which no mark is recorded.
 
-    A label that only the source has, in the position of one that only the destination has, was renamed: adding it would
+    A label that only the source has, in the position of one that only the destination has, was renamed. Adding it would
     leave old rows with the old label, which could then no longer be renamed.
     """
     alter = f"ALTER TYPE {qualified(enum.owner, enum.name)}"

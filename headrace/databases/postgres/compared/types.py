@@ -7,7 +7,7 @@ if the server can convert each value on arrival:
     wider        int2 -> int4 -> int8, varchar <-> text: by a cast, exactly
     a function   headrace."owner.table.column"(source type) RETURNS the column's type, made by the operator
 
-The function is for a type that changed within one transaction: rows written before the ALTER arrive when the
+The function is for a type that changed within one transaction. Rows written before the ALTER arrive when the
 destination is already altered, and only the operator knows what the source's ALTER had after USING.
 """
 

@@ -1,9 +1,9 @@
 """Rows of a table by their keys, for a comparison that rechecks some of them.
 
-One statement asks for all keys of a check, as arrays that the server joins with the table: by an index on the key where
-that costs less, else in one scan of the table, however many keys there are. Some keys are joined by their texts
-instead, in one scan: operators of types that are not built in may be users' functions or invisible, NULL equals
-nothing, json and point have no `=`, and documents have other texts where encodings differ.
+One statement asks for all keys of a check, as arrays that the server joins with the table. It uses an index on the key
+where that costs less, else one scan of the table for any number of keys. Some keys are joined by their texts instead,
+in one scan. Operators of types that are not built in may be users' functions or invisible; NULL equals nothing; json
+and point have no `=`. Documents have other texts where encodings differ.
 """
 
 from __future__ import annotations

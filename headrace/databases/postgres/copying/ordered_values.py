@@ -1,6 +1,6 @@
 """Values whose text form orders its parts by the encoding of the database.
 
-jsonb and hstore order their keys by length and bytes, tsvector its lexemes by bytes, each in the database's encoding:
+jsonb and hstore order their keys by length and bytes, tsvector its lexemes by bytes, each in the database's encoding.
 `{"é": 1, "zz": 2}` is shown like this in LATIN1, and with "zz" first in UTF8. Databases of different encodings show
 equal values alike only if the parts are put into a common order. Here it is the order of the parts' bytes in UTF-8, and
 a document is shown as its leaves, each after its path:

@@ -9,7 +9,7 @@ Job
 
 Main path
     `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller gets
-    the new topology: the publication then names the new tables, too; running processes treat them as unknown until the
+    the new topology. The publication then names the new tables, too. Running processes treat them as unknown until the
     controller has recorded them (decision 95) -> everything is settled -> take_out: the publication no longer names
     tables that left. `headrace down --purge` -> the site drops its slot -> remove.
 

@@ -14,8 +14,8 @@ partition, or in the table without its partitions: for these columns each partit
 
 ALTER TABLE gives rewritten rows another table for large values (TOAST), which VACUUM FULL, CLUSTER and TRUNCATE keep:
 if a table has one, it distinguishes the two cases. A rewrite also makes the server drop the stored value that older
-rows have in a column added with a default, and update the `pg_attribute` row of each such column in a table that stores
-rows itself. The stamp then proves nothing, and without a TOAST table the rows themselves must decide.
+rows have in a column added with a default. It also updates the `pg_attribute` row of each such column in a table that
+stores rows itself. The stamp then proves nothing, and without a TOAST table the rows themselves must decide.
 
 A partition of a published table can be made UNLOGGED, and LOGGED again, while rows are written into it: that leaves a
 new file and no new stamp. A table without a TOAST table then has rows written by the transaction that created the file.

@@ -173,9 +173,9 @@ def _kept_message_end(b, i, end, filled):
 def scan(buffer, start, filled, state, objects, describers):
     """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving later bytes over them.
 
-    Logical messages that are not ours are dropped the same way, and long ones of ours are truncated, before they have
-    arrived completely: no buffer has to hold them, and redo does not get them. They are not counted: a transaction of
-    only such messages is one without rows.
+    Logical messages that are not ours are dropped the same way, and long ones of ours are truncated. This happens
+    before they have arrived completely: no buffer has to hold them, and redo does not get them. They are not counted: a
+    transaction of only such messages is one without rows.
 
     Names of types ('Y') are only taken together with the table description after them, so that no reader of the data
     finds one without the other.

@@ -13,7 +13,7 @@ When it reads
     backlog.
 
 When nothing comes
-    From 16 on, a server's sender can miss the notification of a commit that arrives just as it goes to sleep: it looks
+    From 16 on, a server's sender can miss the notification of a commit that arrives just as it goes to sleep. It looks
     at the log's end first and registers for the next notification after that. Measured on an idle version 18: once in
     some thousand transactions, and the transaction waits for the next commit or for half of `wal_sender_timeout` (30
     s). Any message of ours makes the sender look again, so a status goes out 10 ms, 0.1 s and 1 s after the last data.
