@@ -1,16 +1,16 @@
 """One copy of a topology per database: a session that holds an advisory lock while the copy runs.
 
 A second copy of the same file, started in another folder or on another machine, would read the same slot and fence out
-the first one's apply processes; both would be stuck. It is refused instead, and told the place of the first. Another
+the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. Another
 file is refused too if its topology has the same name and calls the database by another site's name. The database keeps
 its records by topology and apply process, so each `up` would mark the other one's tables as left and copy its own
 again. A second lock, shared by all topologies of one name, makes them visible to each other. (An edit that renames a
 site briefly holds both, from one place.)
 
 States
-    held       the session is open and has the lock. It ends with the process, or when the server notices that the other
-    end vanished (`_KEEPALIVES`), so a crash leaves nothing to clean up. elsewhere  another place's session has the
-    lock, or one of the same place that began later.
+    held       the session is open and has the lock. It ends with the process, or when the server notices that the
+               other end vanished (`_KEEPALIVES`), so a crash leaves nothing to clean up.
+    elsewhere  another place's session has the lock, or one of the same place that began later.
 
 The holder describes itself in a comment of its session's last statement, which `pg_stat_activity` shows: no table is
 needed, so nothing is written to a source.

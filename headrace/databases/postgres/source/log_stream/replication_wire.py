@@ -1,10 +1,11 @@
 """The bytes of a log stream: from the raw socket, bypassing libpq, or through libpq's own calls.
 
-Why not libpq The server sends every message separately. A reader that wakes for each costs a context switch and a
-system call per row on both sides. Letting 64 KiB or some milliseconds of data accumulate halves the server's CPU time
-and cuts the client's to a tenth. libpq has no call for that. So the socket is duplicated after libpq has authenticated,
-the replication protocol is spoken on the duplicate, and libpq is used again only to close. Over TLS the bytes exist
-only inside libpq: there `get_copy_data` returns them message by message, and they are framed again.
+Why not libpq
+    The server sends every message separately. A reader that wakes for each costs a context switch and a system call per
+    row on both sides. Letting 64 KiB or some milliseconds of data accumulate halves the server's CPU time and cuts the
+    client's to a tenth. libpq has no call for that. So the socket is duplicated after libpq has authenticated, the
+    replication protocol is spoken on the duplicate, and libpq is used again only to close. Over TLS the bytes exist
+    only inside libpq: there `get_copy_data` returns them message by message, and they are framed again.
 """
 
 from __future__ import annotations
