@@ -16,10 +16,12 @@ __all__ = ["KEPT_VALUES", "older_values"]
 
 # The values that older rows have in columns of `tables` (oids): one row for each column of a table (`root`) with a
 # stored value. `found` is the value as SQL: several where partitions disagree, and NULL where it is not the table's.
-# `defaults` are the column's, as node trees. # A partition without a value is younger than the column, or was
-# rewritten: the others speak for the table. A partition attached with the column does not, nor do those below it: it
-# brought its own rows, which are copied separately. ATTACH writes the attribute in the same transaction as the entry in
-# `pg_inherits`. Rows of a foreign partition are neither copied nor compared. No lock is taken.
+# `defaults` are the column's, as node trees.
+#
+# A partition without a value is younger than the column, or was rewritten: the others speak for the table. A partition
+# attached with the column does not, nor do those below it: it brought its own rows, which are copied separately. ATTACH
+# writes the attribute in the same transaction as the entry in `pg_inherits`. Rows of a foreign partition are neither
+# copied nor compared. No lock is taken.
 KEPT_VALUES = """(
     WITH RECURSIVE below (root, number, path) AS (
         SELECT number, number, ARRAY[]::oid[] FROM unnest(%(tables)s::oid[]) AS root (number)
