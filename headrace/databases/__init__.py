@@ -1,5 +1,6 @@
-"""What Headrace needs of a database: ports, and who implements them.
+"""What Headrace needs of a database: ports and their implementations.
 
-`ports` has the promises, `postgres` and `memory` keep them (`tests/contract` runs one suite on both), `connectors` chooses by kind,
-`embedded` runs bundled servers. The other modules judge what ports describe: conflict lists, dependency columns, timelines, progress.
+`ports` defines the contracts, `postgres` and `memory` implement them (`tests/contract` runs one suite on both),
+`connectors` chooses by kind, `embedded` runs bundled servers. The other modules work on what ports describe: conflict
+lists, dependency columns, timelines, progress.
 """

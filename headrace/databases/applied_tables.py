@@ -1,4 +1,4 @@
-"""A destination's table as an apply process sees it: with what the topology file sets for it, and what does not fit it."""
+"""A destination's table as an apply process sees it: with its settings from the topology file, and what does not fit."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _NAME_THERE = "under the name that it has there, if a rule renames it: "
 
 
 def with_settings(table: DestinationTable, settings: TableSettings, *, is_hidden: bool) -> DestinationTable:
-    """A table as an apply process sees it.
+    """Return a table as an apply process sees it.
 
     Args:
         table: as the catalog describes it.
         settings: of the apply process.
-        is_hidden: values do not show what is unique in it (see `DestinationTable.serialise`), whatever its key is.
+        is_hidden: values do not show what is unique in it (`DestinationTable.serialise`), whatever its key is.
     """
     table = replace(table, allow_duplicate_rows=settings.allow_duplicate_rows)
     names = settings.key_of(table.owner, table.name)
     places = {column.name: place for place, column in enumerate(table.columns)}
     if not names or any(name not in places for name in names):
-        return table  # `unfit_key` says so
+        return table  # `unfit_key` reports it
     key = tuple(places[name] for name in names)
     return replace(table, key=key, is_substitute=True, serialise=is_hidden)
 
 
 def are_errors(version: TableVersion, settings: TableSettings) -> bool:
-    """Whether rows that do not fit their table are errors of theirs; else they wait for an ALTER.
+    """Whether rows that do not fit their table become errors; otherwise they wait for an ALTER.
 
-    Where that is set, and where no ALTER helps: what the log lacks of rows that it has does not come.
+    They do if the settings say so, and where no ALTER helps: old values that the log lacks never arrive.
 
     Args:
         version: of the rows, as the log has it.
@@ -45,7 +45,7 @@ def are_errors(version: TableVersion, settings: TableSettings) -> bool:
 
 
 def _lacks_old_values(version: TableVersion, settings: TableSettings) -> tuple[str, ...]:
-    """The columns of a table's substitute key, if the log does not have all of their old values."""
+    """Return the columns of a table's substitute key if the log lacks old values of one of them."""
     names = settings.key_of(version.owner, version.name)
     arriving = {column.name: column.is_key for column in version.columns}
     is_of_the_log = version.version and version.old_image is OldImage.KEY
@@ -53,11 +53,11 @@ def _lacks_old_values(version: TableVersion, settings: TableSettings) -> tuple[s
 
 
 def unfit_error(version: TableVersion, missing: str, settings: TableSettings) -> UnfitTableError | DataError:
-    """What is raised for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
+    """Return the exception for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
 
     Args:
         version: of the rows.
-        missing: what must be done, for a person.
+        missing: what an operator must do.
         settings: of the apply process.
     """
     message = f"the destination table {version.qualified_name} does not fit the source's rows"
@@ -68,9 +68,9 @@ def unfit_error(version: TableVersion, missing: str, settings: TableSettings) ->
 
 
 def unfit_key(table: DestinationTable, settings: TableSettings, comparable: frozenset[str]) -> tuple[str, str] | None:
-    """Why a table cannot have the substitute key that is set for it: what is wrong, how to fix it.
+    """Return why a table cannot have its configured substitute key: what is wrong, how to fix it.
 
-    None: it can, or none is set.
+    None: it can, or none is configured.
 
     Args:
         table: the destination's.
@@ -100,13 +100,13 @@ def unfit_key(table: DestinationTable, settings: TableSettings, comparable: froz
 
 
 def missing_key(version: TableVersion, settings: TableSettings, at_source: Named | None = None) -> str:
-    """What the source must do so that its LCRs carry a table's substitute key; empty: they do, or none is set.
+    """Return what the source must do so that its LCRs carry a table's substitute key; empty: nothing.
 
     Args:
-        version: the source's description of the table. With `version` 0 it was made from the catalog, which does not
-            show what the log identifies rows by: supplemental logging is checked at the source then.
+        version: the source's description of the table. `version` 0 means it was made from the catalog, which does not
+            show by which values the log identifies rows: supplemental logging is then checked at the source.
         settings: of the apply process.
-        at_source: the table under the name it has there; None: not known here, and the text says so.
+        at_source: the table under its name at the source; None: unknown here, and the text says so.
     """
     arriving = {column.name for column in version.columns}
     lacking = [name for name in settings.key_of(version.owner, version.name) if name not in arriving]

@@ -1,6 +1,6 @@
-"""What keeps conflict handlers from working on a table as it is.
+"""Findings about conflict handlers that cannot work on a table as it is.
 
-Its columns, their types, its key, and what the log has of it.
+They compare the handlers with its columns, their types, its key, and what the log has of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.rules.conflict_handlers import BY_COLUMN, ConflictHandler, Conflic
 __all__ = ["conflict_list_findings"]
 
 _COMPARING = {"update_differs": Command.UPDATE, "delete_differs": Command.DELETE}
-"""The kinds of conflicts that are seen by comparing old values."""
+"""Kinds of conflicts detected by comparing old values."""
 
 
 def conflict_list_findings(
@@ -26,14 +26,14 @@ def conflict_list_findings(
     *,
     at_source: Named | None = None,
 ) -> Iterator[Finding]:
-    """Check what is set for one table of an apply process.
+    """Check the conflict settings of one table of an apply process.
 
     Args:
         apply: name of the apply process.
         rules: its handlers.
-        version: the table as its rows come, under the destination's name.
-        table: the destination's.
-        at_source: the table under the name it has there; None: the same.
+        version: the table as its rows arrive, under the destination's name.
+        table: the destination's table.
+        at_source: the table under its name at the source; None: the same.
     """
     path = f"applies.{apply} table {version.qualified_name}"
     mine = rules.of(version.owner, version.name)
@@ -84,7 +84,7 @@ def conflict_list_findings(
 
 
 def _unseen(path: str, mine: TableConflicts, names: list[str]) -> Iterator[Finding]:
-    """Handlers that are not asked, because the values that would differ are not compared.
+    """Report handlers that are never called, because the values that would differ are not compared.
 
     `names`: columns outside the key.
     """

@@ -1,6 +1,7 @@
-"""Which connector speaks to a kind of database; each is imported where it is used.
+"""The connector for each kind of database, imported on use.
 
-The one place that knows the kinds: another database gets its package beside `headrace.databases.postgres` and a line here.
+The only module that knows the kinds: another database gets its package beside `headrace.databases.postgres` and a line
+here.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ SESSION_MODULES = (
     "headrace.databases.postgres.copying.table_copy",
     "headrace.databases.postgres.destination.writing.write_kernels",
 )
-"""What apply servers and copying tasks import of the connectors, for a process that forks them."""
+"""Modules of the connectors that apply servers and copying tasks import, for a process that forks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,12 @@ class DatabaseAccess:
         site: the site's name, for messages.
         kind: connector, "postgres" (an embedded server too).
         dsn: connection string, secrets included: never shown.
-        allow_any_version: do not refuse versions that were never tried.
-        tables: how the apply process for which a destination is opened sees its tables.
-        decoding_memory: bytes for transactions in flight of the session that reads a source's log; 0: by the server's
-            own settings.
-        has_admin: another role creates and drops what a destination needs (`open_admin`), and a source's publication
-            (`open_source_admin`); this one only uses it.
+        allow_any_version: do not refuse untested versions.
+        tables: table settings of the apply process for which a destination is opened.
+        decoding_memory: bytes for transactions in flight in the session that reads a source's log; 0: the server's own
+            settings apply.
+        has_admin: another role creates and drops what a destination needs (`open_admin`) and a source's publication
+            (`open_source_admin`); this role only uses them.
     """
 
     site: str
@@ -92,7 +93,7 @@ class DatabaseAccess:
 
 
 def open_source(access: DatabaseAccess) -> SourceDatabase:
-    """The source half of a site's connector; connects when it is first used.
+    """Open the source half of a site's connector; connects on first use.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -111,10 +112,10 @@ def open_source(access: DatabaseAccess) -> SourceDatabase:
 
 
 def hosts_of(dsn: str) -> tuple[str, ...]:
-    """The hosts that a user's connection string leads to; an empty one is this machine.
+    """Return the hosts in a user's connection string; an empty one is this machine.
 
     Raises:
-        ConfigError: it cannot be parsed.
+        ConfigError: the connection string cannot be parsed.
     """
     from headrace.databases.postgres.connection import hosts
 
@@ -122,9 +123,9 @@ def hosts_of(dsn: str) -> tuple[str, ...]:
 
 
 def server_is_verified(dsn: str) -> bool:
-    """Whether a connection proves by a certificate that the server is the right one.
+    """Whether a connection verifies the server's identity by its certificate.
 
-    Not where a service file or a variable of the environment alone says so: they are not looked at.
+    False where only a service file or an environment variable requires this: they are not examined.
 
     Raises:
         ConfigError: the connection string cannot be parsed.
@@ -135,12 +136,12 @@ def server_is_verified(dsn: str) -> bool:
 
 
 def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
-    """Variables of the environment with a secret that connections take where their connection strings have none.
+    """Return environment variables with a secret that a connection would use if its connection string had none.
 
-    Empty, if one of these may take it.
+    Empty if one of these connections may use it.
 
     Args:
-        dsns: of all sites with a database of the user's.
+        dsns: of all sites with a user's own database.
     """
     from headrace.databases.postgres.connection import unused_secrets
 
@@ -148,10 +149,10 @@ def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
 
 
 def has_password(text: str) -> bool:
-    """Whether a text is a connection string with a password in it.
+    """Whether a text is a connection string that contains a password.
 
     Args:
-        text: of whatever kind.
+        text: any text.
     """
     from headrace.databases.postgres.connection import has_password
 
@@ -159,7 +160,7 @@ def has_password(text: str) -> bool:
 
 
 def log_session_name(kind: str, topology: str, site: str) -> str:
-    """What the session that reads a source's log calls itself: what the database can be told to make commits wait for.
+    """Return the application name of the session that reads a source's log: databases can make commits wait for it.
 
     Args:
         kind: of the database.
@@ -177,7 +178,7 @@ def log_session_name(kind: str, topology: str, site: str) -> str:
 
 
 def open_destination(access: DatabaseAccess) -> DestinationDatabase:
-    """The destination half of a site's connector; connects when it is first used.
+    """Open the destination half of a site's connector; connects on first use.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -196,10 +197,10 @@ def open_destination(access: DatabaseAccess) -> DestinationDatabase:
 
 
 def open_admin(access: DatabaseAccess, admin_dsn: str) -> DestinationAdmin:
-    """A destination as its administrator sees it; connects when it is first used.
+    """Open a destination as its administrator; connects on first use.
 
     Args:
-        access: as what runs has it.
+        access: of the role that the running processes use.
         admin_dsn: connection string of the administrator.
 
     Raises:
@@ -213,10 +214,10 @@ def open_admin(access: DatabaseAccess, admin_dsn: str) -> DestinationAdmin:
 
 
 def open_source_admin(access: DatabaseAccess, admin_dsn: str) -> SourceAdmin:
-    """A source as its administrator sees it; connects when it is first used.
+    """Open a source as its administrator; connects on first use.
 
     Args:
-        access: as what runs has it.
+        access: of the role that the running processes use.
         admin_dsn: connection string of the administrator.
 
     Raises:
@@ -232,12 +233,12 @@ def open_source_admin(access: DatabaseAccess, admin_dsn: str) -> SourceAdmin:
 def open_reader(
     access: DatabaseAccess, other: DatabaseAccess, *, application_name: str = "headrace copy"
 ) -> TableReader:
-    """What reads a site's tables, to copy or to compare them; connects when it is first used.
+    """Open a reader of a site's tables, for copies or comparisons; connects on first use.
 
     Args:
         access: to the database.
-        other: to the one with whose rows they are compared.
-        application_name: what its session calls itself there.
+        other: to the database whose rows they are compared with.
+        application_name: of its session.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -250,7 +251,7 @@ def open_reader(
 
 
 def open_claim(access: DatabaseAccess, topology: str, *, place: str, identity: str) -> TopologyClaim:
-    """The claim of one copy of a topology on a site's database; connects when it is first held.
+    """Open the claim of one copy of a topology on a site's database; connects when it is first held.
 
     Args:
         access: to the database.
@@ -269,7 +270,7 @@ def open_claim(access: DatabaseAccess, topology: str, *, place: str, identity: s
 
 
 def decoder_for(options: StreamOptions) -> LogDecoder:
-    """The decoder of a log stream's bytes.
+    """Return the decoder of a log stream's bytes.
 
     Raises:
         ConfigError: redo of a database this version cannot read.
@@ -284,7 +285,7 @@ def decoder_for(options: StreamOptions) -> LogDecoder:
 
 
 def open_column_sequences(access: DatabaseAccess) -> ColumnSequences:
-    """The sequences of a site's database; connects when first asked.
+    """Open the sequences of a site's database; connects on first use.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -297,7 +298,7 @@ def open_column_sequences(access: DatabaseAccess) -> ColumnSequences:
 
 
 def open_row_reader(access: DatabaseAccess) -> RowReader:
-    """What shows rows and values to a person, as a destination's database understands them; connects when first asked.
+    """Open a reader that shows rows and values to people as a destination's database does; connects on first use.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -310,7 +311,7 @@ def open_row_reader(access: DatabaseAccess) -> RowReader:
 
 
 def value_reader(kind: str) -> Callable[[Column, bytes], str]:
-    """How a raw value of a kind of database is shown to a person where no database is asked.
+    """Return the function that shows a raw value of a kind of database to people without a connection.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -323,16 +324,16 @@ def value_reader(kind: str) -> Callable[[Column, bytes], str]:
 
 
 def value_types() -> ValueTypes:
-    """How the values of LCRs compare in conditions. Every log there is names its types as PostgreSQL does."""
+    """Return how values of LCRs compare in conditions. Every supported log names its types as PostgreSQL does."""
     from headrace.databases.postgres.values.comparable import PostgresValueTypes
 
     return PostgresValueTypes()
 
 
 def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column, object], bytes]]:
-    """How values of LCRs become Python objects, and back, for users' code.
+    """Return the functions that convert values of LCRs into Python objects and back, for users' code.
 
-    Every log there is names its types as PostgreSQL does.
+    Every supported log names its types as PostgreSQL does.
     """
     from headrace.databases.postgres.values.python_values import decoded, encoded
 
@@ -340,16 +341,16 @@ def python_values() -> tuple[Callable[[Column, bytes], object], Callable[[Column
 
 
 def column_of_type(name: str, type_name: str) -> Column:
-    """A column of a built-in type as a log describes it, in the form that a log has.
+    """Return a column of a built-in type, described as a log would describe it.
 
-    Every log there is names its types as PostgreSQL does.
+    Every supported log names its types as PostgreSQL does.
 
     Args:
         name: of the column.
         type_name: without a schema: "int4", "text".
 
     Raises:
-        ConfigError: there is no such type.
+        ConfigError: no such type exists.
     """
     from headrace.databases.postgres.values.builtin_types import BUILTIN_TYPES
     from headrace.databases.postgres.values.python_values import is_written_binary
@@ -370,11 +371,11 @@ def column_of_type(name: str, type_name: str) -> Column:
 
 
 def plan_copy(kind: str, site: str) -> PlannedStatement:
-    """What the copy of the tables does to a source, for `headrace plan`.
+    """Return what the copy of the tables does to a source, for `headrace plan`.
 
     Args:
         kind: of the source's database.
-        site: whose tables are copied.
+        site: the site whose tables are copied.
 
     Raises:
         ConfigError: no connector for this kind of database.
@@ -389,7 +390,7 @@ def plan_copy(kind: str, site: str) -> PlannedStatement:
 def plan_unseen(
     kind: str, topology: str, site: str, *, rules: Sequence[RuleSet], applies: Sequence[PlannedApply], version: int
 ) -> tuple[PlannedStatement, ...]:
-    """What will be done to a database that cannot be asked: it does not exist yet, or does not run.
+    """Return what will be done to a database that does not exist yet or does not run.
 
     Args:
         kind: of the database.
@@ -397,7 +398,7 @@ def plan_unseen(
         site: name of the site.
         rules: rule sets of the captures from it; empty: it is no source.
         applies: apply processes there; empty: it is no destination.
-        version: major version of the server it will be.
+        version: major version that the server will have.
 
     Raises:
         ConfigError: no connector for this kind of database.

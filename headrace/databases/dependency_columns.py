@@ -1,6 +1,6 @@
-"""What keeps virtual dependency definitions from working on the tables as they are.
+"""Findings about virtual dependency definitions that cannot work on the tables as they are.
 
-Their columns, and what the log has of them.
+They compare the definitions with the tables' columns and with what the log has of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def dependency_column_findings(
 
     Args:
         apply: its name.
-        definitions: of it.
-        versions: the tables that it gets, as their rows come, under the destination's names.
+        definitions: its definitions.
+        versions: its tables, as their rows arrive, under the destination's names.
         describe: the destination's description of a table (owner, name).
-        at_source: the names that the tables have there, by their names here; a table that is not in it has the same.
+        at_source: the tables' names at the source, by their names here; a missing table has the same name.
     """
     arriving = {(version.owner, version.name): version for version in versions}
     for owner, name in dict.fromkeys(definitions.tables()):

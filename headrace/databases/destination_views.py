@@ -1,18 +1,16 @@
-"""The views of a destination: what each shows, column by column, in the manuals' words.
+"""The views of a destination, column by column, in the manuals' words, also as an apply process's own description.
 
-And the same rows from what an apply process says of itself.
+One definition serves both: a connector creates the views from it
+(`headrace.databases.postgres.destination.records.views`), and `headrace status --json` has the same rows as `views` of
+each apply process, under the views' names and columns. `Column.said` is the path of the value in the description:
 
-One description for both: a connector makes the views of it (`headrace.databases.postgres.destination.records.views`), and
-`headrace status --json` has it as `views` of each apply process, by the views' names and columns. `Column.said` is where the value
-stands in what is said:
-
-    topology, apply_name, epoch, observed_time     of the driver that says it
-    configuration                                  `spark_apply.driver.described.configuration_of`: what does not change while it runs
-    state                                          `spark_apply.driver.described.state_of`: as the driver wrote it last for the views
+    topology, apply_name, epoch, observed_time     of the driver that wrote the description
+    configuration                                  `spark_apply.driver.described.configuration_of`: constant while the driver runs
+    state                                          `spark_apply.driver.described.state_of`: as the driver last wrote it for the views
     progress                                       what the driver knows to be durable
-    error_transactions, error_messages             of the error queue, which the caller of `error_rows` has
+    error_transactions, error_messages             of the error queue, which the caller of `error_rows` provides
 
-Nothing is asked of the destination for it.
+This needs no query to the destination.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Streams Apply Processes"; Database Reference.
 """
@@ -30,21 +28,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OF_ERRORS = ("error_transactions", "error_messages")
 
 ERRORS_MAX = 100
-"""Error transactions shown of an apply process: `headrace errors list --json` has all of them, and their values."""
+"""Number of error transactions shown per apply process: `headrace errors list --json` has all, with their values."""
 
 LEFT_OUT = frozenset({("dba_apply_error", "failed_message"), ("dba_apply_error_messages", "message")})
-"""Values of rows: `headrace errors list|show` has them, and these columns are null in what is said."""
+"""Columns with row values, which are null in descriptions; `headrace errors list|show` has the values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
+    """A column of a view.
 
     Args:
         name: in lower case.
         meaning: its comment.
-        said: where its value is said, by its path; empty: in the entry of the view's list, by the column's name.
-        kind: type of the column, where it is a path in `configuration` or `state`; empty: text.
+        said: path of its value in the description; empty: the column's name in the entry of the view's list.
+        kind: type of the column, where `said` is a path in `configuration` or `state`; empty: text.
         constant: its value in every row.
     """
 
@@ -57,14 +55,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view.
+    """A view of a destination.
 
     Args:
         name: in lower case.
         comment: what a row is.
         columns: in order.
-        each: path of the list, or of names and values, with an entry for each row; empty: there is one row.
-        is_said: an apply process says what it shows; otherwise only its destination has it.
+        each: path of the list, or of the map, with one entry per row; empty: the view has one row.
+        is_said: an apply process's description contains its rows; False: only its destination has them.
     """
 
     name: str
@@ -75,7 +73,7 @@ class View:
 
     @property
     def needs_driver(self) -> bool:
-        """Whether a driver must have said how it is doing: the configuration alone does not tell."""
+        """Whether a driver must have described its state: the configuration alone is not enough."""
         paths = (self.each, *(column.said for column in self.columns))
         return any(path.partition(".")[0] in {"state", "progress", "epoch"} for path in paths)
 
@@ -449,10 +447,11 @@ VIEWS: tuple[View, ...] = (
 
 
 def rows_said(said: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the views that an apply process fills without asking anybody, by the view's name.
+    """Return the rows of the views that an apply process's description alone fills, by view name.
 
     Args:
-        said: see the module; without `state`, no driver has said how it is doing, and views that need it have no rows.
+        said: the description (paths as in the module's text). Without `state` no driver has described its state, and
+            views that need it have no rows.
     """
     return {view.name: list(_rows(view, said)) for view in VIEWS if view.is_said and view.each not in _OF_ERRORS}
 
@@ -490,7 +489,7 @@ def _at(said: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401 - a value of
 
 
 def error_rows(topology: str, apply: str, errors: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the views of the error queue, by the view's name; without values of rows.
+    """Return the rows of the error queue's views, by view name; without values of rows.
 
     Args:
         topology: name of the topology.
@@ -534,7 +533,7 @@ def error_rows(topology: str, apply: str, errors: Iterable[Mapping[str, Any]]) -
 
 
 def time_text(time_us: int) -> str | None:
-    """A time as JSON has it, in UTC; None: there is none.
+    """Return a time in JSON form, in UTC; None: no time.
 
     Args:
         time_us: microseconds since the epoch; 0: none.

@@ -1,4 +1,4 @@
-"""Arithmetic of apply progress: a low watermark, ranges of SCNs that are applied above it, and whose epoch it is."""
+"""Arithmetic of apply progress: a low watermark, ranges of SCNs applied above it, and the epoch that owns them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["check_epoch", "covers", "fold_ranges", "merge_ranges", "ranges_from_
 
 
 def merge_ranges(ranges: Iterable[ScnRange], low_watermark: int) -> tuple[ScnRange, ...]:
-    """Ranges that reach above the low watermark, ascending, with neighbours joined.
+    """Return the ranges that reach above the low watermark, ascending, with neighbours joined.
 
     Args:
         ranges: in any order; they may overlap.
@@ -34,7 +34,7 @@ def fold_ranges(low_watermark: int, ranges: Iterable[ScnRange]) -> tuple[Scn, tu
 
     Args:
         low_watermark: SCN up to which everything is applied.
-        ranges: what is applied besides, of the same source, in any order.
+        ranges: applied ranges of the same source, in any order.
 
     Returns:
         The new low watermark, and the ranges above it as `merge_ranges` gives them.
@@ -46,12 +46,12 @@ def fold_ranges(low_watermark: int, ranges: Iterable[ScnRange]) -> tuple[Scn, tu
 
 
 def covers(low_watermark: int, ranges: Sequence[ScnRange], wanted: ScnRange) -> bool:
-    """Whether everything in `wanted` is applied; `ranges` as `merge_ranges` gives them.
+    """Whether everything in `wanted` is applied.
 
     Args:
         low_watermark: SCN up to which everything is applied.
-        ranges: what is applied above it, as `merge_ranges` gives them.
-        wanted: the transactions that are asked for.
+        ranges: applied ranges above it, as `merge_ranges` returns them.
+        wanted: the transactions in question.
     """
     return wanted.through <= low_watermark or any(
         r.after <= max(wanted.after, low_watermark) and wanted.through <= r.through for r in ranges
@@ -59,12 +59,12 @@ def covers(low_watermark: int, ranges: Sequence[ScnRange], wanted: ScnRange) -> 
 
 
 def ranges_from_bounds(bounds: Sequence[int]) -> tuple[ScnRange, ...]:
-    """Ranges from (after, through, after, through, ...), the form they are stored in."""
+    """Convert (after, through, after, through, ...), the stored form, into ranges."""
     return tuple(ScnRange(after=Scn(bounds[k]), through=Scn(bounds[k + 1])) for k in range(0, len(bounds), 2))
 
 
 def ranges_to_bounds(ranges: Iterable[ScnRange]) -> list[int]:
-    """The opposite of `ranges_from_bounds`."""
+    """Convert ranges into the form that `ranges_from_bounds` reads."""
     return [bound for found in ranges for bound in (found.after, found.through)]
 
 
@@ -74,8 +74,8 @@ def check_epoch(found: int, *, apply: str, epoch: int, lives: bool = True) -> No
     Args:
         found: the destination's; 0: it has none.
         apply: name of the apply process.
-        epoch: what the caller has.
-        lives: the destination's epoch has not ended with a life of its server.
+        epoch: the caller's.
+        lives: no restart, crash or failover of the destination's server has ended its epoch.
 
     Raises:
         FencedError: the destination has a newer one.
@@ -92,5 +92,5 @@ def check_epoch(found: int, *, apply: str, epoch: int, lives: bool = True) -> No
     elif not lives:
         problem = f"the destination's server was restarted, crashed or failed over after apply process {apply} began"
     if problem:
-        hint = "nothing to do: the apply process begins again and goes on from what the destination has"
+        hint = "nothing to do: the apply process restarts and continues from the destination's progress"
         raise DestinationRestarted(problem, hint=hint, apply=apply, epoch=epoch)

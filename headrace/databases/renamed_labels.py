@@ -1,8 +1,9 @@
 """Labels of enumerated types that were renamed at a source, and the statements that rename them at a destination.
 
-A name says nothing: of labels a and b that are called b and c now, none has kept its name, and b is another label. A
-label is known by its number, which it keeps (`headrace.databases.ports.row_marks.MarkedLabel`). The destination's label
-of a number is the one at its place, and has the earlier name, or that of now if an operator has renamed it already.
+Names identify nothing: when labels a and b are now called b and c, neither kept its name, and b is another label. A
+label is identified by its number, which survives a rename (`headrace.databases.ports.row_marks.MarkedLabel`). The
+destination's label with a number is the one at its position. It has the earlier name, or the current one if an operator
+has renamed it already.
 
     earlier a, b    now b, c    here a, b    ->    b to c, a to b
     earlier a, b    now b, c    here a, c    ->    a to b
@@ -16,16 +17,16 @@ from dataclasses import dataclass
 
 __all__ = ["RenamedLabels", "renamed_labels"]
 
-_SPARE = "~"  # ends the name of a label between two others that exchange theirs
+_SPARE = "~"  # suffix of a label's temporary name while two labels swap names
 _LABEL_BYTES_MAX = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenamedLabels:
-    """What is to be renamed at a destination.
+    """Renames to make at a destination.
 
     Args:
-        renames: old and new name of each, in an order in which no name is taken.
+        renames: old and new name of each, in an order in which no new name is taken.
         labels: the destination's labels afterwards, in their order.
     """
 
@@ -34,7 +35,7 @@ class RenamedLabels:
 
 
 def renamed_labels(earlier: Mapping[str, str], now: Mapping[str, str], here: Sequence[str]) -> RenamedLabels | None:
-    """Find what is to be renamed at a destination.
+    """Find the renames to make at a destination.
 
     Args:
         earlier: names of the source's labels when both sides had the same, by number.
@@ -42,7 +43,7 @@ def renamed_labels(earlier: Mapping[str, str], now: Mapping[str, str], here: Seq
         here: names of the destination's labels, in their order.
 
     Returns:
-        None: it cannot be said, or cannot be done: a label has been added under a new name.
+        None: unknown or impossible: a label has been added under a new name.
     """
     current = _by_place(earlier, now, here)
     if current is None:
@@ -70,7 +71,7 @@ def renamed_labels(earlier: Mapping[str, str], now: Mapping[str, str], here: Seq
 
 
 def _by_place(earlier: Mapping[str, str], now: Mapping[str, str], here: Sequence[str]) -> dict[str, str] | None:
-    """What each label that had a name earlier is called at the destination, by number; None: that is not known."""
+    """Return the destination's name of each label that had a name earlier, by number; None: unknown."""
     names = {number: {name, _spare(name), earlier.get(number, name)} for number, name in now.items()}
     known = frozenset().union(*names.values())
     labels = [label for label in here if label in known]  # others are the destination's own
@@ -87,7 +88,7 @@ def _by_place(earlier: Mapping[str, str], now: Mapping[str, str], here: Sequence
 
 
 def _by_name(earlier: Mapping[str, str], now: Mapping[str, str], here: Sequence[str]) -> dict[str, str] | None:
-    """The same where the destination lacks labels, or has them in an order of its own."""
+    """Like `_by_place`, where the destination lacks labels or orders them differently."""
     found = {
         number: name
         for number, new in now.items()

@@ -1,4 +1,4 @@
-"""Whether sequences of several sites that write one column can give out one value twice."""
+"""Check whether sequences of several sites that write one column can give out the same value twice."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["collisions"]
 
 
 def collisions(table: TableName, column: str, beside: Sequence[tuple[str, ColumnSequence]]) -> Iterator[Finding]:
-    """Say where the sequences of a column that several sites write can give out one value twice.
+    """Report where the sequences of a column that several sites write can give out the same value twice.
 
     Args:
         table: the table.
         column: its column.
-        beside: the column's sequences at the sites that write the table, each with its site: one at each, as a rule.
+        beside: the column's sequences at the sites that write the table, each with its site: usually one per site.
     """
     pair = next(
         (
@@ -36,7 +36,7 @@ def collisions(table: TableName, column: str, beside: Sequence[tuple[str, Column
     if pair is None:
         return
     told = " and ".join(f"{site} (next {found.next_value}, step {found.increment})" for site, found in pair)
-    # Behind every value given out so far, and each sequence in a row of its own from there on.
+    # Beyond every value given out so far; from there on the sequences interleave.
     step = -1 if all(found.increment < 0 for _, found in beside) else 1
     first = max(found.next_value * step for _, found in beside) * step
     fixes = "; ".join(

@@ -1,8 +1,7 @@
-"""Digest of a table: a number of rows and two sums of 64-bit hashes of each row.
+"""Digest of a table: a row count and two sums of 64-bit hashes of each row.
 
-Independent of order, so that chunks add up and two sides may cut a table as they like. What the hashes are of is the
-connector's affair (`headrace.databases.ports.copying.OpenPiece.digest`). It imports nothing of ours: Spark tasks load it at their
-head.
+It does not depend on order: chunks add up, and two sides may cut a table differently. The connector chooses what is
+hashed (`headrace.databases.ports.copying.OpenPiece.digest`). It imports no module of ours: Spark tasks load it first.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ class TableDigest:
     """Digest of a set of rows; digests of disjoint sets add up.
 
     Args:
-        row_count: rows.
-        sums: of their two hashes; kept modulo 2**64.
+        row_count: number of rows.
+        sums: of the rows' two hashes, modulo 2**64.
     """
 
     row_count: int = 0
@@ -36,19 +35,19 @@ class TableDigest:
         )
 
     def __str__(self) -> str:
-        """The sums as 32 hexadecimal digits."""
+        """Return the sums as 32 hexadecimal digits."""
         return "".join(f"{value:016x}" for value in self.sums)
 
     def to_bytes(self) -> bytes:
-        """The sums as the wire has them (`CopyOutcome.digest` in `apply.proto`): two uint64, little-endian."""
+        """Return the sums in wire form (`CopyOutcome.digest` in `apply.proto`): two uint64, little-endian."""
         return b"".join(value.to_bytes(8, "little") for value in self.sums)
 
     @classmethod
     def from_bytes(cls, row_count: int, sums: bytes) -> TableDigest:
-        """Make a digest of what `to_bytes` gave.
+        """Build a digest from the result of `to_bytes`.
 
         Args:
-            row_count: rows it stands for; `to_bytes` does not carry it.
-            sums: 16 bytes; empty: both sums are 0, the digest of no row.
+            row_count: its number of rows; `to_bytes` does not carry it.
+            sums: 16 bytes; empty: both sums are 0, the digest of no rows.
         """
         return cls(row_count=row_count, sums=(int.from_bytes(sums[:8], "little"), int.from_bytes(sums[8:], "little")))

@@ -1,15 +1,15 @@
-"""The timelines of a source's log: whether a log that ends on one of them goes on on another.
+"""Timelines of a source's log: whether a log on one timeline continues a redo log from another one.
 
-A promotion of a standby, and a recovery to a point in time, begin a new timeline: the log is the same up to the switch,
-and another one after it. What was written on the old timeline after the switch is not in the log of the new one.
+A standby's promotion and a recovery to a point in time begin a new timeline: the log is the same up to the switch and
+different after it. What was written on the old timeline after the switch is not in the log of the new one.
 
-    redo on timeline 1 up to 80, the log left timeline 1 at 100    the log goes on, from 80
+    redo on timeline 1 up to 80, the log left timeline 1 at 100    the log continues, from 80
     redo on timeline 1 up to 130, the log left timeline 1 at 100   the redo log has what the database never had: refused
-    redo on timeline 2, the log is on timeline 1                   the database of before the promotion: refused
-    redo on timeline 2, which left 1 at 100; the log is on a       another standby that was promoted beside the first: both call
-    timeline 2 too, which left 1 at 120                            their timeline 2. Refused
+    redo on timeline 2, the log is on timeline 1                   the database from before the promotion: refused
+    redo on timeline 2, which left 1 at 100; the log is on a       another standby, promoted in parallel: both call their
+    timeline 2 too, which left 1 at 120                            timeline 2. Refused
 
-Two standbys that are promoted at the very same SCN have one history, and cannot be told apart by it.
+Two standbys promoted at exactly the same SCN have the same history and cannot be distinguished by it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ __all__ = ["check_history", "check_timeline", "is_of_one_history"]
 
 
 def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[int, Scn]) -> None:
-    """See that the log of a database continues a redo log.
+    """Check that the log of a database continues a redo log.
 
     Args:
         site: name of the source site, for messages.
-        redo: timeline of the redo log; 0: there is none.
-        start: where it ends.
+        redo: timeline of the redo log; 0: no redo log exists.
+        start: end of the redo log.
         now: timeline of the database's log.
-        left: the timelines that this log was on before, with the SCN at which it left each.
+        left: earlier timelines of this log, with the SCN at which it left each.
 
     Raises:
-        LogGone: it does not.
+        LogGone: the log does not continue it.
     """
     if redo in {0, now}:
         return
@@ -42,7 +42,7 @@ def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[
     if switch is None:
         raise LogGone(
             f"the database of site {site} is on timeline {now}, which does not come from timeline {redo} of its redo"
-            " log: it is a server of before a promotion, or one that was promoted beside it",
+            " log: it is a server from before a promotion, or one that was promoted in parallel",
             hint="point the site to the server that was promoted last (a dsn may name all hosts, with"
             f" target_session_attrs=read-write); if there is none, {LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}",
             source=site,
@@ -53,8 +53,8 @@ def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[
         raise LogGone(
             f"the database of site {site} was promoted, or recovered, at SCN {scn_text(switch)} (timeline {now}), and"
             " its redo log goes on to"
-            f" SCN {scn_text(start)} (timeline {redo}): transactions that committed between them on the server of"
-            " before were captured, and the database does not have them",
+            f" SCN {scn_text(start)} (timeline {redo}): transactions that committed between them on the earlier"
+            " server were captured, and the database does not have them",
             hint=f"{LOST_AT_SOURCE}: {INSTANTIATE_AGAIN}. Name the standby's slot in"
             " synchronized_standby_slots of the source's server: then nothing is captured that the standby does not"
             " have",
@@ -67,26 +67,26 @@ def check_timeline(site: str, *, redo: int, start: Scn, now: int, left: Mapping[
 
 
 def is_of_one_history(earlier: StreamOptions, later: StreamOptions) -> bool:
-    """Whether two pieces of a log can be of one log: timelines have numbers, and two servers can give out the same one.
+    """Whether two pieces can be of one log: timelines are numbered, and two servers can use the same number.
 
     Args:
-        earlier: of a piece of the log; what it does not know of its timeline it does not contradict.
-        later: of a piece behind it.
+        earlier: of a piece of the log; an unknown history contradicts nothing.
+        later: of a later piece.
     """
     return later.timeline >= earlier.timeline and _fork(earlier, later) is None
 
 
 def check_history(site: str, *, redo: StreamOptions, start: Scn, now: StreamOptions) -> None:
-    """See that a log is not that of another server, which gave its timeline the same number.
+    """Check that a log is not of another server whose timeline has the same number.
 
     Args:
         site: name of the source site, for messages.
         redo: of the redo log's newest segment.
-        start: where the redo log ends.
+        start: end of the redo log.
         now: of the database's log; `check_timeline` did not refuse it.
 
     Raises:
-        LogGone: both left the same timeline at different SCNs.
+        LogGone: the two logs left the same timeline at different SCNs.
     """
     fork = _fork(redo, now)
     if fork is None:
@@ -110,9 +110,9 @@ def check_history(site: str, *, redo: StreamOptions, start: Scn, now: StreamOpti
 
 
 def _fork(earlier: StreamOptions, later: StreamOptions) -> tuple[int, Scn, Scn | None] | None:
-    """The first timeline that two logs left at different SCNs, and these.
+    """Return the first timeline that two logs left at different SCNs, and these SCNs.
 
-    None: there is none, or one history is not known.
+    None: no such timeline, or one history is unknown.
     """
     known = dict(later.switches)
     if not known and later.timeline > 1:

@@ -1,4 +1,4 @@
-"""Writes that a session has sent and whose answers it has not read: see `DestinationSession.write_ahead`."""
+"""Writes that a session has sent and whose answers it has not read yet (`DestinationSession.write_ahead`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["WrittenAhead"]
 
 
 class _Answer:
-    """One answer, read once; who asks again gets the same."""
+    """One answer, read once; later calls return or raise the same."""
 
     def __init__(self, read: Callable[[], tuple[int, ...]]) -> None:
         self._read = read
@@ -31,19 +31,19 @@ class _Answer:
 
 
 class WrittenAhead:
-    """The answer of one session that is to come, if there is one."""
+    """The pending answer of one session, if any."""
 
     def __init__(self) -> None:
         self._coming: _Answer | None = None
 
     def expect(self, read: Callable[[], tuple[int, ...]]) -> Callable[[], tuple[int, ...]]:
-        """An answer is to come; none is before it.
+        """Register a pending answer; no other one may be pending.
 
         Args:
-            read: waits for it, and raises what went wrong.
+            read: waits for the answer and raises its error.
 
         Returns:
-            The function that `write_ahead` answers.
+            The function that `write_ahead` returns.
         """
         answer = _Answer(read)
         self._coming = answer
@@ -56,15 +56,15 @@ class WrittenAhead:
         return wait
 
     def settle(self) -> None:
-        """Wait for what is to come, before anything else is sent; raises what went wrong, once."""
+        """Wait for the pending answer before anything else is sent; raises its error, once."""
         if self._coming is not None:
             answer, self._coming = self._coming, None
             answer.get()
 
     def forget(self) -> None:
-        """Wait for what is to come, before it is undone.
+        """Wait for the pending answer before the writes are undone.
 
-        What went wrong with it does not matter any more, but to who asks for the answer.
+        Its error then matters only to a caller that asks for the answer.
         """
         with contextlib.suppress(DatabaseError, UnfitTableError):
             self.settle()

@@ -1,1 +1,1 @@
-"""PostgreSQL servers that Headrace brings along and runs itself, for the demonstration, tests, and sites without a `dsn`."""
+"""Bundled PostgreSQL servers that Headrace runs itself: for the demonstration, tests, and sites without a `dsn`."""

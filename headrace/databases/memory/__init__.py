@@ -1,5 +1,6 @@
-"""Databases in memory, a source and a destination: what simulation and tests run on.
+"""In-memory databases, a source and a destination, for simulation and tests.
 
-They keep the promises of `headrace.databases.ports` (`tests/contract`). `source` and `destination` are the ports, `store` is what both
-keep, `session`, `transaction` and `rows` an apply server's side of it, `log` the byte format of its own.
+They fulfil the contracts of `headrace.databases.ports` (`tests/contract`). `source` and `destination` implement the
+ports, `store` holds the destination's state, `session`, `transaction` and `rows` implement an apply server's session,
+`log` its own byte format.
 """

@@ -1,4 +1,4 @@
-"""Conditions in SQL, for databases in memory: those that rules can have."""
+"""SQL conditions of rules, evaluated on in-memory databases."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["condition_in_memory"]
 
 
 def condition_in_memory(text: str, columns: Sequence[Column]) -> Callable[[Sequence[bytes | None]], bool]:
-    """Make of a condition what says of a row whether it is TRUE.
+    """Compile a condition into a predicate that says whether it is TRUE for a row.
 
     Args:
         text: as `headrace.rules.conditions.spelling` writes it.
         columns: of the table.
 
     Returns:
-        Takes a row, values in the order of the columns.
+        A function of a row's values, in the order of the columns.
 
     Raises:
-        DataError: it is no condition, or one over other columns.
+        DataError: it is not a condition, or uses other columns.
     """
     types = value_types()
     try:

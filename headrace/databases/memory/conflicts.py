@@ -1,7 +1,7 @@
-"""Rows of a table in memory that a change meets. See `headrace.databases.memory.destination`.
+"""Rows of an in-memory table that a change meets (`headrace.databases.memory.destination`).
 
-Values are put in order, added and shown as their database does where the store knows its types. Else by their bytes: so
-are text, and the binary form of numbers that are not negative.
+Values are ordered, added and shown as the database would where the store knows their types, else by their bytes. That
+is right for text, and for the binary form of non-negative numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.rules.conditions.values import Kind, ValueTypes
 
 __all__ = ["conflicting", "find_rows", "targets"]
 
-_NUMERIC_DIGITS_MAX: Final = 150_000  # of PostgreSQL's numeric: 131,072 before the point, 16,383 behind it
+_NUMERIC_DIGITS_MAX: Final = 150_000  # PostgreSQL's numeric has 131,072 digits before the point and 16,383 after it
 
 
 def find_rows(
@@ -35,7 +35,7 @@ def find_rows(
         found: the table.
         write: any number of rows.
         question: what to find out.
-        types: of the values; None: they are bytes.
+        types: of the values; None: compare bytes.
 
     Returns:
         Each row with its number in `found`.
@@ -103,7 +103,7 @@ def _found_by(
 
 
 def found_rows(table: DestinationTable, write: Write) -> FoundRows:
-    """How many rows an UPDATE or a DELETE can find.
+    """Return how many rows an UPDATE or a DELETE can find.
 
     Args:
         table: as the apply process sees it.
@@ -155,7 +155,7 @@ def conflicting(found: StoredTable, write: Write, table: DestinationTable) -> li
 
 
 def targets(found: StoredTable, write: Write) -> list[int]:
-    """The position in the table of each column of the write's version.
+    """Return the position in the table of each column of the write's version.
 
     Args:
         found: the table; it has every column of the version.
@@ -166,7 +166,7 @@ def targets(found: StoredTable, write: Write) -> list[int]:
 
 
 def _row(values: ColumnValues | None, row: int) -> dict[int, bytes | None] | None:
-    """The values of a row, by position; without those that it does not carry."""
+    """Return the values of a row, by position, except those the row does not carry."""
     if values is None:
         return None
     found = {p: values.value(p, row) for p in range(values.column_count)}

@@ -1,4 +1,4 @@
-"""Reading tables of databases in memory, to copy or compare them; see `headrace.databases.ports.copying.TableReader`."""
+"""Readers of in-memory tables, for copies and comparisons (`headrace.databases.ports.copying.TableReader`)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from headrace.lcr.batch import Column
 
 __all__ = ["MemoryTableReader", "SourceTables", "StoreTables", "packed", "unpacked"]
 
-_ROW_BYTES = 16  # what a row counts for when a table is cut into pieces
-_BLOCK_ROWS = 7  # a row or two would never show what a block's end cuts
+_ROW_BYTES = 16  # assumed size of a row when a table is cut into pieces
+_BLOCK_ROWS = 7  # small, so that tables of tests span several blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableContent:
-    """A table as it is at one moment.
+    """A table's content at one moment.
 
     Args:
         columns: names.
-        types: the same columns, as conditions compare them.
-        rows: in any order that lasts as long as `file`.
+        types: the same columns, with their types for conditions.
+        rows: in any order that is stable while `file` is unchanged.
         file: changes when the rows are rewritten.
     """
 
@@ -42,14 +42,14 @@ class TableContent:
 
 
 class Tables(Protocol):
-    """Where a reader finds tables."""
+    """Where a reader looks up tables."""
 
     def content(self, owner: str, name: str) -> TableContent | None:
-        """A table now; None: there is none.
+        """Return a table as it is now; None: it does not exist.
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
         """
         ...
 
@@ -89,10 +89,10 @@ class StoreTables:
 
 
 class MemoryTableReader:
-    """See the module. A snapshot keeps every table that is asked for under it as it was at its first question.
+    """A reader of in-memory tables. A snapshot keeps every named table as it was at the export.
 
     Args:
-        tables: where they are.
+        tables: where to look them up.
         snapshots: contents under exported snapshots, by name; shared by the readers of one database.
         names: of the tables a snapshot keeps.
     """
@@ -162,7 +162,7 @@ class MemoryTableReader:
     def prove_large(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
     ) -> None:
-        """See `TableReader.prove_large`: here every row can be."""
+        """See `TableReader.prove_large`: every row can be read here."""
 
     def bucket_digests(
         self,
@@ -216,7 +216,7 @@ class MemoryTableReader:
         return tuple(row for _, row in self._keyed(owner, name, key, columns, 1, snapshot, rows) if row.key in wanted)
 
     def interrupt(self) -> None:
-        """See `TableReader.interrupt`: nothing takes long here."""
+        """See `TableReader.interrupt`: no call takes long here."""
 
     def close(self) -> None:
         """See `TableReader.close`."""
@@ -248,7 +248,7 @@ class MemoryTableReader:
 
 
 def _those(content: TableContent, rows: Sequence[Row], condition: str) -> Sequence[Row]:
-    """The rows for which a condition is TRUE."""
+    """Return the rows for which a condition is TRUE."""
     if not condition:
         return rows
     is_one = condition_in_memory(condition, content.types)
@@ -299,13 +299,13 @@ class _OpenPiece:
 
 
 def packed(rows: Sequence[Row]) -> bytes:
-    """Rows as a block of `OpenPiece.rows`."""
+    """Serialize rows as a block of `OpenPiece.rows`."""
     return pickle.dumps(list(rows))
 
 
 def unpacked(block: bytes) -> list[Row]:
-    """The opposite of `packed`."""
-    found: list[Row] = pickle.loads(block)  # noqa: S301 - what `packed` gave, in the same process
+    """Deserialize what `packed` returned."""
+    found: list[Row] = pickle.loads(block)  # noqa: S301 - `packed` wrote it in the same process
     return found
 
 

@@ -1,15 +1,19 @@
-"""A database in memory that can be a destination: tables, transactions, progress, fencing, error queue.
+"""An in-memory database that can be a destination: tables, transactions, progress, fencing, error queue.
 
-Longer than 500 lines: one method for each promise of the ports, and nothing else.
+Longer than 500 lines: it has one method per method of the ports, and nothing else.
 
-For unit tests and simulations; verified by the same contract suite as the real connector (`tests/contract`). It
-behaves like the real thing where apply could notice: unique and NOT NULL violations fail the transaction with the
-real SQLSTATEs, a set is matched against the state its statement began with, rows without a key are paired one to one,
-a row that another open transaction has written cannot be written (the real one waits, then says lock_not_available),
-a rollback undoes everything, a newer epoch ends older sessions, the end of the store's life every epoch. Values are
-bytes and equal when their bytes are.
+For unit tests and simulations; verified by the same contract suite as the real connector (`tests/contract`). It behaves
+like the real one where apply could notice a difference:
 
-Several `MemoryDestination`s on one `MemoryStore` are several processes at one database.
+- Unique and NOT NULL violations fail the transaction with the real SQLSTATEs.
+- A set is matched against the state at the start of its statement; rows without a key are paired one to one.
+- A row that another open transaction has written cannot be written (the real one waits, then reports
+  lock_not_available).
+- A rollback undoes everything; a newer epoch ends older sessions; the end of the store's life ends every epoch.
+
+Values are bytes and equal when their bytes are.
+
+Several `MemoryDestination`s on one `MemoryStore` stand for several processes at one database.
 """
 
 from __future__ import annotations
@@ -61,9 +65,9 @@ __all__ = ["MemoryDestination", "MemorySession", "MemoryStore"]
 
 
 class MemoryDestination:
-    """See the module, and `headrace.databases.ports.DestinationDatabase`.
+    """An in-memory `headrace.databases.ports.DestinationDatabase`.
 
-    More than 25 methods: one for each promise of the port, over the one store.
+    More than 25 methods: one per method of the port, over one store.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class MemoryDestination:
         site: str = "memory",
         settings: TableSettings = NO_TABLE_SETTINGS,
     ) -> None:
-        """A process's access to `store`, or to a new one; `settings`: of the apply process that asks."""
+        """Open a process's access to `store`, or to a new one; `settings`: of the apply process that uses it."""
         self.store = store or MemoryStore()
         self._site, self._settings = site, settings
 
@@ -100,15 +104,15 @@ class MemoryDestination:
         return tuple(table for table in tables if tuple(table) in there and there[table.owner, table.name].rows)
 
     def tables_in(self, owner: str) -> frozenset[str] | None:
-        """See `DestinationDatabase.tables_in`: a schema is there with its name."""
+        """See `DestinationDatabase.tables_in`: every schema exists."""
         return frozenset(name for of, name in self.store.tables if of == owner)
 
     def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
-        """See `DestinationDatabase.nested_tables`: it has no partitions."""
+        """See `DestinationDatabase.nested_tables`: no table has partitions."""
         return {}
 
     def is_reserved(self, owner: str) -> bool:
-        """See `DestinationDatabase.is_reserved`: what is recorded is in no table here."""
+        """See `DestinationDatabase.is_reserved`: records are in no table here."""
         return owner == "headrace"
 
     def how_to_empty(self, table: TableName) -> str:
@@ -161,7 +165,7 @@ class MemoryDestination:
         return ()
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
-        """See `DestinationDatabase.plan`: there is nothing to create."""
+        """See `DestinationDatabase.plan`: nothing needs creating."""
         self._reach()
         return ()
 
@@ -171,7 +175,7 @@ class MemoryDestination:
         return ()
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight_times`: who changes rows here says when (`MemoryStore.changed_here`)."""
+        """See `DestinationDatabase.preflight_times`: tests record the times of users' changes (`MemoryStore.changed_here`)."""
         return ()
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
@@ -358,7 +362,7 @@ class MemoryDestination:
         return tuple(sorted(found, key=lambda table: (table.source, table.owner, table.name, table.identity)))
 
     def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
-        """See `DestinationDatabase.arrival_seen`: nothing is committed here while a snapshot is used."""
+        """See `DestinationDatabase.arrival_seen`: nothing is committed while a snapshot is in use."""
         progress = self.progress(topology, apply)
         record = next((each for each in self.instantiations(topology, apply) if each.identity == identity), None)
         if progress is None or record is None:
@@ -457,11 +461,11 @@ class MemoryDestination:
         }
 
     def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
-        """See `DestinationDatabase.marked_columns`: columns have no numbers."""
+        """See `DestinationDatabase.marked_columns`: columns have no numbers here."""
         return {}
 
     def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
-        """See `DestinationDatabase.enum_labels`: there are none."""
+        """See `DestinationDatabase.enum_labels`: enumerated types do not exist here."""
         return ()
 
     def computed_differences(
@@ -577,7 +581,7 @@ class MemoryDestination:
         """See `DestinationDatabase.close`."""
 
     def _as_it_is(self, record: Instantiation, number: int, names: Mapping[int, tuple[str, str]]) -> Instantiation:
-        """A record with what became of its table: of this number when it was recorded; 0: there was none."""
+        """Complete a record with its table's present state; `number`: of its table when recorded; 0: no table existed."""
         return replace(
             record,
             is_remade=bool(number) and self._number(record) not in {0, number},
@@ -586,7 +590,7 @@ class MemoryDestination:
         )
 
     def _number(self, of: Instantiation) -> int:
-        """Of the table that has its name now; 0: there is none."""
+        """Return the number of the table that has the record's name now; 0: no such table."""
         stored = self.store.tables.get((of.owner, of.name))
         return 0 if stored is None else stored.number
 

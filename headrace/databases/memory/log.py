@@ -1,9 +1,9 @@
-"""The log of the database in memory: its own byte format, written and read.
+"""The log of the in-memory database: its own byte format, written and read.
 
 The log is a sequence of frames: length of the body (4 bytes), kind (1 byte), body; integers little-endian.
 
     B begin     order_scn 8, commit time 8, transaction id 8
-    O tag       JSON; behind the begin of a tagged transaction, a frame of its own as PostgreSQL's origin is
+    O tag       JSON; follows the begin of a tagged transaction, as a separate frame like PostgreSQL's origin
     R table     description as JSON
     I U D       object number 8, old image 1, then the old tuple (if the image is not NONE) and the new one (not for D):
                 columns 2, per value its kind (n NULL, u UNCHANGED, t text, b binary) and for t and b length 4, bytes
@@ -77,14 +77,14 @@ class Committed:
 
 
 def frames_of(transaction: Committed, described: dict[int, TableVersion]) -> Iterator[tuple[bytes, int, int]]:
-    """A transaction as frames.
+    """Encode a transaction as frames.
 
     Args:
-        transaction: it.
+        transaction: the transaction.
         described: tables that the stream has described, by object number; new ones are added.
 
     Returns:
-        (bytes, object it describes or 0, commit SCN or 0) of each.
+        (bytes, object it describes or 0, commit SCN or 0) of each frame.
     """
     tag = transaction.tag
     yield _frame("B", _BEGIN.pack(transaction.order_scn, transaction.commit_time_us, transaction.transaction_id)), 0, 0
@@ -167,7 +167,7 @@ class _Open:
 
 
 class _Chunk:
-    """Collects what one `decode` call finds."""
+    """Collects the results of one `decode` call."""
 
     def __init__(self) -> None:
         self.versions: list[TableVersion] = []
@@ -219,7 +219,7 @@ class _Chunk:
 
 
 class MemoryLogDecoder:
-    """See `headrace.databases.ports.LogDecoder`."""
+    """An in-memory database's `headrace.databases.ports.LogDecoder`."""
 
     def __init__(self, options: StreamOptions | None = None) -> None:
         self._options = options
@@ -275,7 +275,7 @@ class MemoryLogDecoder:
 
 
 def _frames(raw: bytes, start: int) -> Iterator[tuple[int, int, int]]:
-    """(kind, where the body begins, where it ends) of every frame."""
+    """Yield (kind, start of the body, end of the body) of every frame."""
     place = start
     while place < len(raw):
         if place + _FRAME.size > len(raw):

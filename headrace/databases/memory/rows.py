@@ -1,6 +1,6 @@
-"""Rows of a database in memory, as one session's transaction finds and changes them.
+"""Rows of an in-memory database, as one session's transaction finds and changes them.
 
-Nothing is checked of the session here: `headrace.databases.memory.session` does.
+It does not check the session: `headrace.databases.memory.session` does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOT_NULL_VIOLATION = "23502"
 
 
 def seen(stored: StoredTable, settings: TableSettings) -> DestinationTable:
-    """A table as an apply process sees it.
+    """Return a table as an apply process sees it.
 
     Args:
         stored: the table.
@@ -58,23 +58,23 @@ def seen(stored: StoredTable, settings: TableSettings) -> DestinationTable:
 def misfit(
     version: TableVersion, table: DestinationTable | None, settings: TableSettings, at_source: TableName | None = None
 ) -> str:
-    """What must be done before rows of `version` can be written; empty: they fit.
+    """Return what must be done before rows of `version` can be written; empty: they fit.
 
     Args:
         version: of the rows.
-        table: here; None: there is none.
+        table: the table here; None: it does not exist.
         settings: of the apply process.
-        at_source: see `missing_key`.
+        at_source: the table's name at the source, if known.
     """
     return missing_alter(version, table) or missing_key(version, settings, at_source)
 
 
 class MemoryRows:
-    """See the module.
+    """Finds and changes rows for one session.
 
     Args:
-        store: whose rows they are.
-        transaction: in which they are changed, and which holds the locks.
+        store: owner of the rows.
+        transaction: the transaction that changes them and holds the locks.
         settings: of the apply process: how it sees the tables.
     """
 
@@ -84,10 +84,10 @@ class MemoryRows:
     # ------------------------------------------------------------------ changes
 
     def write(self, write: Write) -> int:
-        """Write a set; see `DestinationSession.write` for the answer.
+        """Write a set; returns what `DestinationSession.write` returns for it.
 
         Args:
-            write: of rows that differ in their keys.
+            write: its rows differ in their keys.
         """
         if write.times is None or not write.row_count:
             return self._write(write)
@@ -97,7 +97,7 @@ class MemoryRows:
         found = self._table(write)
         known = self._store.changes.setdefault((write.version.owner, write.version.name), {})
         notes = list(_notes_of(found, write))
-        # As the real one: a row that was changed later here is not found, and what is noted is looked at behind the
+        # Like the real one: a row changed later by a session of this site is not found; notes are compared after the
         # write.
         if any(
             (there := known.get(key)) is not None
@@ -158,7 +158,7 @@ class MemoryRows:
         return count
 
     def _matches(self, found: StoredTable, write: Write, target: list[int]) -> list[list[int]]:
-        """Numbers of the rows that each of the write's rows changes, as of now."""
+        """Return the numbers of the rows that each row of the write changes, as of now."""
         assert write.old is not None
         compared = [
             p
@@ -191,7 +191,7 @@ class MemoryRows:
     def _wait_for_key(
         self, found: StoredTable, write: Write, target: list[int], values: dict[int, bytes | None]
     ) -> None:
-        """A row that is not there may be one that another open transaction has changed: that would be waited for."""
+        """Check that a missing row is not one that another open transaction has changed: the real one would wait for it."""
         by_target = {target[p]: value for p, value in values.items() if p in write.match_columns}
         key = seen(found, self._settings).key
         if key and all(column in by_target for column in key):
@@ -234,7 +234,7 @@ class MemoryRows:
         Args:
             found: the table.
             row: its values in the table's order.
-            instead_of: number of the row that it replaces.
+            instead_of: number of the row to replace.
         """
         number = instead_of
         if number is None:
@@ -255,7 +255,7 @@ class MemoryRows:
         """Delete all rows of tables, or those of partitions.
 
         Args:
-            tables: what travelled in one TRUNCATE.
+            tables: the content of one TRUNCATE.
         """
         for truncated in tables:
             found = self._store.tables[truncated.table.owner, truncated.table.name]
@@ -266,7 +266,7 @@ class MemoryRows:
             if truncated.partition is None:
                 self._transaction.note_emptied(found, noted)
 
-    # ------------------------------------------------------------------ what writes meet
+    # ------------------------------------------------------------------ rows that writes meet
 
     def _table(self, write: Write) -> StoredTable:
         version = write.version
@@ -290,7 +290,7 @@ class MemoryRows:
         if question.by_key and write.old is not None:
             target, there = targets(found, write), {row.of for _, row in rows}
             for number, values in enumerate(rows_of(write.old, write.match_columns, write)):
-                if number not in there:  # another open transaction has deleted or moved it: the real one waits for it
+                if number not in there:  # deleted or moved by another open transaction: the real one waits
                     self._wait_for_key(found, write, target, dict(zip(write.match_columns, values, strict=True)))
         return tuple(row for _, row in rows)
 
@@ -331,25 +331,25 @@ class MemoryRows:
 
 
 def _lost_us(change: LastChange, times: WriteTimes) -> int:
-    """`LastChange.lost_us`; without tombstones a delete counts for nothing."""
+    """Return `LastChange.lost_us`; without tombstones a delete counts as no change."""
     return 0 if change.is_gone and not times.has_tombstones else change.lost_us
 
 
 def _stays(change: LastChange, times: WriteTimes, row: int) -> bool:
-    """Whether a change is later than a row of a write, or may be."""
+    """Whether a change is later than a row of a write, or may be later."""
     return change.is_later_than(times, row) or replace(change, lost_us=_lost_us(change, times)).may_be_later_than(
         times, row
     )
 
 
 def _key_places(found: StoredTable, write: Write) -> tuple[int, ...]:
-    """The table's key as positions in a write's version."""
+    """Return the table's key as positions in a write's version."""
     places = {column.name: place for place, column in enumerate(write.version.columns)}
     return tuple(places[found.table.columns[place].name] for place in found.table.key)
 
 
 def _notes_of(found: StoredTable, write: Write) -> Iterator[tuple[int, Row, bool]]:
-    """What a write leaves of its rows: number of the row, a key, and whether that is gone; a key that is left first."""
+    """Yield what a write does to keys: number of the row, a key, and whether that key is gone; old keys first."""
     key = _key_places(found, write)
     if write.command is Command.INSERT:
         assert write.new is not None

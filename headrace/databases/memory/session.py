@@ -1,9 +1,9 @@
-"""One apply server's session at a database in memory.
+"""One apply server's session at an in-memory database.
 
 Objects, each with its own part of the state
-    OpenTransaction       what undoes the open transaction, what its COMMIT does, its savepoints and locks
+    OpenTransaction       the open transaction's undo actions, its actions at COMMIT, its savepoints and locks
     MemoryRows            finds and changes rows
-    _Progress             the server's progress, and whether it still is the session's
+    _Progress             the server's progress, and whether this session still owns it
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["MemorySession"]
 
 
 class _Progress:
-    """What one session may record of its server's progress."""
+    """One session's access to its server's progress."""
 
     def __init__(self, process: StoredProcess, apply: str, number: int, epoch: int) -> None:
         self._process, self._apply, self._number, self._epoch = process, apply, number, epoch
@@ -53,13 +53,13 @@ class _Progress:
         self._sequence = self._server.sequence
 
     def require_owned(self) -> None:
-        """Raise FencedError where another session of the server, or a newer epoch, is there."""
+        """Raise FencedError if another session of the server, or a newer epoch, exists."""
         is_owner = self._process.servers.get(self._number) is self._server and self._server.sequence == self._sequence
         if self._process.epoch != self._epoch or not is_owner:
             raise FencedError(f"apply server {self._number} does not own its progress any more", apply=self._apply)
 
     def advance(self, applied: Sequence[ScnRange], low_watermark: Scn) -> Callable[[], None]:
-        """Record what a commit applied; the answer takes that back, as a crash does."""
+        """Record what a commit applied; returns the function that reverts this, as a crash does."""
         server, before = self._server, (self._server.low_watermark, self._server.applied)
         server.low_watermark = Scn(max(server.low_watermark, low_watermark))
         server.applied = merge_ranges([*server.applied, *applied], server.low_watermark)
@@ -79,9 +79,9 @@ class _Progress:
 
 
 class MemorySession:
-    """See the module, and `headrace.databases.ports.DestinationSession`.
+    """An in-memory `headrace.databases.ports.DestinationSession`.
 
-    More than 25 methods: one for each promise of the port, which most keep by one call of an object above.
+    More than 25 methods: one per method of the port; most delegate to one of the objects above.
     """
 
     def __init__(
@@ -207,12 +207,12 @@ class MemorySession:
             raise
 
     def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
-        """See `DestinationSession.write_ahead`: they are written when they are waited for."""
+        """See `DestinationSession.write_ahead`: the writes run when their answer is read."""
         self._in_transaction()
         return self._ahead.expect(lambda: self.write(writes))
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
-        """See `DestinationSession.truncate`; there are no foreign keys, no sequences and no partitions here."""
+        """See `DestinationSession.truncate`; foreign keys, sequences and partitions do not exist here."""
         self._in_transaction()
         self._rows.truncate(tables)
 
@@ -223,7 +223,7 @@ class MemorySession:
             owner: schema of the table.
             name: of the table in that schema.
             row: its values in the table's order.
-            instead_of: number of the row (`StoredTable.rows`) that it replaces.
+            instead_of: number of the row (`StoredTable.rows`) to replace.
         """
         self._rows.put(self._store.tables[owner, name], row, instead_of=instead_of)
 
@@ -296,7 +296,7 @@ class MemorySession:
         return self._rows.last_changes(write)
 
     def sample_times(self, *, age_s: float, every_s: float) -> None:
-        """See `DestinationSession.sample_times`: `MemoryStore.lose_times` says itself how late what it loses was."""
+        """See `DestinationSession.sample_times`: `MemoryStore.lose_times` states the latest lost time itself."""
         self._live()
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
@@ -340,7 +340,7 @@ class MemorySession:
     # ------------------------------------------------------------------ SQL of users
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
-        """See `DestinationSession.run_sql`. There is no SQL here: `MemoryStore.sql` says what each text does."""
+        """See `DestinationSession.run_sql`. `MemoryStore.sql` defines what each text does."""
         self._in_transaction()
         results = []
         for statement in statements:
@@ -350,7 +350,7 @@ class MemorySession:
                 raise DataError(
                     f"the database in memory does not know the statement {statement.sql!r}",
                     sqlstate="42601",
-                    hint="say what it answers (MemoryStore.sql)",
+                    hint="define its result (MemoryStore.sql)",
                 )
             try:
                 values = (value.decoded if isinstance(value, LcrValue) else value for value in statement.values)
@@ -358,12 +358,12 @@ class MemorySession:
             except (DatabaseError, UnfitTableError):
                 self._transaction.fail()
                 raise
-            # A statement without RETURNING changes rows, and answers none.
+            # A statement without RETURNING changes rows and returns none.
             results.append(SqlResult(rows=tuple(row for row in rows if row), row_count=len(rows)))
         return tuple(results)
 
     def as_role(self, role: str) -> None:
-        """See `DestinationSession.as_role`; a role has every right here."""
+        """See `DestinationSession.as_role`; every role has every right here."""
         self._in_transaction()
         if role and role not in self._store.roles:
             self._transaction.fail()

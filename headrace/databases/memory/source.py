@@ -1,11 +1,11 @@
-"""A database in memory that can be a source: tables, transactions with commit SCNs, a log with its own byte format.
+"""An in-memory database that can be a source: tables, transactions with commit SCNs, a log with its own byte format.
 
-Longer than 500 lines: the source's promises, and the user whose changes tests make.
+Longer than 500 lines: it has the port's methods, and the user's side that tests drive.
 
-For unit tests and simulations, verified by the same contract suite as the real connectors. It behaves like the real
-thing where capture could notice: transactions are sent whole and in commit order, table descriptions once per stream
-and after every change of a table, a break in mid-transaction makes the next stream send the transaction again, what
-was confirmed is gone. Values are bytes in text form unless a column says otherwise.
+For unit tests and simulations, verified by the same contract suite as the real connectors. It behaves like the real one
+where capture could notice a difference. Transactions are sent whole and in commit order. Table descriptions are sent
+once per stream and after every change of a table. A break in mid-transaction makes the next stream send the transaction
+again. Confirmed log is gone. Values are bytes in text form unless a column says otherwise.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = ["MemoryLogStream", "MemorySnapshot", "MemorySource", "MemoryTransacti
 
 Value = bytes | str | None
 
-GULP_BYTES_DEFAULT = 65536  # what a stream gives in one read, like the real one
+GULP_BYTES_DEFAULT = 65536  # size of one read, like the real one
 MARKER_PREFIX = "headrace.marker"
-_FIRST_OBJECT_NUMBER = 16384  # numbers below belong to system tables in the database this one imitates
-_FIRST_ROOT_NUMBER = 1 << 20  # of partitioned tables, which have no rows of their own
+_FIRST_OBJECT_NUMBER = 16384  # numbers below belong to system tables in the imitated database
+_FIRST_ROOT_NUMBER = 1 << 20  # of partitioned tables, which store no rows
 _SCN_STEP = 8  # SCNs are byte positions in the real log: records have a length
 _START_US = 1_700_000_000_000_000  # commit times move by a millisecond per transaction from here
 
@@ -61,7 +61,7 @@ class _Table:
     root: tuple[str, str] | None
     holds: str = ""
     rows: dict[Row, list[Row]] = field(default_factory=dict)
-    file: int = 0  # another one when the rows are rewritten
+    file: int = 0  # changes when the rows are rewritten
 
     def key_of(self, row: Row) -> Row:
         key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)
@@ -79,7 +79,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """See `headrace.databases.ports.Snapshot`. `rows`: contents of every table by qualified name, sorted."""
+    """An in-memory `headrace.databases.ports.Snapshot`. `rows`: contents of every table by qualified name, sorted."""
 
     scn: Scn
     name: str
@@ -95,7 +95,7 @@ class MemorySnapshot:
 
 
 class MemoryTransaction:
-    """One transaction in progress; made by `MemorySource.transaction`."""
+    """One transaction in progress; created by `MemorySource.transaction`."""
 
     def __init__(self, source: MemorySource) -> None:
         self._source = source
@@ -104,7 +104,7 @@ class MemoryTransaction:
         self._undo: list[Callable[[], None]] = []
 
     def insert(self, table: str, /, **values: Value) -> None:
-        """Insert a row; columns not named are NULL."""
+        """Insert a row; unnamed columns are NULL."""
         target = self._source.table(table)
         row = tuple(_bytes(values.pop(column.name, None)) for column in target.version.columns)
         _nothing_left(table, values)
@@ -121,8 +121,8 @@ class MemoryTransaction:
 
         Args:
             table: qualified name.
-            key: values of the key columns; of a table without a key, of all columns.
-            unchanged: columns whose value, left alone, is not in the log.
+            key: values of the key columns; for a table without a key, of all columns.
+            unchanged: unchanged columns whose values the log omits.
             values: new values.
         """
         target = self._source.table(table)
@@ -150,10 +150,10 @@ class MemoryTransaction:
 
         Args:
             table: qualified name.
-            key: values of the key columns; of a table without a key, of all columns.
+            key: values of the key columns; for a table without a key, of all columns.
 
         Raises:
-            ConfigError: there is no such table or row.
+            ConfigError: no such table or row.
         """
         target = self._source.table(table)
         old = self._find(target, key)
@@ -166,8 +166,8 @@ class MemoryTransaction:
 
         Args:
             tables: qualified names, at least one; partitions too. All travel in one TRUNCATE.
-            cascade: what the LCR says; no other table is truncated here.
-            restart_identity: what the LCR says; there are no sequences here.
+            cascade: the flag in the LCR; no other table is truncated here.
+            restart_identity: the flag in the LCR; sequences do not exist here.
         """
         targets = [self._source.table(table) for table in tables]
         for target in targets:
@@ -191,7 +191,7 @@ class MemoryTransaction:
         self._undo, self._changes = [], []
 
     def changes(self) -> tuple[Change, ...]:
-        """Return what was done, in order."""
+        """Return the changes so far, in order."""
         return tuple(self._changes)
 
     def _find(self, target: _Table, key: Mapping[str, Value]) -> Row:
@@ -205,12 +205,12 @@ class MemoryTransaction:
 
 
 class MemorySource:
-    """See `headrace.databases.ports.SourceDatabase`.
+    """An in-memory `headrace.databases.ports.SourceDatabase`, with methods that play its users.
 
     Args:
-        system_identifier: of the pretended cluster.
+        system_identifier: of the imitated cluster.
         timeline: of its log.
-        gulp_bytes: most bytes of one read, called before each; any cut between messages is possible.
+        gulp_bytes: returns the most bytes of the next read; any cut between messages is possible.
     """
 
     def __init__(
@@ -229,21 +229,21 @@ class MemorySource:
             server_version=1,
         )
         self.gulp_bytes = gulp_bytes
-        self.left: dict[int, Scn] = {}  # timelines of before, and where the log left them
+        self.left: dict[int, Scn] = {}  # earlier timelines, and where the log left them
         self.confirmed_scn = FIRST_SCN
         self.breaks: deque[int] = deque()
-        # transactions that are in the log, and that a synchronous standby keeps from being seen
+        # transactions that are in the log and that a synchronous standby still keeps invisible
         self.invisible: set[int] = set()
         self.log: list[Committed] = []
-        self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, also after a drop
+        self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, kept after a drop
         self._tables: dict[str, _Table] = {}
         self._root_numbers: dict[tuple[str, str], ObjectNumber] = {}
         self.commit_time: Callable[[], int] = lambda: _START_US + 1000 * len(self.log)
-        """When a transaction commits, microseconds since the epoch; called with each commit."""
+        """Commit time of a transaction, microseconds since the epoch; called at each commit."""
         self._scn = 1000
         self._transaction_id = 700
 
-    # ------------------------------------------------------------------ what a user does
+    # ------------------------------------------------------------------ users' statements
 
     def create_table(
         self,
@@ -262,7 +262,7 @@ class MemorySource:
             columns: columns; a bare name is a text column.
             key: names of the key columns.
             old_image: default: KEY with a key, FULL without.
-            root: qualified name of the partitioned table it is a partition of.
+            root: qualified name of its partitioned table; empty: no partition.
             holds: which rows of it (`headrace.lcr.batch.Partition.rows`).
         """
         owner, _, short = name.partition(".")
@@ -289,11 +289,11 @@ class MemorySource:
         return number
 
     def attach(self, partition: str, root: str) -> None:
-        """ALTER TABLE ... ATTACH PARTITION: the log says nothing of it.
+        """ALTER TABLE ... ATTACH PARTITION: the log does not record it.
 
         Args:
             partition: qualified name of an existing table.
-            root: qualified name of the partitioned table; it is known by its partitions only.
+            root: qualified name of the partitioned table, which exists only through its partitions.
         """
         owner, _, name = root.partition(".")
         table = self.table(partition)
@@ -306,7 +306,7 @@ class MemorySource:
         self._root_numbers.setdefault(root, ObjectNumber(_FIRST_ROOT_NUMBER + len(self._root_numbers)))
 
     def detach(self, partition: str) -> None:
-        """ALTER TABLE ... DETACH PARTITION: the log says nothing of it."""
+        """ALTER TABLE ... DETACH PARTITION: the log does not record it."""
         table = self.table(partition)
         table.root = None
         del self.roots[table.version.object_number]
@@ -317,8 +317,8 @@ class MemorySource:
 
         Args:
             table: qualified name.
-            column: name of the new column, the table's last; of type text, nullable, in no key.
-            default: what the rows that are there get; None: NULL. Later rows do not get it.
+            column: name of the new, last column; of type text, nullable, in no key.
+            default: value for existing rows; None: NULL. Later rows do not get it.
         """
         target = self.table(table)
         added = Column(name=column, type_name="pg_catalog.text", type_number=25)
@@ -333,8 +333,8 @@ class MemorySource:
         """ALTER TABLE ... RENAME: the object number and the rows stay.
 
         Args:
-            table: qualified name now.
-            name: new name, without the schema, which stays.
+            table: current qualified name.
+            name: new name without a schema, which stays.
         """
         target = self._tables.pop(table)
         target.version = replace(target.version, name=name)
@@ -353,7 +353,7 @@ class MemorySource:
         self._commit(tag, transaction.changes(), labels=tuple(transaction.labels))
 
     def other_activity(self) -> None:
-        """Move the log by changes that are not ours to see."""
+        """Advance the log by changes that are not captured."""
         self._advance()
 
     def table(self, name: str) -> _Table:
@@ -363,7 +363,7 @@ class MemorySource:
         return self._tables[name]
 
     def has_table(self, name: str) -> bool:
-        """Tell whether there is a table of this qualified name."""
+        """Whether a table of this qualified name exists."""
         return name in self._tables
 
     def drop_table(self, name: str) -> None:
@@ -372,7 +372,7 @@ class MemorySource:
         self._advance()
 
     def rewrite(self, table: str) -> None:
-        """VACUUM FULL: the rows stay, in another place."""
+        """VACUUM FULL: the rows move to another file."""
         self.table(table).file += 1
 
     def rows(self, table: str) -> tuple[Row, ...]:
@@ -380,7 +380,7 @@ class MemorySource:
         return _sorted(row for rows in self.table(table).rows.values() for row in rows)
 
     def break_after(self, *messages: int) -> None:
-        """Make the next streams break, each after so many messages."""
+        """Make the next streams break, each after the given number of messages."""
         self.breaks.extend(messages)
 
     def _advance(self) -> int:
@@ -446,15 +446,15 @@ class MemorySource:
         return tuple(found[table.owner, table.name] for table in tables if (table.owner, table.name) in found)
 
     def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """See `SourceDatabase.table_shapes`: nothing here differs from one database to another."""
+        """See `SourceDatabase.table_shapes`: shapes do not differ between in-memory databases."""
         return tuple(TableShape(owner=table.owner, name=table.name) for table in tables)
 
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """See `SourceDatabase.domain_shapes`: there are no such types."""
+        """See `SourceDatabase.domain_shapes`: such types do not exist here."""
         return ()
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
-        """See `SourceDatabase.supplemental_logging`: what a table logs is said where it is made."""
+        """See `SourceDatabase.supplemental_logging`: `create_table` decides what a table logs."""
         return ()
 
     def preflight(
@@ -470,7 +470,7 @@ class MemorySource:
         return ()
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """See `SourceDatabase.plan`: there is nothing to prepare."""
+        """See `SourceDatabase.plan`: nothing needs preparing."""
         return ()
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
@@ -478,7 +478,7 @@ class MemorySource:
         return ()
 
     def promoted(self) -> None:
-        """A standby that has everything is promoted: the log goes on, on a new timeline."""
+        """Simulate the promotion of a standby that has everything: the log continues on a new timeline."""
         self.left[self.options.timeline] = self.current_scn()
         self.options = replace(self.options, timeline=self.options.timeline + 1, switches=tuple(self.left.items()))
         self._advance()
@@ -506,18 +506,18 @@ class MemorySource:
     def check_stream(
         self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
     ) -> None:
-        """See `SourceDatabase.check_stream`: every value travels in every form."""
+        """See `SourceDatabase.check_stream`: every value has every form."""
 
     def check_prepared(self, topology: str, start: Scn) -> str:
-        """See `SourceDatabase.check_prepared`: nothing can be missing."""
+        """See `SourceDatabase.check_prepared`: nothing can get lost."""
         return "the log"
 
     def retained_bytes(self, topology: str) -> int | None:
-        """See `SourceDatabase.retained_bytes`: the log is kept for ever, for nobody."""
+        """See `SourceDatabase.retained_bytes`: the log is kept for ever, for no topology."""
         return None
 
     def holding_up(self) -> tuple[str, ...]:
-        """See `SourceDatabase.holding_up`: nothing waits here."""
+        """See `SourceDatabase.holding_up`: no call blocks here."""
         return ()
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
@@ -527,7 +527,7 @@ class MemorySource:
     def refused_changes(
         self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
     ) -> tuple[Finding, ...]:
-        """See `SourceDatabase.refused_changes`: every change of a row is taken."""
+        """See `SourceDatabase.refused_changes`: every change is accepted."""
         return ()
 
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
@@ -539,7 +539,7 @@ class MemorySource:
         return {}
 
     def was_written_anew(self, part: str, stamp: str = "") -> bool:
-        """See `SourceDatabase.was_written_anew`: there are no marks, so nobody asks."""
+        """See `SourceDatabase.was_written_anew`: there are no marks, so it is never called."""
         return False
 
     def began_empty(self, part: str) -> bool:
@@ -547,26 +547,23 @@ class MemorySource:
         return True
 
     def is_default_part(self, part: str) -> bool:
-        """See `SourceDatabase.is_default_part`: there are no marks, so nobody asks."""
+        """See `SourceDatabase.is_default_part`: there are no marks, so it is never called."""
         return False
 
     def partition_rows(self, part: str) -> str:
-        """See `SourceDatabase.partition_rows`: there are no marks, so nobody asks."""
+        """See `SourceDatabase.partition_rows`: there are no marks, so it is never called."""
         return ""
 
     def has_part(self, part: str) -> bool:
-        """See `SourceDatabase.has_part`: there are no marks, so nobody asks."""
+        """See `SourceDatabase.has_part`: there are no marks, so it is never called."""
         return True
 
     def holds(self, table: TableName, rows: str) -> bool:
-        """See `SourceDatabase.holds`: there are no marks, so nobody asks."""
+        """See `SourceDatabase.holds`: there are no marks, so it is never called."""
         return True
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """See `SourceDatabase.captured`: every table, as long as it exists.
-
-        A partitioned one, as long as it has partitions.
-        """
+        """See `SourceDatabase.captured`: every table while it exists, a partitioned one while it has partitions."""
         found: dict[tuple[str, str], list[ObjectNumber]] = {}
         for table in self._tables.values():
             version = table.version
@@ -630,7 +627,7 @@ class MemorySource:
 
 
 class MemoryLogStream:
-    """See `headrace.databases.ports.LogStream`; made by `MemorySource.open_stream`."""
+    """An in-memory `headrace.databases.ports.LogStream`; created by `MemorySource.open_stream`."""
 
     def __init__(self, source: MemorySource, start: Scn) -> None:
         self._source = source
@@ -706,7 +703,7 @@ class MemoryLogStream:
         self._is_closed = True
 
     def _peek(self) -> tuple[bytes, int, int] | None:
-        """The next frame: (bytes, object it describes or 0, commit SCN or 0); None at the log's end."""
+        """Return the next frame: (bytes, object it describes or 0, commit SCN or 0); None at the log's end."""
         while self._held is None:
             self._held = next(self._frames, None)
             if self._held is None:

@@ -1,4 +1,4 @@
-"""What a database in memory keeps: tables, progress, error queue, locks. See `headrace.databases.memory.destination`."""
+"""State of an in-memory destination: tables, progress, error queue, locks (`headrace.databases.memory.destination`)."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ _COMMITTED = (
 
 
 def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[[Row], bool]:
-    """Make the condition that tells which rows of a table a partition of the source's table holds.
+    """Compile the predicate that says which rows of a table a partition of the source's table holds.
 
     Args:
-        stored: the table here, whose rows the condition is asked about.
-        partition: of the source's table, as a TRUNCATE names it; None: all of the table, every row.
+        stored: the table here that the predicate is for.
+        partition: of the source's table, as a TRUNCATE names it; None: the whole table, every row.
 
     Returns:
-        Says of a row, values in the order of the table's columns, whether the partition holds it.
+        A function of a row's values, in the order of the table's columns: whether the partition holds the row.
 
     Raises:
-        DataError: the source does not know the partition's rows, or says them by columns that the table does not have
-            here.
+        DataError: the source does not know the partition's rows, or describes them by columns that the table does not
+            have here.
     """
     if partition is None:
         return lambda row: True  # noqa: ARG005
@@ -90,17 +90,17 @@ def row_condition(stored: StoredTable, partition: Partition | None) -> Callable[
 
 
 def compared_columns(stored: StoredTable) -> tuple[Column, ...]:
-    """The columns of a table as conditions compare them: values are as the log brought them."""
+    """Return a table's columns as conditions compare them: values are as the log brought them."""
     return tuple(
         Column(name=column.name, type_name=column.type_name, is_binary=True) for column in stored.table.columns
     )
 
 
 class StoreSession(Protocol):
-    """A session as the store knows it: something that can be ended."""
+    """A session as the store knows it: it can be closed."""
 
     def close(self) -> None:
-        """End it, rolling back."""
+        """End the session, rolling back."""
         ...
 
 
@@ -113,16 +113,15 @@ def destination_column(
     is_generated: bool = False,
     equality: str = "text",
 ) -> DestinationColumn:
-    """Describe a column for `MemoryStore.create_table`, which gives it its number.
+    """Describe a column for `MemoryStore.create_table`, which assigns its number.
 
     Args:
         name: of the column.
         type_name: qualified; a source's column of another type does not fit.
-        not_null: a write that leaves NULL in it fails.
-        has_default: a source's table without this column fits though it is `not_null`; a write puts NULL there all the
-            same.
-        is_generated: left out of every write; it stays NULL.
-        equality: see `DestinationColumn.equality`.
+        not_null: a write of NULL fails.
+        has_default: a source's table without this column fits even if it is `not_null`; a write still puts NULL there.
+        is_generated: every write omits it; it stays NULL.
+        equality: as `DestinationColumn.equality`.
     """
     return DestinationColumn(
         name=name,
@@ -142,30 +141,30 @@ def destination_column(
 
 @dataclass(slots=True)
 class StoredTable:
-    """Rows by number; per unique key the number of the row that has it."""
+    """Rows by number; for each unique key, the number of the row that has it."""
 
     table: DestinationTable
     rows: dict[int, Row] = field(default_factory=dict)
     unique: tuple[dict[Row, int], ...] = ()
-    file: int = 0  # another one when the rows are rewritten
-    number: int = 0  # another one when it is dropped and created again
+    file: int = 0  # changes when the rows are rewritten
+    number: int = 0  # changes when it is dropped and created again
 
     def __post_init__(self) -> None:
         self.unique = tuple({} for _ in self.table.unique_keys)
 
     def keys_of(self, row: Row) -> Iterator[tuple[int, Row]]:
-        """(unique key, its values) of a row; a key with a NULL is never equal to another."""
+        """Yield (unique key, its values) of a row; a key with a NULL never equals another."""
         for number, columns in enumerate(self.table.unique_keys):
             key = tuple(row[column] for column in columns)
             if None not in key:
                 yield number, key
 
     def put(self, number: int, row: Row | None) -> Row | None:
-        """Set or remove a row, and keep `unique` in step; returns the row that was there, or None.
+        """Set or remove a row, keeping `unique` in step; returns the previous row, or None.
 
         Args:
             number: of the row in `rows`.
-            row: values in the order of the columns; None: remove it. Its keys must be free: they are not checked here.
+            row: values in the order of the columns; None: remove it. The caller has checked that its keys are free.
         """
         old = self.rows.pop(number, None)
         if old is not None:
@@ -181,7 +180,10 @@ class StoredTable:
 
 @dataclass(slots=True)
 class StoredProcess:
-    """An apply process: epoch and the store's life it began in, progress, newest incarnations and open sessions by server."""
+    """An apply process: its epoch and the store's life in which that began, its progress, and its sessions.
+
+    Newest incarnations and open sessions are by server.
+    """
 
     epoch: int = 0
     life: int = 0
@@ -204,7 +206,7 @@ class StoredServer:
 
 @dataclass(slots=True)
 class StoredError:
-    """An error transaction: per part its batch and the hashes of its keys."""
+    """An error transaction: its batch and key hashes per part."""
 
     topology: str
     transaction: ErrorTransaction
@@ -218,10 +220,10 @@ class StoredChange:
 
     Args:
         owner: schema.
-        name: of the table in that schema.
-        command: what was done.
-        old: the row before; None: there was none, or the table was emptied.
-        new: the row after; None: there is none.
+        name: the table.
+        command: the operation.
+        old: the row before; None: no row existed, or the table was emptied.
+        new: the row after; None: no row remains.
     """
 
     owner: str
@@ -233,7 +235,7 @@ class StoredChange:
 
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """What a session committed: who, under which tag, and the changes in order."""
+    """A commit of a session: its apply process, tag, and changes in order."""
 
     topology: str
     apply: str
@@ -243,19 +245,15 @@ class StoredCommit:
 
 
 class MemoryStore:
-    """The database itself: what survives when every session is gone.
+    """The database itself: the state that outlives all sessions.
 
-    Attributes:
-        is_reachable: False: every call raises DatabaseUnavailable, open transactions are lost.
-        commit_count: transactions committed by sessions.
-        tags: tag of each committed transaction, the last thousand.
-        on_commit: called with each commit of a session, before its answer; None: nobody listens.
-        on_durable: called with each commit of a session once no crash takes it, in the order of the commits; None:
-            nobody listens.
-        unflushed: of the last commits, oldest first, what a crash does to each, and what it was.
-        sql: what a statement of users' handlers does, by its text: called with the session and the values, returns the
-            rows it answers.
-        types: how values are put in order, added and shown; None: as bytes.
+    Attributes: is_reachable: False: every call raises DatabaseUnavailable, open transactions are lost. commit_count:
+    transactions committed by sessions. tags: tag of each committed transaction, the last thousand. on_commit: called
+    with each commit of a session, before its answer; None: no listener. on_durable: called with each commit of a
+    session when no crash can lose it any longer, in commit order; None: no listener. unflushed: the last commits,
+    oldest first: what a crash does to each, and the commit. sql: effect of each statement of users' handlers, by its
+    text: called with the session and the values, returns the resulting rows. types: how values are ordered, added and
+    shown; None: as bytes.
     """
 
     def __init__(self, *, clock: Clock | None = None, types: ValueTypes | None = None) -> None:
@@ -271,22 +269,22 @@ class MemoryStore:
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}
         self.handler_calls: dict[tuple[str, str, int, str], int] = {}
-        self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology, and what was changed
+        self.edits: list[tuple[str, ErrorEdit]] = []  # of error transactions: the topology and the edit
         # epoch, configuration, state
         self.described: dict[tuple[str, str], tuple[int, dict[str, Any], dict[str, Any]]] = {}
         self.roles: set[str] = set()  # that a session may take
-        self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology, and what happened
-        # by table and key: only of tables with latest_timestamp
+        self.conflicts: dict[int, tuple[str, ConflictRecord]] = {}  # by number: the topology and the conflict
+        # By table and key; only for tables with latest_timestamp.
         self.changes: dict[tuple[str, str], dict[Row, LastChange]] = {}
-        # of deletes by users: by table and key, those whose times are not lost any more
+        # Users' deletes, by table and key, whose times can no longer get lost.
         self.kept_times: set[tuple[tuple[str, str], Row]] = set()
-        self.forgotten_us = 0  # what was noted of changes up to then may be forgotten
+        self.forgotten_us = 0  # notes of changes up to this time may be forgotten
         self.instantiations: dict[tuple[str, str, str, str], Instantiation] = {}
-        # the number of the table that an instantiation was recorded of
+        # number of the table for which each instantiation was recorded
         self.recorded: dict[tuple[str, str, str, str], int] = {}
         self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
         self._tables_made = 0
-        self.locks: dict[tuple[Any, ...], object] = {}  # and the transaction that holds each
+        self.locks: dict[tuple[Any, ...], object] = {}  # with the transaction that holds each
         self.next_row = 0
         self.next_error = self.next_conflict = 1
         self.lost_answers: deque[bool] = deque()
@@ -294,10 +292,10 @@ class MemoryStore:
         self._last_epoch = 0
 
     def end_error(self, number: int, outcome: str) -> None:
-        """An error transaction is executed or deleted: it goes, and its edits say what became of it.
+        """Remove an executed or deleted error transaction, and set the outcome of its edits.
 
         Args:
-            number: of the error transaction; nothing happens when it is not there.
+            number: of the error transaction; a missing one is ignored.
             outcome: EXECUTED or DELETED.
         """
         found = self.errors.pop(number, None)
@@ -308,7 +306,7 @@ class MemoryStore:
             ]
 
     def next_epoch(self, epoch: int) -> int:
-        """An epoch above this one, and above every one that a restore took back."""
+        """Return an epoch above this one, and above every one that a restore reverted."""
         self._last_epoch = max(epoch, self._last_epoch) + 1
         return self._last_epoch
 
@@ -326,15 +324,15 @@ class MemoryStore:
     ) -> DestinationTable:
         """Create or replace a table.
 
-        Rows of a table that is replaced are kept, columns that stay by name with their values.
+        Rows of a replaced table are kept, with the values of columns whose names remain.
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
             columns: in the table's order, made by `destination_column`; a column of the key becomes NOT NULL.
-            key: names of the primary key's columns; empty: none, and transactions on the table run one after the other.
-            unique: column names of each further unique key.
-            references: foreign keys, to tables that are there or to itself; they are described, not enforced.
+            key: names of the primary key's columns; empty: none, and transactions on the table run one after another.
+            unique: column names of each additional unique key.
+            references: foreign keys, to existing tables or to itself; they are described, not enforced.
         """
         self.flush()
         names = [column.name for column in columns]
@@ -381,17 +379,17 @@ class MemoryStore:
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
         """
         self.flush()
         del self.tables[owner, name]
 
     def insert(self, owner: str, name: str, rows: Iterable[Row]) -> None:
-        """Put rows into a table, as a user would; nothing is checked.
+        """Insert rows into a table as a user would, without checks.
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
             rows: the bytes of each value, in the order of the columns; None: NULL.
         """
         self.flush()
@@ -401,26 +399,26 @@ class MemoryStore:
             table.put(self.next_row, row)
 
     def changed_here(self, owner: str, name: str, key: Row, time_us: int, *, is_gone: bool = False) -> None:
-        """Note what a user did to a row: the real one has its commit's time, and a trigger that notes deletes.
+        """Record a user's change of a row: the real database has its commit time, and a trigger that notes deletes.
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
             key: the row's, before a delete, or after any other change.
-            time_us: when it was committed, microseconds since the epoch.
-            is_gone: it was deleted, or has another key now.
+            time_us: commit time, microseconds since the epoch.
+            is_gone: the row was deleted, or has another key now.
         """
         found = LastChange(noted_us=time_us, is_gone=True) if is_gone else LastChange(own_us=time_us)
         self.changes.setdefault((owner, name), {})[key] = found
         self.kept_times.discard(((owner, name), key))
 
     def lose_times(self, time_us: int) -> None:
-        """Lose the times of what users did, as a server does that freezes rows.
+        """Lose the times of users' changes, as a server does that freezes rows.
 
-        It is only known to be no later than a moment.
+        They are then only known to be no later than a given time.
 
         Args:
-            time_us: that moment, microseconds since the epoch.
+            time_us: that time, microseconds since the epoch.
         """
         for table, known in self.changes.items():
             for key, found in known.items():
@@ -431,16 +429,16 @@ class MemoryStore:
                     known[key] = LastChange(is_gone=found.is_gone, lost_us=time_us)
 
     def rows(self, owner: str, name: str) -> list[Row]:
-        """The rows, sorted; with what open transactions have written.
+        """Return the rows, sorted, including uncommitted writes.
 
         Args:
             owner: schema.
-            name: of the table in that schema.
+            name: the table.
         """
         return sorted(self.tables[owner, name].rows.values(), key=lambda row: [(v is not None, v or b"") for v in row])
 
     def backup(self) -> Callable[[], None]:
-        """Copy what is committed; the answer brings it back, as a crash that loses commits or a restore does."""
+        """Copy the committed state; the returned function restores it, like a restore or a crash that loses commits."""
         if self.locks:
             raise BugError("a copy now would hold what open transactions have written")
         self.flush()
@@ -456,23 +454,23 @@ class MemoryStore:
         return restore
 
     def flush(self, count: int | None = None) -> None:
-        """Make commits durable, oldest first; a commit that waits for the disk makes all before it so.
+        """Make commits durable, oldest first; a commit that waits for the disk also flushes all earlier ones.
 
         Args:
-            count: so many at most; None: all.
+            count: largest number to flush; None: all.
         """
         for _ in range(len(self.unflushed) if count is None else min(count, len(self.unflushed))):
             self.is_durable(self.unflushed.popleft()[1])
 
     def is_durable(self, commit: StoredCommit) -> None:
-        """Tell `on_durable`: no crash takes this commit, nor one before it."""
+        """Report to `on_durable` that no crash can lose this commit, nor an earlier one."""
         if self.on_durable is not None:
             self.on_durable(commit)
 
     def crash(self) -> int:
-        """The server dies and starts again: open transactions, and commits that are not flushed, are gone.
+        """Crash and restart the server: open transactions and unflushed commits are lost.
 
-        Returns how many of these.
+        Returns the number of lost commits.
         """
         self.end_life()
         lost = len(self.unflushed)
@@ -481,24 +479,24 @@ class MemoryStore:
         return lost
 
     def end_life(self) -> None:
-        """As the server's end and its next start: no session survives, and no epoch."""
+        """End the server's life and start the next: no session and no epoch survives."""
         for process in self.processes.values():
             for session in list(process.sessions.values()):
                 session.close()
         self.life += 1
 
     def lose_next_commit_answer(self, *, committed: bool) -> None:
-        """The next COMMIT's answer is lost, and its session with it; whether it was made before that."""
+        """Lose the next COMMIT's answer together with its session; `committed`: the commit itself is made before that."""
         self.lost_answers.append(committed)
 
 
 def rows_of(values: ColumnValues, columns: Sequence[int], write: Write) -> Iterator[Row]:
-    """The values of these columns, row by row.
+    """Yield the values of these columns, row by row.
 
     Args:
         values: of `write`, old or new ones.
         columns: positions in the write's version.
-        write: whose values they are, for messages.
+        write: owner of the values, for messages.
     """
     found: list[list[bytes | None]] = []
     for column in columns:
@@ -517,7 +515,7 @@ def rows_of(values: ColumnValues, columns: Sequence[int], write: Write) -> Itera
 
 
 def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
-    """See `DestinationSession.missing_alter`; `table` None: it does not exist."""
+    """See `DestinationSession.missing_alter`; `table` None: the table does not exist."""
     if table is None:
         return f"CREATE TABLE {version.qualified_name} (...);"
     alter = f"ALTER TABLE {version.qualified_name}"

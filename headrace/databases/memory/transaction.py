@@ -1,4 +1,4 @@
-"""The open transaction of a session at a database in memory: what undoes it, what its COMMIT does, what it has locked."""
+"""The open transaction of an in-memory session: its undo actions, its actions at COMMIT, and its locks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCK_NOT_AVAILABLE = "55P03"
 
 
 class _State(Enum):
-    """Of a session."""
+    """State of a session."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -26,30 +26,30 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Where a transaction can go back to: how much it had done then, and was to do at its COMMIT."""
+    """A point to roll back to: how much had been done by then, and how much was registered for the COMMIT."""
 
     done: int
     at_commit: int
 
 
 class OpenTransaction:
-    """See the module.
+    """One session's open transaction.
 
     Args:
-        store: whose rows it changes, and which holds its locks.
+        store: owner of the rows that it changes and of its locks.
     """
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self.state = _State.IDLE
         self._undo: list[Callable[[], object]] = []
-        # And how long `_undo` was then; empty while nobody listens.
+        # With the length of `_undo` at that time; empty without a listener.
         self._changes: list[tuple[int, StoredChange]] = []
         self._at_commit: list[Callable[[], object]] = []
         self._savepoint: _Point | None = None
-        self._marks: list[tuple[_Point, _Point | None]] = []  # and the savepoint then
+        self._marks: list[tuple[_Point, _Point | None]] = []  # with the savepoint at that time
         self.deleted_errors: set[int] = set()
-        """Error transactions that the COMMIT deletes."""
+        """Error transactions that the COMMIT will delete."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -58,12 +58,12 @@ class OpenTransaction:
         self.state = _State.OPEN
 
     def require_open(self) -> None:
-        """Raise an error unless a transaction is there that can go on."""
+        """Raise an error unless an open transaction can continue."""
         if self.state is not _State.OPEN:
             raise BugError(f"a transaction is needed, the session is {self.state.value}")
 
     def fail(self) -> None:
-        """After an error: it cannot go on."""
+        """Mark the transaction as failed after an error: it cannot continue."""
         self.state = _State.FAILED
 
     def rollback(self) -> None:
@@ -72,7 +72,7 @@ class OpenTransaction:
         self.end()
 
     def end(self) -> None:
-        """Forget what would undo it, and let go of its locks."""
+        """Drop its undo actions and release its locks."""
         self.state, self._savepoint = _State.IDLE, None
         self._undo.clear()
         self._changes.clear()
@@ -89,25 +89,25 @@ class OpenTransaction:
         self._savepoint = self._here()
 
     def rollback_to_savepoint(self) -> None:
-        """Undo what came after the savepoint."""
+        """Undo everything after the savepoint."""
         if self._savepoint is None:
             raise BugError("there is no savepoint to go back to")
         self._go_back(self._savepoint)
         self.state = _State.OPEN
 
     def mark(self) -> int:
-        """Set a mark; the savepoint that is set behind it is gone with it."""
+        """Set a mark; the savepoint set after it is discarded with it."""
         self._marks.append((self._here(), self._savepoint))
         self._savepoint = None
         return len(self._marks)
 
     def undo_to_mark(self, mark: int) -> None:
-        """Undo what came after a mark, which is gone."""
+        """Undo everything after a mark, and discard the mark."""
         self._go_back(self._forget_marks(mark))
         self.state = _State.OPEN
 
     def drop_mark(self, mark: int) -> None:
-        """Keep what came after a mark, which is gone."""
+        """Keep everything after a mark, and discard the mark."""
         self._forget_marks(mark)
 
     def _here(self) -> _Point:
@@ -127,24 +127,24 @@ class OpenTransaction:
             self._changes.pop()
         del self._at_commit[point.at_commit :]
 
-    # ------------------------------------------------------------------ what it does
+    # ------------------------------------------------------------------ actions
 
     def did(self, undo: Callable[[], object]) -> None:
-        """Something was done.
+        """Register an action that was done.
 
         Args:
-            undo: takes it back.
+            undo: reverts it.
         """
         self._undo.append(undo)
 
     def note_change(self, found: StoredTable, command: Command, old: Row | None, new: Row | None) -> None:
-        """A row was changed, or a table emptied: `MemoryStore.on_commit` hears of it; the way back is `did` before.
+        """Note a changed row or an emptied table for `MemoryStore.on_commit`; `did` has registered the undo before.
 
         Args:
             found: the table.
-            command: what was done.
-            old: see `StoredChange`.
-            new: see `StoredChange`.
+            command: the operation.
+            old: the row before, as in `StoredChange`.
+            new: the row after, as in `StoredChange`.
         """
         if self._store.on_commit is not None:
             self._changes.append(
@@ -152,7 +152,7 @@ class OpenTransaction:
             )
 
     def note_emptied(self, found: StoredTable, since: int) -> None:
-        """A table was emptied, row by row: that is one change.
+        """Merge the changes of a table that was emptied row by row into one.
 
         Args:
             found: the table.
@@ -164,14 +164,14 @@ class OpenTransaction:
 
     @property
     def change_count(self) -> int:
-        """How many changes are noted."""
+        """Number of noted changes."""
         return len(self._changes)
 
     def do_at_commit(self, action: Callable[[], object]) -> None:
-        """Let the COMMIT do something that a rollback must not have done.
+        """Register an action for the COMMIT that a rollback must not perform.
 
         Args:
-            action: done once.
+            action: called once.
         """
         self._at_commit.append(action)
 
@@ -179,11 +179,11 @@ class OpenTransaction:
         """Take a lock until the transaction ends.
 
         Args:
-            lock: what is locked.
-            take: False: only see that no other transaction has it.
+            lock: what to lock.
+            take: False: only check that no other transaction has it.
 
         Raises:
-            DatabaseUnavailable: another one has it. The real one waits for a while first.
+            DatabaseUnavailable: another transaction has it. The real database waits for a while first.
         """
         owner = self._store.locks.get(lock)
         if owner is not None and owner is not self:
@@ -192,10 +192,10 @@ class OpenTransaction:
             self._store.locks[lock] = self
 
     def require_unlocked(self, table: StoredTable) -> None:
-        """Raise an error where another transaction has locked anything of a table.
+        """Raise an error if another transaction has locked anything of a table.
 
         Args:
-            table: whose rows cannot be told by a key.
+            table: a table whose rows no key identifies.
         """
         if any(lock[0] == id(table) and owner is not self for lock, owner in self._store.locks.items()):
             raise _locked()
@@ -204,21 +204,21 @@ class OpenTransaction:
 
     @property
     def is_rows_alone(self) -> bool:
-        """Whether the COMMIT does nothing but to keep rows."""
+        """Whether the COMMIT only keeps rows."""
         return not self._at_commit
 
     @property
     def changes(self) -> tuple[StoredChange, ...]:
-        """What was noted of the rows, in order."""
+        """The noted row changes, in order."""
         return tuple(change for _, change in self._changes)
 
     def run_at_commit(self) -> None:
-        """Do what the COMMIT was to do."""
+        """Run the actions registered for the COMMIT."""
         for action in self._at_commit:
             action()
 
     def taken_back(self) -> Callable[[], None]:
-        """What a crash does to the rows of the transaction, once it is committed and not flushed."""
+        """Return the function with which a crash reverts the transaction's rows after an unflushed commit."""
         undo = list(self._undo)
 
         def take_back() -> None:

@@ -1,8 +1,8 @@
-"""What Headrace needs of a database, as ports. Every connector passes one contract suite (`tests/contract`).
+"""Ports: what Headrace needs of a database. Every connector passes one contract suite (`tests/contract`).
 
 A connector has a source half (`SourceDatabase`, `LogStream`, `LogDecoder`) and a destination half
-(`DestinationDatabase`, `DestinationSession`); what reads and writes whole tables is in `headrace.databases.ports.copying`. The
-destination half is several ports, one for each thing that it does: a function says which of them it needs. Positions
+(`DestinationDatabase`, `DestinationSession`). `headrace.databases.ports.copying` reads and writes whole tables. The
+destination half consists of several ports, one per task: a function's signature shows which of them it needs. Positions
 are SCNs here; a connector translates its own.
 """
 

@@ -1,4 +1,4 @@
-"""What a destination says of rows that are in the way of a change, and what it keeps of conflicts."""
+"""Rows that conflict with a change at a destination, and the history of conflicts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["ConflictRecord", "LastChange", "RowInTheWay", "RowQuestion", "WriteT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowQuestion:
-    """What to find out about the rows that each row of a write meets.
+    """What to find out about the rows that a write meets.
 
     Args:
-        by_key: the row that the write's `match_columns` find; False: the rows that have one of the new values' unique
-            keys.
-        compare: positions in the write's version whose old value is compared with the row's (with `by_key`), or whose
-            new one is.
-        order: positions whose new value is put in order with the row's, by the type's own order.
-        sums: positions of numbers: the row's value, plus the new one, minus the old one.
+        by_key: find the row by the write's `match_columns`; False: find the rows that have one of the new values'
+            unique keys.
+        compare: positions in the write's version whose old value (with `by_key`; else the new one) is compared with the
+            row's.
+        order: positions whose new value is ordered against the row's, in the type's own order.
+        sums: positions of numbers: the row's value plus the new one minus the old one.
     """
 
     by_key: bool
@@ -37,13 +37,13 @@ class RowInTheWay:
     """A row of the destination that one row of a write meets; locked until the transaction ends.
 
     Args:
-        number: identifies it inside the transaction, as the database writes it.
-        values: as the database shows them, by column; None: NULL.
-        differs: of `RowQuestion.compare`: where the row has another value.
-        order: of `RowQuestion.order`: 1 where the write's value is higher than the row's, -1 lower, 0 equal; None: one
-            is NULL.
-        sums: of `RowQuestion.sums`, in the form of the write's columns; None: NULL.
-        is_same: it has the values of `Write.match_columns` (an INSERT: of the table's key).
+        number: identifies it inside the transaction, in the database's form.
+        values: text values by column; None: NULL.
+        differs: those of `RowQuestion.compare` where the row has another value.
+        order: for each of `RowQuestion.order`: 1 where the write's value is higher than the row's, -1 lower, 0 equal;
+            None: one is NULL.
+        sums: for each of `RowQuestion.sums`, in the form of the write's columns; None: NULL.
+        is_same: it has the values of `Write.match_columns` (for an INSERT: of the table's key).
         of: number of the write's row that meets it.
     """
 
@@ -58,29 +58,28 @@ class RowInTheWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WriteTimes:
-    """When and where the rows of a write were changed: only tables with latest_timestamp have it.
+    """When and where the rows of a write were changed; only for tables with latest_timestamp.
 
     Args:
-        times_us: int64[n], one per row of the write: its commit at the source, microseconds since the epoch; where the
-            write is of several changes of a row, the commit of the first: if that one is the last change of its row, so
-                are those that follow it.
+        times_us: int64[n], one per row of the write: its commit time at the source, microseconds since the epoch. For
+            several changes of one row, the commit of the first: if that one is the row's last change, so are the later
+            ones.
         source: the site of all of them.
-        rank: of that site; of two changes at one time the one of the higher rank counts as later.
+        rank: of that site; of two changes at one time, the one with the higher rank counts as later.
         own_rank: of the destination's site.
-        has_tombstones: a delete counts as a change; without, what is gone was never there.
-        has_one_source: no other site's changes of the table are applied here: of rows that are there, nothing needs to
-            be noted.
-        keys: uint64[n]: hashes of the keys that the rows have behind the write (a DELETE: had), of which equal keys
-            have equal ones. A destination may note the times of a whole set by them; None: it must note each row by its
-            key.
-        key_form: hashes of keys of another form do not compare.
+        has_tombstones: deletes count as changes; False: a deleted row counts as one that never existed.
+        has_one_source: no other site's changes of the table are applied here: existing rows need no note.
+        keys: uint64[n]: hashes of the keys that the rows have after the write (a DELETE: had); equal keys have equal
+            hashes. With them a destination may note the times of a whole set at once; None: it must note each row by
+            its key.
+        key_form: hashes of different key forms are not comparable.
         is_decided: the rows are locked, and were not changed later.
-        awaited: the rows were looked for and are not there: the other sites whose changes may be making them at this
-            moment. A destination waits for those that are under way, and for its clock, before it looks once more; of
-            what comes behind, the write is known. A row that is there then counts, also one that was changed later.
-                None: nobody looked.
-        noted_us: int64[n]: what is noted, the commit of the last change of each row; None: each row has one change.
-        keeps_key: columns of the key that the write sets get an equal value, which is written otherwise.
+        awaited: for rows that were looked for and not found: the other sites whose changes in flight may be creating
+            them. A destination waits for those transactions and for its clock, then looks again; changes that follow
+            know of the write. A row found then counts, even if it was changed later. None: the rows were not looked
+            for.
+        noted_us: int64[n]: the times to note, the commit of each row's last change; None: each row has one change.
+        keeps_key: key columns that the write sets get an equal value in another representation.
     """
 
     times_us: NDArray[np.int64]
@@ -98,19 +97,19 @@ class WriteTimes:
 
     @property
     def notes_rows(self) -> bool:
-        """Whether each row that is there needs a note of its own."""
+        """Whether each existing row needs its own note."""
         return not self.has_one_source and self.keys is None
 
     @property
     def last_us(self) -> NDArray[np.int64]:
-        """What is noted: int64[n]."""
+        """The times to note: int64[n]."""
         return self.times_us if self.noted_us is None else self.noted_us
 
     def of_rows(self, chosen: NDArray[np.intp] | NDArray[np.int32]) -> WriteTimes:
-        """The times of some rows.
+        """Return the times of some rows.
 
         Args:
-            chosen: their numbers, in the order wanted.
+            chosen: their numbers, in the wanted order.
         """
         return replace(
             self,
@@ -122,23 +121,23 @@ class WriteTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastChange:
-    """What a destination knows of the last change of a row, which may be gone.
+    """What a destination knows of the last change of a row, which may be deleted.
 
     Args:
-        own_us: the row is there as a session of this site left it, which committed then, microseconds since the epoch;
-            None: it is not there, an apply process wrote it last, or nobody knows any more.
-        noted_us: when a change was made that an apply process wrote, or the delete of a session of this site; None:
-            nothing is noted.
-        noted_rank: of the site that made it, see `WriteTimes.rank`; of this site's own deletes it is
-            `WriteTimes.own_rank` instead.
+        own_us: commit time, microseconds since the epoch, of the session of this site that left the row as it is; None:
+            the row does not exist, an apply process wrote it last, or the time is unknown.
+        noted_us: time of the noted change: one that an apply process wrote, or a delete by a session of this site;
+            None: nothing is noted.
+        noted_rank: of the site that made it (`WriteTimes.rank`); this site's own deletes have `WriteTimes.own_rank`
+            instead.
         noted_source: that site; empty: a delete by a session of this site.
-        is_gone: what is noted is a delete.
-        forgotten_us: what was noted up to then may be forgotten; 0: nothing is.
-        lost_us: a session of this site may have changed or deleted the row last, at a time that is lost, then or
-            earlier; 0: none has.
-        applied_us: an apply process committed the last change here then, and its time is not noted, because there was
-            no other source, SQL of a handler made it, or the note is forgotten; None: not so.
-        applied_source: the site that made that change, then or earlier.
+        is_gone: the noted change is a delete.
+        forgotten_us: notes up to this time may be forgotten; 0: none.
+        lost_us: a session of this site may have changed or deleted the row last, at this time or earlier, and the exact
+            time is lost; 0: none has.
+        applied_us: when an apply process committed the last change here without a note of its time: no other source
+            existed, a handler's SQL made it, or the note is forgotten; None: not so.
+        applied_source: the site that made that change, at that time or earlier.
     """
 
     own_us: int | None = None
@@ -152,9 +151,9 @@ class LastChange:
     applied_source: str = ""
 
     def may_be_later_than(self, times: WriteTimes, row: int = 0) -> bool:
-        """Whether nobody knows which is later.
+        """Whether it is unknown which change is later.
 
-        The row was changed at a time that is lost, or was not noted, and not known to be earlier.
+        The row's last change has a lost or unnoted time that is not known to be earlier.
 
         Args:
             times: of the write.
@@ -164,9 +163,9 @@ class LastChange:
         return 0 < max(self.lost_us, unnoted_us) >= int(times.times_us[row]) and not self.is_later_than(times, row)
 
     def is_later_than(self, times: WriteTimes, row: int = 0) -> bool:
-        """Whether the row was changed later than a row of a write, which loses then.
+        """Whether the row was changed later than a row of a write, which then loses.
 
-        Of two changes of one source the one that comes later is later, whatever its clock says.
+        Of two changes of one source the one that arrives later is later, whatever its clock says.
 
         Args:
             times: of the write.
@@ -182,7 +181,7 @@ class LastChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRecord:
-    """One conflict, as the history keeps it.
+    """One conflict, as the history stores it.
 
     Args:
         apply: the apply process.
@@ -191,15 +190,15 @@ class ConflictRecord:
         position: 0-based position of the row LCR in its transaction.
         owner, name: the table.
         command: INSERT, UPDATE or DELETE.
-        kind: "update_differs", ...; see `headrace.rules.conflict_handlers`.
-        columns: where old values differ; empty where not that is the conflict.
+        kind: "update_differs" and others (`headrace.rules.conflict_handlers`).
+        columns: where old values differ; empty for other conflicts.
         handler: what decided, such as `maximum(changed_at)`; empty: none could.
         outcome: LCR APPLIED, LCR DISCARDED, MERGED (columns of both), HANDLED (by a user's function), or ERROR QUEUE.
         applied_columns: columns of the LCR that were written.
-        old, new, current: values as text, "column=value"; of the LCR, and of the row or rows in the way as they were.
-        error_number: of the error transaction, where that is the outcome; else 0.
-        number: identifies it at the destination, ascending; 0: not kept yet.
-        resolved_us: when, microseconds since the epoch; 0: not kept yet.
+        old, new, current: values as text, "column=value": of the LCR, and of the conflicting row or rows before.
+        error_number: of the error transaction, if that is the outcome; else 0.
+        number: identifies it at the destination, ascending; 0: not stored yet.
+        resolved_us: time of the decision, microseconds since the epoch; 0: not stored yet.
     """
 
     apply: str

@@ -1,8 +1,8 @@
-"""What copying and comparing tables needs of a database, as ports. Contract: `tests/contract/test_copying.py`.
+"""Ports for copying and comparing tables. Contract: `tests/contract/test_copying.py`.
 
-A table is read in pieces, by several tasks at once, each with a `TableReader` of its own, all under one snapshot. The
-rows travel as bytes that only the two connectors understand, and are written by a `TableWriter`, which every
-`headrace.databases.ports.DestinationSession` is: tagged, fenced, and with triggers off.
+Several tasks read a table in pieces at once, each with its own `TableReader`, all under one snapshot. The rows travel
+as bytes that only the two connectors understand. A `TableWriter` writes them, tagged, fenced and with triggers off;
+every `headrace.databases.ports.DestinationSession` is one.
 
     plan = reader.plan("public", "t", {"id": "pg_catalog.int8"}, snapshot=name)
     for piece in plan.pieces:                                              # in any order, on any connection
@@ -45,17 +45,17 @@ TextRow = tuple[bytes | None, ...]
 """A row's values in text form; None is NULL."""
 
 NATIVE, PORTABLE = "native", "portable"
-"""Forms of rows on their way: as the database stores values, or as text that any version and type of column takes."""
+"""Forms of rows in transit: the database's own storage form, or text that every version and column type accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePiece:
-    """Some rows of a table, as the connector that planned it cuts them.
+    """Some rows of a table, cut out by the connector that planned the copy.
 
     Args:
-        owner, name: of the stored table (of a partition: its own), for messages.
+        owner, name: of the stored table (for a partition, its own), for messages.
         place: which rows; only the connector reads it.
-        bytes: about how much it is.
+        bytes: approximate size.
     """
 
     owner: str
@@ -66,7 +66,7 @@ class TablePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """How a table is read: pieces that together are exactly its rows, and the form its rows can travel in."""
+    """How to read a table: pieces that together hold exactly its rows, and the form its rows can travel in."""
 
     pieces: tuple[TablePiece, ...]
     form: str = NATIVE
@@ -74,12 +74,12 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRow:
-    """One row when two tables are compared row by row.
+    """One row of a row-by-row comparison of two tables.
 
     Args:
-        key: its key columns, as text; NULL is None.
+        key: values of its key columns, as text; None is NULL.
         digest: of the whole row; equal rows have equal digests on both sides.
-        version: another one whenever the row has been written, also with the same values; empty: not known.
+        version: changes whenever the row is written, even with equal values; empty: unknown.
     """
 
     key: tuple[str | None, ...]
@@ -89,17 +89,17 @@ class KeyedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
-    """What a SELECT shows of a table, for whoever compares it.
+    """A table as a SELECT shows it, for comparisons.
 
-    Asked apart from all that decides what is captured and copied.
+    Independent of everything that decides what is captured and copied.
 
     Args:
         columns: names of all its columns.
         computed: those that the database computes.
-        stored: schema and name of each table that has rows of it: itself, or its partitions.
-        elsewhere: what has other rows that a SELECT shows, as texts for people.
-        padded: columns whose values the database fills up with blanks.
-        counts_bytes: it does so by bytes, not by letters.
+        stored: schema and name of each table that stores its rows: itself, or its partitions.
+        elsewhere: other origins of rows that a SELECT shows, as texts for people.
+        padded: columns whose values the database pads with blanks.
+        counts_bytes: padding counts bytes, not characters.
     """
 
     columns: tuple[str, ...]
@@ -111,20 +111,19 @@ class SeenTable:
 
 
 class OpenPiece(Protocol):
-    """A piece while it is read. The table cannot be rewritten, altered or dropped meanwhile."""
+    """An open piece. The table cannot be rewritten, altered or dropped while the piece is open."""
 
     def digest(self, columns: Sequence[str]) -> TableDigest:
-        """Count and hash the rows by these columns; the same rows have the same digest in every database of the kind."""
+        """Count and hash the rows by these columns; equal rows have equal digests in every database of this kind."""
         ...
 
     def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
-        """The rows' values for `TableWriter.copy_rows`, in blocks of some 100 KiB.
+        """Yield the rows' values for `TableWriter.copy_rows`, in blocks of about 100 KiB.
 
         Args:
-            columns: names, in the order `copy_rows` is given.
-            form: `NATIVE` or `PORTABLE`; what `plan` said, or `PORTABLE`, which is always possible.
-            added: values as text that every row has behind those of its columns, None for NULL; only in `PORTABLE`
-                form.
+            columns: names, in the order that `copy_rows` gets.
+            form: `NATIVE` or `PORTABLE`: the plan's form, or `PORTABLE`, which is always possible.
+            added: text values appended to every row, None for NULL; only in `PORTABLE` form.
 
         Raises:
             DatabaseUnavailable: the connection broke.
@@ -132,18 +131,21 @@ class OpenPiece(Protocol):
         ...
 
     def values(self, columns: Sequence[str]) -> Iterator[list[TextRow]]:
-        """The rows in text form, in blocks of some hundred; anything else may be asked of the piece meanwhile."""
+        """Yield the rows in text form, in blocks of some hundred rows.
+
+        Other calls on the piece are allowed meanwhile.
+        """
         ...
 
     def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
-        """Those of these types (`owner.name`) whose values are the same bytes as text and in the binary form of the log."""
+        """Return those `types` (`owner.name`) whose values have the same bytes as text and in the log's binary form."""
         ...
 
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
-        """What `digest` would answer if the piece had other rows.
+        """Digest other rows as if the piece had them.
 
         Args:
-            columns: of the piece's table: one for each value, for its type.
+            columns: columns of the piece's table, one for each value: they give the types.
             blocks: the rows.
 
         Raises:
@@ -152,34 +154,34 @@ class OpenPiece(Protocol):
         ...
 
     def lacking(self, columns: Sequence[str], encoding: str) -> str:
-        """Where a value is that another database's encoding has no characters for, for people.
+        """Return where a value stands that another database's encoding cannot represent, as text for people.
 
-        Empty: nowhere, or it is not known.
+        Empty: no such value, or unknown.
 
         Args:
             columns: names.
-            encoding: as that database calls it.
+            encoding: the other database's name for it.
         """
         ...
 
     def packed(self, rows: Sequence[TextRow]) -> bytes:
-        """Rows as `rows` gives them in `PORTABLE` form."""
+        """Encode rows as `rows` does in `PORTABLE` form."""
         ...
 
 
 class TableReader(Protocol):
-    """Reads tables of one database, source or destination. One per thread; connects when it is first used.
+    """Reads tables of one database, source or destination. One per thread; connects on first use.
 
-    Every method raises `DatabaseUnavailable` when the same may succeed later, under a new snapshot if one was given,
-    and another `DatabaseError` when it would fail again.
+    Every method raises `DatabaseUnavailable` when a retry may succeed (under a new snapshot, if one was given), and
+    another `DatabaseError` when a retry would fail again.
     """
 
     def export_snapshot(self) -> AbstractContextManager[str]:
-        """Hold a snapshot of the database as it is now; its name lets other readers of the same database use it."""
+        """Hold a snapshot of the database as it is now; other readers of the same database use it by its name."""
         ...
 
     def seen(self, owner: str, name: str) -> SeenTable | None:
-        """What a SELECT shows of a table now; None: there is no such table.
+        """Return a table as a SELECT shows it now; None: no such table.
 
         Args:
             owner: schema.
@@ -202,50 +204,43 @@ class TableReader(Protocol):
         Args:
             owner: schema.
             name: table, partitioned or not.
-            columns: those to be read, with the types (`owner.name`) they have where they are written.
-            snapshot: under which it will be read; empty: each piece as it is when it is read.
-            piece_bytes: about how large a piece is.
-            rows: a condition in SQL over the table's columns (`headrace.rules.conditions.spelling`): only rows for which it is
-                TRUE are read; empty: all.
+            columns: columns to read, with the types (`owner.name`) they have at the destination.
+            snapshot: the snapshot to read under; empty: each piece as it is when it is read.
+            piece_bytes: approximate size of a piece.
+            rows: an SQL condition over the table's columns (`headrace.rules.conditions.spelling`): only rows for which
+                it is TRUE are read; empty: all.
 
         Raises:
             DatabaseUnavailable: the snapshot is gone.
-            DatabaseError: there is no such table, or it cannot be read.
+            DatabaseError: the table does not exist or cannot be read.
         """
         ...
 
     def open_piece(self, piece: TablePiece, *, snapshot: str = "") -> AbstractContextManager[OpenPiece]:
-        """Begin to read a piece; what is read is what the snapshot saw, whatever happened to the table since.
+        """Open a piece. It holds what the snapshot saw, whatever happened to the table since.
 
-        A table whose rows were moved or rewritten since it was planned (VACUUM FULL, CLUSTER, TRUNCATE, an ALTER TABLE
-        that rewrites, DROP) is refused: under the same plan some of its rows would be missing.
+        Refuses a table whose rows were moved or rewritten after planning (VACUUM FULL, CLUSTER, TRUNCATE, a rewriting
+        ALTER TABLE, DROP): the plan would miss some of its rows.
 
         Args:
             piece: of this database.
-            snapshot: as `plan` was given.
+            snapshot: the one given to `plan`.
 
         Raises:
-            DatabaseUnavailable: the snapshot is gone, the table was rewritten, or another session keeps it locked.
+            DatabaseUnavailable: the snapshot is gone, the table was rewritten, or another session holds a lock on it.
         """
         ...
 
     def prove_large(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
     ) -> None:
-        """See that the rows of a table that may be too large for the database can be read and digested.
+        """Check that rows which may be too large for the database can be read and digested.
 
-        Asked before a copy removes rows.
-
-        Args:
-            owner: schema.
-            name: table, partitioned or not.
-            columns: see `plan`.
-            snapshot: see `plan`.
-            rows: see `plan`.
+        A copy checks this before it removes rows. The arguments are those of `plan`.
 
         Raises:
-            DatabaseUnavailable: as of `plan` and `open_piece`.
-            DatabaseError: one cannot.
+            DatabaseUnavailable: as for `plan` and `open_piece`.
+            DatabaseError: a row cannot be read.
         """
         ...
 
@@ -262,16 +257,16 @@ class TableReader(Protocol):
     ) -> tuple[TableDigest, ...]:
         """Digest a table's rows, divided into buckets by a hash of their key.
 
-        The same key is in the same bucket everywhere.
+        Equal keys fall into the same bucket everywhere. `snapshot` and `rows` are as for `plan`.
 
         Args:
             owner: schema.
             name: table.
-            key: names of the columns that tell rows apart.
-            columns: names of the columns that are compared, on both sides in the same order.
-            buckets: how many.
-            snapshot: see `plan`.
-            rows: see `plan`.
+            key: names of the columns that identify a row.
+            columns: names of the columns to compare, in the same order on both sides.
+            buckets: number of buckets.
+            snapshot: name of the snapshot to read under.
+            rows: condition that selects rows.
         """
         ...
 
@@ -288,18 +283,10 @@ class TableReader(Protocol):
         snapshot: str = "",
         rows: str = "",
     ) -> tuple[KeyedRow, ...]:
-        """The rows of some buckets, by key, with their versions, `rows_max` at most.
+        """Return the rows of some buckets, by key, with their versions.
 
-        Args:
-            owner: schema.
-            name: table.
-            key: see `bucket_digests`.
-            columns: see `bucket_digests`.
-            buckets: see `bucket_digests`.
-            wanted: numbers of buckets, from 0.
-            rows_max: bounds the answer.
-            snapshot: see `plan`.
-            rows: see `plan`.
+        `key`, `columns` and `buckets` are as for `bucket_digests`, `snapshot` and `rows` as for `plan`. `wanted` has
+        bucket numbers, from 0. At most `rows_max` rows are returned.
         """
         ...
 
@@ -314,23 +301,15 @@ class TableReader(Protocol):
         snapshot: str = "",
         rows: str = "",
     ) -> tuple[KeyedRow, ...]:
-        """The rows that have one of these keys, in any order, with their versions.
+        """Return the rows that have one of `keys`, in any order, with their versions.
 
-        By an index on the key's columns, if there is one, else in one scan of the table.
-
-        Args:
-            owner: schema.
-            name: table.
-            key: see `bucket_digests`.
-            columns: see `bucket_digests`.
-            keys: as `bucket_rows` gives them, in the order of `key`.
-            snapshot: see `plan`.
-            rows: see `plan`.
+        Uses an index on the key's columns if one exists, else one scan of the table. `keys` are as `bucket_rows` gives
+        them, in the order of `key`; the other arguments are as for `bucket_rows`.
         """
         ...
 
     def interrupt(self) -> None:
-        """End what is being read on another thread: it raises `DatabaseUnavailable` there. Nothing is read: nothing."""
+        """Interrupt a read on another thread, which raises `DatabaseUnavailable` there. No-op when nothing is read."""
         ...
 
     def close(self) -> None:
@@ -339,49 +318,52 @@ class TableReader(Protocol):
 
 
 class TableWriter(Protocol):
-    """What a copy does to a destination; part of every `headrace.databases.ports.DestinationSession`. Outside `begin`."""
+    """Writes a copy at a destination, outside `begin`. Part of every `headrace.databases.ports.DestinationSession`."""
 
     def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
-        """Write what `OpenPiece.rows` gives, in a transaction of its own, all or nothing; triggers do not fire.
+        """Write what `OpenPiece.rows` yields in one separate transaction, all or nothing; triggers do not fire.
 
         Args:
             owner: schema.
             name: the table.
             columns: names, in the order of the values.
             rows: blocks of one piece.
-            form: in which they come.
+            form: the blocks' form.
 
         Returns:
             Rows written.
 
         Raises:
-            DataError: a row was refused (a duplicate, a constraint). `context["lacking_encoding"]` is the database's
-                encoding, where that has no character of a value.
-            DatabaseError: the table is not as described, or this form does not fit it.
-            DatabaseUnavailable: nobody knows whether they were written.
+            DataError: the database refused a row (a duplicate, a constraint). `context["lacking_encoding"]` names the
+                database's encoding when it cannot represent a value.
+            DatabaseError: the table does not match its description, or this form does not fit it.
+            DatabaseUnavailable: whether the rows were written is unknown.
         """
         ...
 
     def has_rows(self, table: DestinationTable) -> bool:
-        """Whether a table has rows."""
+        """Return whether a table has rows."""
         ...
 
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
-        """Remove every row, also from a table that others refer to; tagged, and without firing triggers."""
+        """Remove every row, even from tables that others refer to; tagged, and without firing triggers."""
         ...
 
     def empty_marked(self, table: DestinationTable) -> str:
-        """Remove every row of a table, see `empty_tables`.
+        """Remove every row of a table, as `empty_tables` does.
 
-        Returns `files_mark` as it is before anybody else writes a row; empty: that is not known.
+        Returns `files_mark` as it is before any other session writes a row; empty: unknown.
         """
         ...
 
     def files_mark(self, table: DestinationTable) -> str:
-        """What a row that is written into an empty table changes, also if it is gone again; empty: that is not known."""
+        """Return a mark that changes when a row is written into an empty table, even one removed again.
+
+        Empty: unknown.
+        """
         ...
 
 
 def copied_columns(table: DestinationTable) -> tuple[str, ...]:
-    """Names of the columns that a copy writes: not those the database computes."""
+    """Return the names of the columns that a copy writes: all but those that the database computes."""
     return tuple(column.name for column in table.columns if not column.is_generated)

@@ -1,4 +1,4 @@
-"""A database that changes are applied to, one port for each thing that it keeps; `DestinationDatabase` is all of them."""
+"""Ports of a database that changes are applied to, one per kind of record; `DestinationDatabase` combines them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DestinationTables(Protocol):
 
         Args:
             owner: schema of the table here.
-            name: of the table in that schema.
+            name: the table.
 
         Returns:
             The description; None: no such table.
@@ -55,48 +55,48 @@ class DestinationTables(Protocol):
         ...
 
     def tables_in(self, owner: str) -> frozenset[str] | None:
-        """The names of the tables in a schema, partitions too; None: there is no such schema."""
+        """Return the names of the tables in a schema, including partitions; None: no such schema."""
         ...
 
     def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
-        """Those of the tables that are partitions here of another one of them, at any depth, and that one."""
+        """Map those tables that are partitions here of another one of them, at any depth, to that one."""
         ...
 
     def is_reserved(self, owner: str) -> bool:
         """Whether a schema is the database's or Headrace's own.
 
-        No LCR changes a table of it, whoever sends it, and nobody is asked to put one there.
+        No LCR changes its tables, whoever sends it, and no fix asks an operator to create a table there.
         """
         ...
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
-        """Those of the tables that exist here, may be read and have a row, in the order given."""
+        """Return those tables that exist here, are readable and have a row, in the given order."""
         ...
 
     def how_to_empty(self, table: TableName) -> str:
-        """The statements with which an operator removes the rows of a table, and of no other one.
+        """Return the statements with which an operator removes the rows of a table, and of no other one.
 
-        Neither of those that inherit from it or refer to it, nor by triggers.
+        They spare tables that inherit from it or refer to it, and fire no triggers.
         """
         ...
 
 
 class DestinationSetUp(Protocol):
-    """What a database must be and have before anything is applied, and how that is made and removed."""
+    """Requirements of a destination before anything is applied, and how they are created and removed."""
 
     def database_identity(self) -> str:
-        """As `SourceDatabase.database_identity`, in the same words."""
+        """Return the identity in the form of `SourceDatabase.database_identity`."""
         ...
 
     def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
-        """What keeps this database from being a destination.
+        """Find what prevents this database from being a destination.
 
         Args:
-            topology: whose apply processes are meant: what it has here already is not needed twice.
-            sessions: sessions of all its apply servers, each of which needs an origin.
-            applies: apply processes, each of which has a session of its own.
-            copies: tasks that copy tables while the others are applied: they need sessions and origins besides. Where
-                there is no place for them, that is no error: only such a copy waits.
+            topology: owner of the apply processes: what it already has here is not counted twice.
+            sessions: sessions of all its apply servers; each needs an origin.
+            applies: apply processes; each has its own session.
+            copies: tasks that copy tables while other tables are applied: they need additional sessions and origins.
+                Lack of room for them is no error: only such a copy waits.
         """
         ...
 
@@ -107,14 +107,13 @@ class DestinationSetUp(Protocol):
         now: Sequence[TableVersion] = (),
         at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
-        """What keeps these source tables from being applied here: missing tables, columns that do not fit, ...
+        """Find what prevents these source tables from being applied here: missing tables, columns that do not fit, ...
 
         Args:
-            versions: the tables as their rows come.
-            now: those of them that are known as the source has them at this moment. Where a column has another type
-                here, they tell whether the rows are older than the column, or the column is to be altered: one fix of
-                    two.
-            at_source: the names that they have at the source, by their names here, for fixes there; None: not known.
+            versions: the tables as their rows arrive.
+            now: those of them whose current form at the source is known. Where a column has another type here, they
+                show whether the rows are older than the column or the column must be altered: the fix differs.
+            at_source: their names at the source, by their names here, for fixes there; None: unknown.
         """
         ...
 
@@ -124,18 +123,18 @@ class DestinationSetUp(Protocol):
         versions: Sequence[TableVersion],
         earlier_labels: Mapping[TableName, Mapping[str, str]],
     ) -> tuple[Finding, ...]:
-        """What will fail or be slow though the columns of these source tables fit; of tables that exist here.
+        """Find what will fail or be slow though the columns of these source tables fit; for tables that exist here.
 
         Args:
             shapes: the tables at the source, under the names they have here.
             versions: the same tables' columns, in any order.
-            earlier_labels: of tables with a mark, the names of their enums' labels when it was recorded, by number:
-                what the source renamed since is said by the marks.
+            earlier_labels: for tables with a mark, the names of their enums' labels when it was recorded, by number:
+                the marks report labels renamed at the source since.
         """
         ...
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
-        """Which columns would change values of these source tables without an error, though their types have the same names.
+        """Find columns that would silently change values of these source tables, though their types have the same names.
 
         Args:
             shapes: from `SourceDatabase.domain_shapes`, under the names the tables have here.
@@ -143,16 +142,16 @@ class DestinationSetUp(Protocol):
         ...
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
-        """What keeps this database from knowing when rows of tables with latest_timestamp were changed last.
+        """Find what keeps this database from knowing when rows of tables with latest_timestamp were last changed.
 
         Args:
             tables: their owners and names here.
-            has_tombstones: deletes by sessions of this site are to be noted as well.
+            has_tombstones: deletes by sessions of this site must be noted as well.
         """
         ...
 
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
-        """What `prepare`, instantiation and these apply processes would do, in order, without doing it.
+        """Return what `prepare`, instantiation and these apply processes would do, in order, without doing it.
 
         Args:
             topology: its name.
@@ -161,16 +160,16 @@ class DestinationSetUp(Protocol):
         ...
 
     def prepare(self, topology: str) -> tuple[str, ...]:
-        """Create or upgrade the `headrace` schema, idempotently; returns the statements run."""
+        """Create or upgrade the `headrace` schema, idempotently; returns the statements that were run."""
         ...
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
-        """See to it that deletes by sessions of this site leave a note, in their own transaction.
+        """Make deletes by sessions of this site leave a tombstone, in their own transaction.
 
-        Idempotent, behind `prepare`.
+        Idempotent; called after `prepare`.
 
         Args:
-            tables: owners and names; those that are not there are left out.
+            tables: owners and names; missing tables are skipped.
 
         Returns:
             The statements that were run.
@@ -181,38 +180,37 @@ class DestinationSetUp(Protocol):
         ...
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """Fence out and forget a topology's apply processes, with all that was made for them (`down --purge`).
+        """Fence out and forget a topology's apply processes, with everything created for them (`down --purge`).
 
         Returns:
-            What was done, and what had to stay and why, a line each.
+            What was done, what had to stay and why, one line each.
         """
         ...
 
 
 class ApplyRecords(Protocol):
-    """Who may apply as which apply process, and how far it is.
+    """Which incarnation may apply as which apply process, and its progress.
 
-    An epoch ends when a newer one is raised, and when the database may have lost what it answered to be committed:
-    after a crash, a failover, a restart, a restore from a backup. From then on `open_session`, `record_low_watermark`
-    and `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads what is really there. So
-    nothing that one epoch was told to be committed is lost while it lasts, and no later commit hides that something
-    was.
+    An epoch ends when a newer one is raised, and when the database may have lost commits that it acknowledged: after a
+    crash, a failover, a restart or a restore from a backup. From then on `open_session`, `record_low_watermark` and
+    `record_instantiation` raise `DestinationRestarted` until `raise_epoch`, which reads the actual progress. So no
+    commit acknowledged in an epoch is lost while the epoch lasts, and no later commit hides a loss.
     """
 
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
         """Fence out older incarnations, and only then read the progress.
 
-        Raises the epoch, ends their sessions and waits until they are gone. A caller that was overtaken meanwhile, by
-        a newer epoch, ends nothing of it and writes nothing. No epoch is given out twice, also when a restore took back
-        what recorded it. Copied tables whose rows the database has lost since, because it keeps them in no log, are
-        recorded as to be copied again.
+        Raises the epoch, ends their sessions and waits until these are gone. A caller overtaken by a newer epoch ends
+        none of its sessions and writes nothing. No epoch is given out twice, even when a restore lost the record of it.
+        Copied tables whose rows the database has lost since, because no log keeps them, are recorded as to be copied
+        again.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
 
         Raises:
-            FencedError: it was overtaken.
+            FencedError: a newer epoch overtook the caller.
             DatabaseUnavailable: the epoch may be raised; call again.
         """
         ...
@@ -229,29 +227,29 @@ class ApplyRecords(Protocol):
         source: str = "",
         is_lazy: bool = False,
     ) -> DestinationSession:
-        """Open one apply server's session. Ends the session of an older incarnation, and an older one of its own.
+        """Open one apply server's session. Ends the session of an older incarnation and an older one of the same server.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
             server: number of the apply server.
-            epoch: as `raise_epoch` answered.
+            epoch: as `raise_epoch` returned it.
             tag: marks the session's changes; empty: their tag is NULL.
-            incarnation: of the server within the epoch. A lower one than the highest that was ever seen ends nothing.
-            source: the site whose changes it applies: what users' SQL writes in its transactions counts as that site's.
-                Empty: none runs.
-            is_lazy: commits of rows alone do not wait until they are durable: `log_positions` tells. A crash of the
-                server takes the last of them, rows and progress together.
+            incarnation: of the server within the epoch. One lower than the highest ever seen ends no session.
+            source: the site whose changes it applies: users' SQL in its transactions counts as that site's. Empty: no
+                such SQL runs.
+            is_lazy: commits of rows alone do not wait until they are durable; `log_positions` shows when they are. A
+                crash of the database server loses the last of them, rows and progress together.
 
         Raises:
             FencedError: a newer epoch or a newer incarnation exists.
-            DestinationRestarted: see the class.
-            DatabaseUnavailable: try again.
+            DestinationRestarted: the epoch has ended (see the class).
+            DatabaseUnavailable: temporary; retry.
         """
         ...
 
     def progress(self, topology: str, apply: str) -> ApplyProgress | None:
-        """Read the progress without fencing anyone; None: this apply process never ran.
+        """Read the progress without fencing any session; None: this apply process never ran.
 
         Args:
             topology: name of the topology.
@@ -260,89 +258,89 @@ class ApplyRecords(Protocol):
         ...
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
-        """Make a low watermark durable that moved without data.
+        """Make a low watermark durable that advanced without data.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
-            epoch: as `raise_epoch` answered.
-            scn: of the apply process's source; everything up to it is applied or in the error queue. What is recorded
-                never goes back: a lower one changes nothing.
+            epoch: as `raise_epoch` returned it.
+            scn: of the apply process's source; everything up to it is applied or in the error queue. The record never
+                goes back: a lower SCN changes nothing.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
+            DestinationRestarted: the epoch has ended (see the class).
         """
         ...
 
     def log_positions(self, topology: str, apply: str, epoch: int) -> LogPositions:
-        """How far this database's log is written and on disk, in the life of the server in which the epoch began.
+        """Return how far this database's log is written and flushed, within the server run in which the epoch began.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
-            epoch: as `raise_epoch` answered.
+            epoch: as `raise_epoch` returned it.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class: the log may go on otherwise than it was written.
+            DestinationRestarted: the epoch has ended (see the class): the log may have diverged from what was written.
         """
         ...
 
     def describe_apply(
         self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]
     ) -> None:
-        """Keep what an apply process says of itself, for people; nothing is decided by it.
+        """Store an apply process's description of itself, for people; no decision depends on it.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
-            epoch: of its driver; a record of a higher one stays.
-            configuration: JSON-able, see `spark_apply.driver.described`.
-            state: as well.
+            epoch: of its driver; a record with a higher one stays.
+            configuration: JSON-able (`spark_apply.driver.described`).
+            state: likewise.
         """
         ...
 
     def recorded_applies(self, topology: str) -> tuple[str, ...]:
-        """The apply processes of which a table is recorded here that is not LEFT, whatever their topology has by now.
+        """Return the apply processes with a recorded table here that is not LEFT, even those no longer in the topology.
 
         Args:
-            topology: whose apply processes they are.
+            topology: its name.
         """
         ...
 
     def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
         """Record durably that a process is about to call a user's handler for a transaction.
 
-        How many began it before and did not end it.
+        Returns how many earlier calls began and did not end.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
             scn: of the transaction, at its source.
-            function: name and version.
+            function: its name and version.
         """
         ...
 
     def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
-        """Forget the calls for transactions: the process lived through them.
+        """Forget the calls for transactions that the process survived.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
-            scns: as `begin_handler_call` got them.
+            scns: as given to `begin_handler_call`.
         """
         ...
 
     def forget(self, topology: str, apply: str) -> tuple[str, ...]:
-        """Fence out one apply process and forget its progress, its instantiations and its errors: it begins anew.
+        """Fence out one apply process and forget its progress, its instantiations and its errors, for a fresh start.
 
         Args:
             topology: name of the topology.
-            apply: name of the apply process; unknown here: nothing is done.
+            apply: name of the apply process; an unknown one is a no-op.
 
         Returns:
-            What was done, a line each.
+            What was done, one line each.
         """
         ...
 
@@ -362,17 +360,17 @@ class ErrorRecords(Protocol):
 
         Args:
             topology: name of the topology.
-            apply: name of the apply process; None: all of the topology's here.
+            apply: name of the apply process; None: all of the topology here.
             number: only this error transaction; a queue may have very many.
-            first: so many at most; None: all.
+            first: largest number to return, from the oldest; None: all.
 
         Returns:
-            The error transactions of all sources, by ascending number; empty when nothing was ever prepared here.
+            The error transactions of all sources, by ascending number; empty when no schema was ever prepared here.
         """
         ...
 
     def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
-        """The serialized LcrBatches of one error transaction, part by part.
+        """Yield the serialized LcrBatches of one error transaction, part by part.
 
         Args:
             number: of the error transaction.
@@ -388,13 +386,13 @@ class ErrorRecords(Protocol):
             apply: name of the apply process.
 
         Yields:
-            Number of the error transaction, and uint64[n]: what `DestinationSession.put_error` got, of all parts
-            together.
+            Number of the error transaction, and uint64[n]: the hashes given to `DestinationSession.put_error`, of all
+            parts together.
         """
         ...
 
     def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
-        """The edits of error transactions, also of some that were executed or deleted since, in order.
+        """Return the edits of error transactions, including some that were executed or deleted since, in order.
 
         Args:
             topology: whose error queue.
@@ -409,42 +407,42 @@ class ErrorRecords(Protocol):
     def edit_error(
         self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]
     ) -> bool:
-        """Replace one part of an error transaction, in one transaction with the record of what was changed.
+        """Replace one part of an error transaction and record the edit, in one database transaction.
 
-        The part as it failed is kept until the transaction is executed or deleted; a later edit does not touch it.
+        The part as it failed is kept until the error transaction is executed or deleted; later edits do not change it.
 
         Args:
-            topology: whose error queue.
-            edit: `number`, and `edit` as it must be the next one: another operator's edit in between is not
+            topology: owner of the error queue.
+            edit: `number`, and `edit` as the expected next number: another operator's edit in between is not
                 overwritten.
             part: which of its parts (`error_batches`), from 0.
-            batch: the part as it is now, serialized.
-            key_hashes: what later transactions must be checked against besides what is stored already.
+            batch: the edited part, serialized.
+            key_hashes: hashes that later transactions must be checked against, in addition to the stored ones.
 
         Returns:
-            False, and nothing is changed: the error transaction is not there, or `edit.edit` is not its next edit.
+            False, with nothing changed: the error transaction does not exist, or `edit.edit` is not its next edit.
         """
         ...
 
     def note_failure(self, topology: str, found: ErrorTransaction) -> None:
-        """An error transaction was executed and failed again: record why, in the place of why it failed before.
+        """Record why an executed error transaction failed again, in place of its earlier failure.
 
         Args:
-            topology: whose error queue.
-            found: `number`, and the failure: `failed_position`, `conflict_type`, `sqlstate`, `message`, `readable`. One
-                that waited behind another does so no more. One that is not there is left alone.
+            topology: owner of the error queue.
+            found: `number`, and the failure: `failed_position`, `conflict_type`, `sqlstate`, `message`, `readable`. It
+                no longer waits for another one. A missing one is ignored.
         """
         ...
 
     def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
-        """Delete error transactions (`errors delete`) and what was kept of their originals, all or none.
+        """Delete error transactions (`errors delete`) and their stored originals, all or none.
 
         Args:
-            topology: whose error queue.
-            numbers: of the error transactions (`ErrorTransaction.number`); one of another topology counts as not there.
+            topology: owner of the error queue.
+            numbers: of the error transactions (`ErrorTransaction.number`); one of another topology counts as missing.
 
         Returns:
-            The numbers of those that were there.
+            The numbers of those that existed.
         """
         ...
 
@@ -453,20 +451,20 @@ class ErrorRecords(Protocol):
 
         Args:
             topology: name of the topology.
-            apply: name of the apply process; None: all of the topology's here.
-            last: so many at most: the newest ones.
+            apply: name of the apply process; None: all of the topology here.
+            last: largest number to return: the newest ones.
 
         Returns:
-            By ascending number; empty when nothing was ever prepared here, or with an older schema.
+            By ascending number; empty when no schema was ever prepared here, or only an older one.
         """
         ...
 
 
 class InstantiationRecords(Protocol):
-    """What is known of the copies of tables and their partitions."""
+    """Records about the copies of tables and their partitions."""
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
-        """What is recorded about the instantiation of an apply process's tables, by owner and name.
+        """Return the instantiation records of an apply process's tables, by owner and name.
 
         Args:
             topology: name of the topology.
@@ -475,16 +473,16 @@ class InstantiationRecords(Protocol):
         ...
 
     def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
-        """What a snapshot of this database shows of a table that an apply process writes here.
+        """Return what a snapshot of this database shows of a table that an apply process writes here.
 
         Args:
             topology: name of the topology.
             apply: name of the apply process.
             identity: of its source's table.
-            snapshot: its name (`Snapshot.name`); empty: as it is now.
+            snapshot: its name (`Snapshot.name`); empty: the current state.
 
         Returns:
-            None: nothing is recorded of the table, or this apply process never ran.
+            None: no record of the table exists, or this apply process never ran.
 
         Raises:
             DatabaseUnavailable: the snapshot is gone.
@@ -492,15 +490,15 @@ class InstantiationRecords(Protocol):
         ...
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
-        """What other apply processes have in a table of this database, by topology and name.
+        """Return what other apply processes have recorded of a table of this database, by topology and name.
 
-        A record is of the table that has its name now, and of the table that it was recorded of, whatever that is
-        called now. One of a partition, or of the table that this one is a partition of, counts, too: rows of one are
-        rows of the other.
+        A record belongs to the table that has its name now, and to the table it was recorded for, whatever that is
+        called now. Records of a partition of this table, or of the table that this one is a partition of, count too:
+        rows of one are rows of the other.
 
         Args:
-            topology: whose apply process asks.
-            apply: its name; its own records are none of others.
+            topology: of the asking apply process.
+            apply: its name; its own records are not returned.
             owner: schema of the table.
             name: of the table.
         """
@@ -517,45 +515,45 @@ class InstantiationRecords(Protocol):
         beside: Collection[OtherCopy] | None = None,
         carries: Sequence[Carried] = (),
     ) -> bool:
-        """Record a table's instantiation, replacing what was recorded of this identity before.
+        """Record a table's instantiation, replacing earlier records of this identity.
 
-        With `beside` it is a claim: of two apply processes that claim a table at once, and have seen nothing of each
-        other, one gets it.
+        With `beside` it is a claim: if two apply processes claim a table at once, unaware of each other, one gets it.
 
         Args:
-            topology: whose apply process it is.
+            topology: of the apply process.
             apply: its name.
-            epoch: of the driver that records it.
+            epoch: of the recording driver.
             instantiation: what is known now.
-            replaces: identities of tables whose place at the destination it takes; their records are removed with it.
-            beside: what `other_copies` answered; nothing is recorded if others have anything else in the table by now.
-                None: whatever they have. Anything that takes a table, or that removes rows from it, must say it.
-            carries: what a copy that is finished has of others' changes: those of them that are AWAITING become COPIED,
-                as rows that were kept, at these SCNs.
+            replaces: identities of tables whose place at the destination it takes; their records are removed in the
+                same transaction.
+            beside: the earlier answer of `other_copies`; nothing is recorded if that has changed. None: unchecked.
+                Whatever takes a table, or removes rows from it, must pass it.
+            carries: the changes of other apply processes that a finished copy contains: their AWAITING records become
+                COPIED, as kept rows, at these SCNs.
 
         Returns:
             Whether it is recorded.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
+            DestinationRestarted: the epoch has ended (see the class).
         """
         ...
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
-        """Record that changes of all but some tables do not come to an apply process any more.
+        """Record that an apply process no longer receives changes of all but some tables.
 
-        Partitions with a record of their own (`PartOf`) stay and go with their tables. What was copied of them is LEFT.
-        A table whose rows were never ours (KEPT, or without an SCN) is forgotten. Called before the first change can be
-        missing. A driver that still runs is fenced out.
+        Partitions with their own record (`PartOf`) stay or go with their tables. Copied tables become LEFT. A table
+        whose rows were never ours (KEPT, or without an SCN) is forgotten. Called before the first change can be
+        missing. A driver still running is fenced out.
 
         Args:
-            topology: whose apply process it is.
+            topology: of the apply process.
             apply: its name.
-            kept: identities of the tables whose changes come.
+            kept: identities of the tables whose changes continue to arrive.
 
         Returns:
-            The tables that left, as they were recorded before.
+            The tables that left, as recorded before.
         """
         ...
 
@@ -565,35 +563,35 @@ class InstantiationRecords(Protocol):
         """Let copied tables take part, in one transaction: the low watermark goes back to the oldest copy among them.
 
         Tables that joined before become DONE (without a digest: KEPT), these become JOINING. The low watermark becomes
-        the oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. What the
-        sessions recorded before is forgotten: each must be opened again before it commits. Calling it again with the
-        same arguments changes nothing.
+        the oldest instantiation SCN among them, or `through` if that is lower; `ahead_scn` becomes `through`. Ranges
+        that the sessions recorded before are forgotten: each session must be opened again before it commits. A repeated
+        call with the same arguments changes nothing.
 
         Args:
             topology: its name.
             apply: the apply process.
             epoch: its current one.
-            joining: the tables, as they are recorded.
-            through: the low watermark. The caller knows that nothing above it is applied, that it is not below the
-                recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was told upstream as
-                durable.
+            joining: the tables, as recorded.
+            through: the low watermark. The caller guarantees that nothing above it is applied, that it is not below the
+                recorded `ahead_scn`, that no session is in a transaction, and that no copy's SCN was acknowledged
+                upstream as durable.
 
         Returns:
-            The progress as it is now.
+            The new progress.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
+            DestinationRestarted: the epoch has ended (see the class).
         """
         ...
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
-        """What is recorded of the source's tables (`SourceDatabase.row_marks`), by identity.
+        """Return the recorded marks of the source's tables (`SourceDatabase.row_marks`), by identity.
 
-        One that another version wrote is left out.
+        A mark written by another version is skipped.
 
         Args:
-            topology: whose apply process it is.
+            topology: of the apply process.
             apply: its name.
             source: name of the site.
         """
@@ -609,27 +607,27 @@ class InstantiationRecords(Protocol):
         *,
         was: Mapping[str, RowMark] | None = None,
     ) -> None:
-        """Record the marks of tables whose rows here are the source's of that moment.
+        """Record the marks of tables whose rows here equal the source's at that moment.
 
-        Marks of tables without a record are forgotten.
+        Marks of tables without a record are dropped.
 
         Args:
-            topology: whose apply process it is.
+            topology: of the apply process.
             apply: its name.
-            epoch: of the driver that records it.
+            epoch: of the recording driver.
             source: name of the site.
             marks: by identity.
-            was: what `row_marks` answered: those that are not the same any more stay as they are. None: all are
+            was: the earlier answer of `row_marks`: marks that have changed since are not overwritten. None: all are
                 recorded.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
+            DestinationRestarted: the epoch has ended (see the class).
         """
         ...
 
     def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
-        """The columns of those tables that are here, by name; nothing of those whose columns are not known by numbers.
+        """Return the columns of those tables that exist here, by name; none for tables without column numbers.
 
         Args:
             tables: names here.
@@ -637,7 +635,7 @@ class InstantiationRecords(Protocol):
         ...
 
     def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
-        """The enumerated types of a table's columns, and of what is inside them; none where types have no labels.
+        """Return the enumerated types of a table's columns, directly or nested; empty where types have no labels.
 
         Args:
             table: its name here.
@@ -651,25 +649,25 @@ class InstantiationRecords(Protocol):
         among: Mapping[str, Collection[TableName]],
         accepted: Collection[str] = (),
     ) -> dict[str, ComputedDifference]:
-        """How a table computes columns here, beside the source (`SourceDatabase.computed_columns`), by name.
+        """Compare how a table computes columns here with the source (`SourceDatabase.computed_columns`), by name.
 
         Args:
             table: its name here.
             wanted: the source's, under the names that these and their partitions have here.
-            among: of each column the partitions, or the table without any, whose rows are asked about.
-            accepted: columns whose tables may have other expressions: nothing is said of partitions that have the
-                table's at both sides.
+            among: for each column, the partitions (or the unpartitioned table) whose rows the caller asks about.
+            accepted: columns whose tables may have different expressions: partitions with their table's expression on
+                both sides are not reported.
 
         Returns:
-            One of each column that both compute.
+            One for each column that both compute.
 
         Raises:
-            DatabaseUnavailable: it is locked; ask again.
+            DatabaseUnavailable: the table is locked; retry.
         """
         ...
 
     def may_hold(self, table: TableName, part: TableName) -> bool:
-        """Whether a table here may have rows that were of a partition that the source's table does not have any more.
+        """Whether a table here may have rows of a partition that the source's table no longer has.
 
         Args:
             table: name here.
@@ -678,7 +676,7 @@ class InstantiationRecords(Protocol):
         ...
 
     def partition_rows(self, table: TableName, part: TableName) -> str:
-        """Which rows a partition of a table here holds, in the words of `SourceDatabase.partition_rows`.
+        """Return which rows a partition of a table here holds, in the form of `SourceDatabase.partition_rows`.
 
         Empty: the table has no such partition.
 
@@ -689,9 +687,9 @@ class InstantiationRecords(Protocol):
         ...
 
     def missing_grant(self, part: TableName) -> str:
-        """The statement that gives the role what it lacks to copy rows into a partition itself.
+        """Return the GRANT statement that lets the role copy rows directly into a partition.
 
-        Empty: it lacks nothing.
+        Empty: no right is missing.
 
         Args:
             part: name of the partition.
@@ -709,26 +707,26 @@ class InstantiationRecords(Protocol):
         how: str,
         may: Callable[[str], bool],
     ) -> bool:
-        """Detach a partition of a table here, at any depth, drop it, or remove its rows.
+        """Detach, drop or empty a partition of a table here, at any depth.
 
         Args:
-            topology: whose apply process writes the table.
+            topology: of the apply process that writes the table.
             apply: its name.
-            epoch: of the driver that asks; no newer one begins before it is done.
+            epoch: of the calling driver; no newer one begins before this is done.
             table: name here.
             part: name of the partition.
             how: detach, drop or empty.
-            may: asked when nobody can write the table any more, with the rows that the partition holds
-                (`partition_rows`): whether it may be done.
+            may: called when no session can write the table, with the rows that the partition holds (`partition_rows`):
+                whether to proceed.
 
         Returns:
-            Whether it was done; a partition that is not there is.
+            Whether it was done; True for a missing partition.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: see the class.
-            DatabaseUnavailable: others use the table; try again.
-            DatabaseError: a right is missing, or others depend on it.
+            DestinationRestarted: the epoch has ended (see the class).
+            DatabaseUnavailable: other sessions use the table; retry.
+            DatabaseError: a right is missing, or other objects depend on it.
         """
         ...
 

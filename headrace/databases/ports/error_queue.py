@@ -1,4 +1,4 @@
-"""What a destination keeps of error transactions, and of the changes that operators made to them."""
+"""Error transactions as a destination keeps them, and operators' edits of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EDITS_AGE_MAX_S", "EDITS_KEPT_MAX", "ErrorEdit", "ErrorTransaction", "TakenErrors"]
 
-# Of edits whose error transaction was executed or deleted: a quarter, for whoever asks who changed a row. Those of
-# transactions that are still there always stay.
+# Edits whose error transaction was executed or deleted are kept for a quarter, to answer who changed a row. Edits of
+# transactions still in the error queue are always kept.
 EDITS_AGE_MAX_S = 92 * 86_400.0
 EDITS_KEPT_MAX = 10_000  # some MB: an edit is a few lines of text
 
@@ -22,19 +22,19 @@ class ErrorTransaction:
     """A transaction in the error queue, for listings; row values only in `readable`.
 
     Args:
-        number: identifies it at the destination; ascending in the order of failing.
+        number: identifies it at the destination; ascending in order of failure.
         apply: the apply process.
         source: source site.
         transaction_id, commit_scn, commit_time_us: of the source transaction.
-        row_count: LCRs in it.
-        failed_position: 0-based position of the LCR that failed; -1: it waits behind `depends_on`.
-        depends_on: number of the error transaction it waits behind; 0: it failed itself.
+        row_count: number of its LCRs.
+        failed_position: 0-based position of the LCR that failed; -1: it waits for `depends_on`.
+        depends_on: number of the error transaction that it waits for; 0: it failed itself.
         conflict_type: "update_missing", "insert_exists", ...; empty for other errors.
         sqlstate: of the database's error, if any.
         message: what happened, no row values.
-        created_us: when, microseconds since the epoch.
+        created_us: time of failure, microseconds since the epoch.
         readable: the failing LCR's values as text, "column=value"; only for `errors show`.
-        edits: how often an operator edited it; a transaction that failed again after that says why in its place.
+        edits: number of an operator's edits; a transaction that failed again after one has the new failure's cause.
     """
 
     number: int
@@ -60,15 +60,15 @@ class ErrorEdit:
 
     Args:
         number: of the error transaction.
-        edit: which edit of this error transaction it is: 1, 2, ...
+        edit: number of this edit of the error transaction: 1, 2, ...
         apply: the apply process.
         position: 0-based position of the LCR in the transaction.
         owner, name: the table.
         command: INSERT, UPDATE or DELETE.
         changes: "new.salary: 100 -> 200", one per value; "(absent)" where the LCR had none.
-        edited_by: who.
-        edited_us: when, microseconds since the epoch; 0: not kept yet.
-        outcome: what became of the error transaction: EXECUTED or DELETED; empty: it is in the error queue.
+        edited_by: the operator.
+        edited_us: time of the edit, microseconds since the epoch; 0: not stored yet.
+        outcome: of the error transaction: EXECUTED or DELETED; empty: still in the error queue.
     """
 
     number: int
@@ -86,11 +86,11 @@ class ErrorEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenErrors:
-    """Error transactions that a transaction has deleted, with the rows that it is to apply.
+    """Error transactions that a transaction has deleted, with the rows it is to apply.
 
     Args:
-        count: so many of those that were asked for, from the first, are deleted; the others are left as they are.
-        batches: by number, the serialized LcrBatches of each that was there, part by part.
+        count: how many of the requested ones, from the first, are deleted; the others are unchanged.
+        batches: by number, the serialized LcrBatches of each one found, part by part.
     """
 
     count: int

@@ -13,8 +13,8 @@ class HandlerSql:
     """One statement of a handler.
 
     Args:
-        sql: one SELECT, INSERT, UPDATE, DELETE or MERGE; values stand as $1, $2, ...
-        values: Python objects, None for NULL; or values of an LCR (`LcrValue`), which are written as they are.
+        sql: one SELECT, INSERT, UPDATE, DELETE or MERGE, with placeholders $1, $2, ...
+        values: Python objects, None for NULL; or values of an LCR (`LcrValue`), which are written unchanged.
     """
 
     sql: str
@@ -23,11 +23,11 @@ class HandlerSql:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlResult:
-    """What a statement did.
+    """Result of a statement.
 
     Args:
-        rows: that it answered, as Python objects.
-        row_count: rows that it answered or changed.
+        rows: returned rows, as Python objects.
+        row_count: number of rows returned or changed.
     """
 
     rows: tuple[tuple[Any, ...], ...] = ()

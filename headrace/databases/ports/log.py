@@ -1,4 +1,4 @@
-"""The log of a source: its stream of bytes, what a dictionary build tells beside it, and its decoder."""
+"""The log of a source: its byte stream, dictionary builds, and its decoder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["DecodedChunk", "DictionaryBuild", "DictionaryTable", "LogChunk", "Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How the bytes of a log stream are to be read; stored in every redo segment's header.
+    """How to read the bytes of a log stream; stored in every redo segment's header.
 
     Args:
-        database_kind: which connector's decoder reads the bytes ("postgres", "memory").
-        system_identifier: which database cluster wrote the log; never changes for a site.
+        database_kind: whose decoder reads the bytes ("postgres", "memory").
+        system_identifier: the database cluster that wrote the log; never changes for a site.
         timeline: of the log; changes at failover.
-        binary: values in the database's binary form where a type has one.
-        encoding: of text, as the database names it.
+        binary: values are in the database's binary form where a type has one.
+        encoding: of text, by the database's name for it.
         server_version: major version number, e.g. 18.
-        switches: the timelines that the log was on before this one, oldest first, each with the SCN at which it left
-            it. Empty on the first timeline, and where it is not known (written by an earlier version).
+        switches: earlier timelines of the log, oldest first, each with the SCN at which the log left it. Empty on the
+            first timeline, and where unknown (written by an earlier version).
     """
 
     database_kind: str
@@ -44,20 +44,20 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """Whole messages from a log stream, as they came.
+    """Whole messages from a log stream, unchanged.
 
     Args:
         data: the messages' bytes, framed so that the connector's decoder can read them; may be empty.
-        end_scn: the source has sent everything it will ever send of transactions that committed up to here.
-            Moves with keepalives too, when only other tables change; 0: not told in this chunk.
+        end_scn: the source has sent everything it will ever send of transactions that committed up to here. Keepalives
+            move it too, when only other tables change; 0: not in this chunk.
         commit_scn: commit SCN of the last transaction that ends in `data`; 0: none ends.
         is_open: a transaction is open after `data`.
         objects: tables whose description appears in `data` (relation messages).
-        commit_end: bytes of `data` up to the end of the last transaction that ends in it, where mining can
-            begin without having seen what was before; 0: none ends, or not told (restarts then begin earlier).
-        has_truncates: a TRUNCATE appears in `data`: which partitions their tables have is to be known before it.
-        describers: numbers of the transactions that have one of these descriptions, or a TRUNCATE. What the catalog
-            says of the tables is to be read when these are visible (`SourceDatabase.dictionary_build`).
+        commit_end: bytes of `data` up to the end of the last transaction that ends in it. Mining can begin there
+            without earlier data. 0: none ends, or unknown (restarts then begin earlier).
+        has_truncates: a TRUNCATE appears in `data`: the partitions of its tables must be known before it.
+        describers: numbers of the transactions that contain one of these descriptions, or a TRUNCATE. The catalog must
+            be read when these are visible (`SourceDatabase.dictionary_build`).
         transaction: number of the last transaction that ends in `data`; 0: none ends.
     """
 
@@ -73,7 +73,7 @@ class LogChunk:
 
 
 class LogStream(Protocol):
-    """An open stream of the source's log. Transactions come whole, one after the other, in commit order."""
+    """An open stream of the source's log. Transactions arrive whole, one after another, in commit order."""
 
     @property
     def options(self) -> StreamOptions:
@@ -82,28 +82,28 @@ class LogStream(Protocol):
 
     @property
     def start_scn(self) -> Scn:
-        """Where the stream begins: it brings every transaction that commits after this SCN.
+        """The start position: the stream brings every transaction that commits after this SCN.
 
-        What the stream was opened with; for FIRST_SCN where the source last knew us durable.
+        It is the SCN the stream was opened with; for FIRST_SCN, the last position that was confirmed to the source.
         """
         ...
 
     def read(self, timeout_s: float) -> LogChunk | None:
-        """Take what has arrived, in gulps; answers keepalives.
+        """Read what has arrived, in gulps; answers keepalives.
 
         Args:
-            timeout_s: how long to wait when nothing is there.
+            timeout_s: how long to wait for the first message.
 
         Returns:
-            The next whole messages (bounded by the stream's gulp size), or None when nothing came.
+            The next whole messages (bounded by the stream's gulp size), or None when none arrived.
 
         Raises:
-            DatabaseUnavailable: the connection broke: open a new stream.
+            DatabaseUnavailable: the connection broke; open a new stream.
         """
         ...
 
     def confirm(self, scn: Scn) -> None:
-        """Tell the source that everything up to `scn` is durable here: it may drop its log below."""
+        """Confirm to the source that everything up to `scn` is durable here: it may drop its log below."""
         ...
 
     def close(self) -> None:
@@ -113,19 +113,19 @@ class LogStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionaryTable:
-    """One table in a dictionary build: what the log itself does not tell.
+    """One table in a dictionary build: what the log itself does not say.
 
     Args:
-        object_number: the source's number of the table (of a partition: its own).
-        owner: schema of the table that LCRs shall name; of a partition: of its partitioned root.
-        name: of the same table.
-        stored_owner: schema of the table where the rows are stored (the partition's own); else as `owner`.
-        stored_name: of the same stored table; else as `name`.
-        rows: of a partition, which rows of the root it holds (`headrace.lcr.batch.Partition`); else empty.
-        root_number: of the table that LCRs name: of a partition, its root's; else its own. NO_OBJECT: not known, as in
-            redo of earlier versions.
-        computed: names of the columns that the source computes and whose values are in the log all the same; None: not
-            known, as in redo of earlier versions: any may be.
+        object_number: the source's number of the table (for a partition, its own).
+        owner: schema of the table that LCRs name; for a partition, of its partitioned root.
+        name: name of that table.
+        stored_owner: schema of the table that stores the rows (for a partition, its own); else as `owner`.
+        stored_name: name of that stored table; else as `name`.
+        rows: for a partition, which rows of the root it holds (`headrace.lcr.batch.Partition`); else empty.
+        root_number: number of the table that LCRs name: for a partition, its root's; else its own. NO_OBJECT: unknown,
+            as in redo of earlier versions.
+        computed: names of the columns that the source computes and whose values are in the log nevertheless. None:
+            unknown, as in redo of earlier versions: any column may be one.
     """
 
     object_number: ObjectNumber
@@ -153,10 +153,10 @@ class DecodedChunk:
     Offsets point into the bytes that were decoded (`data` itself is not copied).
 
     Args:
-        consumed: bytes that were decoded; the caller goes on from there (decoding stops right before a
-            table description that follows row changes, so that all rows of a chunk have one version each).
-        versions: table descriptions that came before the chunk's rows, as the log gives them: `owner`/`name`
-            are the stored table's; the caller maps partitions through its dictionary.
+        consumed: bytes that were decoded; the caller continues from there. Decoding stops right before a table
+            description that follows row changes, so that all rows of a chunk have one version each.
+        versions: table descriptions that preceded the chunk's rows, as the log gives them: `owner`/`name` are the
+            stored table's; the caller maps partitions through its dictionary.
         command: uint8[n], `Command` per row; n rows in source order.
         object_number: int64[n].
         old_image: uint8[n], `OldImage` of the row's old values (NONE: no old values in the log).
@@ -166,13 +166,13 @@ class DecodedChunk:
         value_length: int32[v], their number, or NULL, UNCHANGED.
         value_binary: bool[v], the value is in binary form.
         truncates: row number -> (object numbers, cascade, restart identity).
-        transaction_id: int64[t]; transactions that have at least one record in this chunk, in order; the
-            first may have begun in an earlier chunk (`continues`), the last may be open (`commit_scn` 0).
+        transaction_id: int64[t]; transactions with at least one record in this chunk, in order; the first may have
+            begun in an earlier chunk (`continues`), the last may be open (`commit_scn` 0).
         order_scn: int64[t].
         commit_scn: int64[t].
         commit_time_us: int64[t].
-        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag behind its begin, before its
-            first row: a chunk that ends between the two says -1, and the next one, which continues it, is right.
+        tag: int16[t], index into `tags`, -1: NULL. The log may give a transaction's tag after its begin and before its
+            first row: a chunk that ends between the two has -1, and the next one, which continues it, has the tag.
         first_row: int32[t + 1].
         tags: the tags found.
         continues: the first transaction began in an earlier chunk.
@@ -202,28 +202,28 @@ class DecodedChunk:
 
 
 class LogDecoder(Protocol):
-    """Turns log bytes into arrays. Keeps only what a transaction in progress needs between two calls."""
+    """Decodes log bytes into arrays. Between two calls it keeps only what a transaction in progress needs."""
 
     def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
         """Decode whole messages from `data[start:]`.
 
-        Stops at its end, at `rows_max` rows, or at a table description that follows rows.
+        Stops at the end of `data`, at `rows_max` rows, or at a table description that follows rows.
 
         Args:
             data: bytes of one redo DATA record (always whole messages).
-            start: where to begin.
-            rows_max: stop after that many rows (a transaction may then continue in the next call).
+            start: offset of the first byte to decode.
+            rows_max: most rows to decode (a transaction may then continue in the next call).
         """
         ...
 
     def describe(self, data: NDArray[np.uint8]) -> tuple[TableVersion, ...]:
-        """Every table description in `data` (whole messages), in order; neither needs nor changes any state.
+        """Return every table description in `data` (whole messages), in order; neither needs nor changes any state.
 
-        The log writer's and a restarting miner's way to the dictionary without decoding row changes. `owner`
-        and `name` are the stored table's, as in `DecodedChunk.versions`; `version` need not be set.
+        The log writer and a restarting miner read the dictionary this way, without decoding row changes. `owner` and
+        `name` are the stored table's, as in `DecodedChunk.versions`; `version` need not be set.
         """
         ...
 
     def reset(self) -> None:
-        """Forget the transaction in progress (a RESUME record: the source sends it again, whole)."""
+        """Drop the transaction in progress (at a RESUME record: the source replays it whole)."""
         ...

@@ -1,4 +1,4 @@
-"""What an operator's commands need of a database besides `headrace.databases.ports`: who works with it, its rows, its sequences."""
+"""Additional ports for operators' commands: claims, rows and values for people, sequences, administrators' work."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ __all__ = [
 ]
 
 AS_ADMIN = "run `headrace up FILE`: it makes and upgrades this as the role of admin_dsn"
-"""How what is missing is made where a site has an administrator."""
+"""How missing objects are created where a site has an administrator."""
 
 LEFT_TO_ADMIN = "a publication, the schema headrace and replication origins stay: the role of admin_dsn removes them"
-"""What a database that has an administrator says of `remove`; the command that asked for it goes on with
-`DestinationAdmin.remove` and `SourceAdmin.remove`.
+"""What `remove` reports at a database that has an administrator.
+
+The calling command then continues with `DestinationAdmin.remove` and `SourceAdmin.remove`.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSequence:
-    """A sequence that gives a column its values.
+    """A sequence that provides a column's values.
 
     Args:
         owner: schema of the table.
         table: its name.
         column: the column.
-        name: of the sequence, as the database writes it in statements.
-        next_value: the value it gives out next.
-        increment: between two values; negative for a descending one.
-        least: bound.
-        most: bound.
+        name: of the sequence, as SQL statements of the database spell it.
+        next_value: the next value it will give out.
+        increment: between two values; negative for a descending sequence.
+        least: lower bound.
+        most: upper bound.
     """
 
     owner: str
@@ -58,37 +59,37 @@ class ColumnSequence:
 
 
 class ColumnSequences(Protocol):
-    """The sequences of a database that give columns their values. Not shared between threads."""
+    """The sequences that provide columns' values in a database. Not shared between threads."""
 
     def of(self, tables: Sequence[tuple[str, str]]) -> tuple[ColumnSequence, ...]:
-        """The sequences of all columns of these tables (owner, name): those that a column's default names, else those it owns.
+        """Return the sequences of all columns of these tables (owner, name): those in a column's default, else those it owns.
 
-        Several of one column, if its default names several; and one of several columns.
+        A column has several if its default names several; several columns may share one.
 
         Raises:
-            DatabaseError: one may not be read.
+            DatabaseError: one is not readable.
         """
         ...
 
     def unnamed(self, schemas: Sequence[str]) -> tuple[TableName, ...]:
-        """The sequences that no column's default names, in the order of their names.
+        """Return the sequences that no column's default names, ordered by name.
 
-        Triggers, functions and applications may use them, for whatever column.
+        Triggers, functions and applications may use them for any column.
 
         Args:
-            schemas: where they are.
+            schemas: where to look.
 
         Raises:
-            DatabaseError: the catalog may not be read.
+            DatabaseError: the catalog is not readable.
         """
         ...
 
     def set_next(self, sequence: ColumnSequence, value: int) -> None:
-        """Let a sequence give out `value` next; it is within the sequence's bounds.
+        """Set the value that a sequence gives out next.
 
         Args:
             sequence: as `of` described it.
-            value: what the next row without a value of its own gets; between `sequence.least` and `sequence.most`.
+            value: what the next row without an explicit value gets; between `sequence.least` and `sequence.most`.
 
         Raises:
             DatabaseError: a right is missing.
@@ -102,7 +103,7 @@ class ColumnSequences(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue:
-    """One column's value of a row's key, as the database writes it.
+    """One column's value of a row's key, in the database's representations.
 
     Args:
         column: its name.
@@ -119,60 +120,60 @@ class RowReader(Protocol):
     """Shows rows and values to a person, in the database's own form. Changes nothing; not shared between threads."""
 
     def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
-        """Values as the database's own shell shows them.
+        """Return values as the database's own shell shows them.
 
         Args:
-            columns: what each is a value of, as the source describes it.
-            values: in the form `columns` say; None: NULL.
+            columns: the column of each value, as the source describes it.
+            values: in the form that `columns` say; None: NULL.
 
         Returns:
-            One text each; None: NULL. A value the database does not understand is shown in another readable form.
+            One text each; None: NULL. A value that the database does not understand is shown in another readable form.
 
         Raises:
-            DatabaseUnavailable: the database does not answer.
+            DatabaseUnavailable: the database does not respond.
         """
         ...
 
     def beside(
         self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]
     ) -> tuple[dict[str, str | None], ...]:
-        """The rows of a table whose key has these values now, then those that have them in another unique key.
+        """Return the rows of a table whose key has these values now, then those with them in another unique key.
 
-        Texts by column.
+        Each row is a map of texts by column.
 
         Args:
             owner: the table's schema.
             name: the table.
-            values: by column; those of keys are used.
+            values: by column; only key columns are used.
 
         Returns:
-            Two rows at most for each key. Empty: there is no such row or table, or the values do not tell a key.
+            At most two rows for each key. Empty: no such row or table, or the values contain no complete key.
 
         Raises:
-            DatabaseUnavailable: the database does not answer.
+            DatabaseUnavailable: the database does not respond.
         """
         ...
 
     def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
-        """A value that a person typed, in the form in which LCRs of this column carry it.
+        """Convert a value that a person typed into the form in which LCRs of this column carry it.
 
         Args:
             owner: the table's schema.
             name: the table at this database.
             column: as the source describes it.
-            text: in any form that the database reads; None: NULL.
+            text: in any form that the database accepts; None: NULL.
 
         Returns:
-            The value, and how the database shows it; None: NULL.
+            The value, and its text as the database shows it; None: NULL.
 
         Raises:
-            ConfigError: it is no value of the column's type at the source, or does not fit the destination's column.
-            DatabaseUnavailable: the database does not answer.
+            ConfigError: it is not a value of the column's type at the source, or does not fit the destination's column.
+            DatabaseUnavailable: the database does not respond.
         """
         ...
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
-        """A row's key in the database's own forms, from what a person typed.
+        """Convert a row's key that a person typed into the database's own forms.
 
         Args:
             owner: the table's schema.
@@ -180,13 +181,13 @@ class RowReader(Protocol):
             given: column and value; column empty: those of the primary key, or of what identifies a row, in order.
 
         Raises:
-            ConfigError: there is no such table or column, it has no key, or a value is none of its column's type.
-            DatabaseUnavailable: the database does not answer.
+            ConfigError: no such table or column, no key, or a value that is invalid for its column's type.
+            DatabaseUnavailable: the database does not respond.
         """
         ...
 
     def rows_of(self, owner: str, name: str, key: Sequence[KeyValue]) -> tuple[dict[str, str | None], ...] | None:
-        """The rows with these values as they are now: texts by column, two at most.
+        """Return the current rows with these values: texts by column, two at most.
 
         Args:
             owner: the table's schema.
@@ -194,10 +195,10 @@ class RowReader(Protocol):
             key: values of some columns.
 
         Returns:
-            None: there is no such table.
+            None: no such table.
 
         Raises:
-            DatabaseUnavailable: the database does not answer.
+            DatabaseUnavailable: the database does not respond.
         """
         ...
 
@@ -207,34 +208,34 @@ class RowReader(Protocol):
 
 
 class TopologyClaim(Protocol):
-    """That one copy of a topology works with a database, and no other. Not shared between threads."""
+    """A claim: exactly one copy of a topology works with a database. Not shared between threads."""
 
     def hold(self, *, take_over: bool = False, spares_own: bool = False) -> None:
-        """Take the claim, or make sure that it is still held; idempotent, quick, to be called every few seconds.
+        """Take the claim, or check that it is still held; idempotent, quick, to be called every few seconds.
 
         Args:
-            take_over: end the session of another place's copy that has it.
-            spares_own: let an earlier life of this copy keep it.
+            take_over: end the session of a copy at another place that holds it.
+            spares_own: let an earlier run of this copy keep it.
 
         Raises:
-            RunsElsewhere: another place's copy has it; the message names the place.
-            DatabaseUnavailable: it is unknown who has it; call again.
+            RunsElsewhere: a copy at another place holds it; the message names the place.
+            DatabaseUnavailable: the holder is unknown; call again.
         """
         ...
 
     def close(self) -> None:
-        """Give it up."""
+        """Release the claim."""
         ...
 
 
 class DestinationAdmin(Protocol):
-    """A destination as the role of its `admin_dsn` sees it: it creates, alters and drops what the role of `dsn` uses."""
+    """A destination as the role of its `admin_dsn` sees it: it creates, alters and drops objects for the role of `dsn`."""
 
     def preflight(self, tombstones: Collection[tuple[str, str]]) -> tuple[Finding, ...]:
-        """What keeps this role from its work, and the other one apart from it.
+        """Find what keeps this role from its work, and whether the two roles are not separate.
 
         Args:
-            tombstones: the tables (owner, name) whose deletes are noted by a trigger.
+            tombstones: the tables (owner, name) whose deletes a trigger notes.
         """
         ...
 
@@ -244,18 +245,18 @@ class DestinationAdmin(Protocol):
         Returns the statements that were run.
 
         Args:
-            tombstones: see `preflight`.
+            tombstones: as for `preflight`.
 
         Raises:
-            DatabaseError: a right is missing; the hint gives it.
+            DatabaseError: a right is missing; the hint has the statement that grants it.
         """
         ...
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """Drop what the topology made and the role of `dsn` may not drop; a line for each, and for what stays and why.
+        """Drop the topology's objects that the role of `dsn` may not drop; returns a line for each, and what stays and why.
 
         Args:
-            topology: its name; nothing of it runs.
+            topology: its name; none of its processes runs.
         """
         ...
 
@@ -263,11 +264,11 @@ class DestinationAdmin(Protocol):
 class SourceAdmin(Protocol):
     """A source as the role of its `admin_dsn` sees it.
 
-    It makes and changes what says which tables' changes are in the log.
+    This role creates and alters the object that says which tables' changes are in the log.
     """
 
     def preflight(self, topology: str, rules: Sequence[object]) -> tuple[Finding, ...]:
-        """What keeps this role from its work, and the other one apart from it.
+        """Find what keeps this role from its work, and whether the two roles are not separate.
 
         Args:
             topology: its name.
@@ -276,18 +277,18 @@ class SourceAdmin(Protocol):
         ...
 
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
-        """Let the changes of every selected table be in the log, besides those that are already; idempotent.
+        """Put the changes of every selected table into the log, in addition to those already there; idempotent.
 
         Returns the statements that were run.
 
         Args:
             topology: its name.
-            rules: see `preflight`.
-            was_source: the topology that was prepared last captures from here, too.
+            rules: as for `preflight`.
+            was_source: the last prepared topology captures from here, too.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked; nothing is half done, call again.
-            DatabaseError: a right is missing; the hint gives it.
+            DatabaseUnavailable: a table stayed locked; nothing is half done; retry.
+            DatabaseError: a right is missing; the hint has the statement that grants it.
         """
         ...
 
@@ -299,7 +300,7 @@ class SourceAdmin(Protocol):
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
     ) -> tuple[str, ...]:
-        """Take tables out of the log that nothing that runs waits for; idempotent.
+        """Take tables out of the log that no running process needs; idempotent.
 
         Returns the statements that were run.
 
@@ -307,19 +308,19 @@ class SourceAdmin(Protocol):
             topology: its name.
             kept: identities (`CapturedTable.identity`) of those that stay.
             among: identities of those that may leave; None: all others.
-            recorded: asked once the tables are locked: identities of those that what runs knows by then. If one of
-                those that would leave is among them, nothing leaves.
+            recorded: called when the tables are locked: identities of the tables that running processes know by then.
+                If one of the leaving tables is among them, none leaves.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked; call again.
+            DatabaseUnavailable: a table stayed locked; retry.
             DatabaseError: the administrator's connection string leads to another database.
         """
         ...
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """Drop what the topology made and the role of `dsn` may not drop. Returns the statements that were run.
+        """Drop the topology's objects that the role of `dsn` may not drop. Returns the statements that were run.
 
         Args:
-            topology: its name; nothing of it runs, and the log is not kept for it any more.
+            topology: its name; none of its processes runs, and the log is no longer kept for it.
         """
         ...

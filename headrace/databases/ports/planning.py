@@ -1,4 +1,4 @@
-"""What a database says beforehand: what is missing, and what would be done to it."""
+"""Results of checks before a start: findings, planned statements, and the shapes of tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PlannedStatement:
     Args:
         statement: as it would be sent (shortened where it repeats), without secrets.
         effect: what it creates or changes, in one sentence.
-        lock: what it locks, how, and how long; empty: nothing that a user's statement could wait for.
+        lock: what it locks, in which mode and for how long; empty: nothing that could block a user's statement.
         breaks: user statements that would start to fail, and why; empty: none.
         is_done: the database has it already: `up` changes nothing.
     """
@@ -64,18 +64,18 @@ class PlannedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNeed:
-    """Something that needs values in a source's log.
+    """A need for values in a source's log.
 
     Args:
-        place: in the file.
-        rule: whose tables, and whose condition or subset.
-        before: the rules of the clients before it, as far as they transform: the rule speaks of columns as they are
-            behind them. Of a handler or a substitute key: of all clients.
-        old, new: columns whose values before or after a change a handler or a substitute key needs: of the one table
-            that the rule names, as it is called behind `before`. Empty: the rule says what it needs.
+        place: path in the file.
+        rule: selects the tables; its condition or subset reads the values.
+        before: the rules of the earlier clients, as far as they transform: the rule names columns as they are after
+            these. For a handler or a substitute key: of all clients.
+        old, new: columns whose values before or after a change a handler or a substitute key needs, of the one table
+            that the rule names, under its name after `before`. Empty: the rule says what it needs.
         every_old: every column's value before a change is needed, of that table.
-        function: that the rule's LCRs go through, as the file names it: it looks at new values, of `new`, or of every
-            column where that is empty. Its rule's own steps are in `before`.
+        function: the function that the rule's LCRs go through, as the file names it: it reads new values of the columns
+            `new`, or of every column where that is empty. Its rule's own steps are in `before`.
     """
 
     place: str
@@ -88,11 +88,11 @@ class LogNeed:
 
     @property
     def is_of_rule(self) -> bool:
-        """Whether the rule says what is needed."""
+        """Whether the rule itself says what is needed."""
         return not self.old and not self.new and not self.every_old and not self.function
 
     def concerns(self, owner: str, name: str) -> bool:
-        """Whether it needs something of a table.
+        """Whether it needs values of a table.
 
         Args:
             owner: the table's schema at the source.
@@ -110,7 +110,7 @@ class LogNeed:
         )
 
     def called(self, owner: str, name: str) -> TableName:
-        """What a table is called where the rule is asked; of a function's rule: before its own steps.
+        """Return the name of a table where the rule is evaluated; for a function's rule: before its own steps.
 
         Args:
             owner: the table's schema at the source.
@@ -121,11 +121,11 @@ class LogNeed:
 
     @property
     def _renaming(self) -> tuple[RuleSet, ...]:
-        """Those of the clients before it that give tables other names."""
+        """The earlier clients' rules that rename tables."""
         return tuple(rules for rules in (self.before[:-1] if self.function else self.before) if rules.renames)
 
     def transformations(self, owner: str, name: str) -> tuple[Transformation, ...]:
-        """What becomes of a table before it comes to the rule.
+        """Return the transformations of a table before it reaches the rule.
 
         Args:
             owner: the table's schema at the source.
@@ -135,9 +135,9 @@ class LogNeed:
         return tuple(each for each in found if each is not None)
 
     def at_source(self, owner: str, name: str, columns: Sequence[str]) -> dict[str, str]:
-        """The source's names of the columns that the rule sees, by their names there.
+        """Map the column names that the rule sees to the source's names.
 
-        Without those that transformations add.
+        Columns that transformations add are not included.
 
         Args:
             owner: the table's schema.
@@ -156,12 +156,12 @@ class LoggedTable:
     """What the log must have of a table's rows beyond its key: supplemental logging.
 
     Args:
-        owner, name: of the table, or of a partition that is logged by itself.
-        place: what needs it, in the file.
+        owner, name: of the table, or of a separately logged partition.
+        place: what needs it, as a path in the file.
         columns: "old NAME" or "new NAME".
         lacking: those of them that the log does not have.
-        uncertain: those that it lacks of some rows.
-        statement: makes the log have them; empty: it has.
+        uncertain: those that the log lacks for some rows.
+        statement: adds them to the log; empty: the log has them.
     """
 
     owner: str
@@ -175,13 +175,13 @@ class LoggedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedApply:
-    """An apply process, as far as its destination notices it.
+    """What a destination needs to know of an apply process for a plan.
 
     Args:
         name: of the apply process.
-        source: whose changes it applies.
-        parallelism: apply servers, a session each.
-        tag: what marks its changes; empty: nothing.
+        source: site whose changes it applies.
+        parallelism: apply servers, one session each.
+        tag: mark of its changes; empty: no mark.
         tombstones: owners and names of tables whose deletes are noted.
     """
 
@@ -198,10 +198,10 @@ class ShapedPartition:
 
     Args:
         owner, name: its own.
-        parent: what it is a partition of.
-        bound: as DDL spells it.
+        parent: its direct parent.
+        bound: in DDL syntax.
         rows: which rows of the table it holds (`headrace.lcr.batch.Partition`).
-        partitioned_by: how it is partitioned itself; empty: it is not.
+        partitioned_by: its own partitioning; empty: none.
     """
 
     owner: str
@@ -219,7 +219,7 @@ class EnumLabels:
     Args:
         owner, name: of the type.
         labels: their names.
-        numbers: of the labels, which they keep when they are renamed, as `RowMark.labels` has them.
+        numbers: of the labels, which survive a rename, as in `RowMark.labels`.
     """
 
     owner: str
@@ -230,17 +230,15 @@ class EnumLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainColumn:
-    """A column of a domain, of an array of such or of a composite type.
-
-    Its name, the type's own, and one of the types that are below it.
+    """A type below one column of a domain, or of an array or composite type that contains one.
 
     Args:
         name: of the column.
-        domain: its type, as `headrace.lcr.type_name.type_text` writes it.
-        base_type: below it, likewise written.
+        domain: its type, in the form of `headrace.lcr.type_name.type_text`.
+        base_type: the type below, in the same form.
         modifier: of the base type; -1: none.
-        part: which one is meant: `[]` are an array's elements, `<>` a range's bounds, `.name` is a field.
-        holder: of the innermost field the composite type, likewise written; empty: there is none.
+        part: which part of the column: `[]` are an array's elements, `<>` a range's bounds, `.name` is a field.
+        holder: composite type of the innermost field, in the same form; empty: no field.
     """
 
     name: str
@@ -253,7 +251,7 @@ class DomainColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedPart:
-    """How a partition computes a column: each may have an expression of its own.
+    """A partition's expression for a computed column: each partition may have its own.
 
     Args:
         owner, name: of the partition.
@@ -271,11 +269,11 @@ class ComputedColumn:
 
     Args:
         name: of the column.
-        expression: in the database's SQL; of a partitioned table, what new partitions get.
-        type_name: as DDL spells it.
-        is_logged: its values are in the log of a source.
-        is_virtual: they are computed when they are read.
-        parts: the partitions that have rows; none: the table is not partitioned, or has none.
+        expression: in the database's SQL; for a partitioned table, what new partitions get.
+        type_name: in DDL syntax.
+        is_logged: its values are in the source's log.
+        is_virtual: values are computed on read.
+        parts: the partitions that have rows; empty: the table is not partitioned, or has none.
     """
 
     name: str
@@ -288,16 +286,16 @@ class ComputedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedDifference:
-    """What the destination computes in a column beside what the source does.
+    """A difference between what the destination and the source compute in a column.
 
     Args:
         column: its name.
-        there, here: expressions that are not the same, as DDL has them; empty: rows have the same values.
-        is_table_same: the table's own expressions, which new partitions get, are the same.
+        there, here: the differing expressions at source and destination, in DDL syntax; empty: rows have equal values.
+        is_table_same: the table's own expressions, which new partitions get, are equal.
         lacking: partitions of the source, under the names they would have here, that a partitioned table here lacks.
-        hanging: what hangs on the column here, and goes with it if it is dropped.
-        statements: which make the destination compute what the source does.
-        obstacle: why there are none, and what an operator does.
+        hanging: objects that depend on the column here, and would be dropped with it.
+        statements: make the destination compute what the source does.
+        obstacle: why no statements are given, and what an operator does instead.
     """
 
     column: str
@@ -311,19 +309,19 @@ class ComputedDifference:
 
     @property
     def is_of_rows(self) -> bool:
-        """Whether rows have other values."""
+        """Whether row values differ."""
         return bool(self.there)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedType:
-    """The type of a column that is not built in, without arrays and domains around it.
+    """A column's type that is not built in, without arrays and domains around it.
 
     Args:
-        column: whose type it is.
+        column: the column.
         owner, name: of the type.
-        kind: as the connector tells kinds of types apart.
-        extension: that it belongs to; empty: it is a user's own.
+        kind: the connector's kind of type.
+        extension: the extension that owns it; empty: a user's own type.
         labels: of an enumerated type.
     """
 
@@ -337,13 +335,13 @@ class NamedType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExclusionTerm:
-    """What a constraint compares of two rows.
+    """One comparison in a constraint between two rows.
 
     Args:
         column: empty: it compares an expression.
         expression: empty: it compares a column.
-        operator: qualified.
-        is_equality: it is `=`.
+        operator: schema-qualified.
+        is_equality: the operator is `=`.
     """
 
     column: str
@@ -354,14 +352,14 @@ class ExclusionTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """A constraint in which rows collide whose values differ: EXCLUDE, or a temporal key (WITHOUT OVERLAPS).
+    """A constraint in which rows with different values can collide: EXCLUDE, or a temporal key (WITHOUT OVERLAPS).
 
     Args:
         name: of it.
-        kind: `x`, or of a temporal key `p` (primary) or `u` (unique).
+        kind: `x`, or for a temporal key `p` (primary) or `u` (unique).
         definition: as ALTER TABLE ... ADD CONSTRAINT takes it.
         terms: rows collide where all of them are true.
-        condition: of the rows that it compares; empty: all.
+        condition: which rows it compares; empty: all.
     """
 
     name: str
@@ -372,28 +370,27 @@ class Exclusion:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that it compares as they are."""
+        """The columns that it compares directly."""
         return tuple(term.column for term in self.terms if term.column)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShape:
-    """What two databases may have differently though a table's columns fit.
+    """Properties of a table that may differ between two databases though its columns fit.
 
     Args:
         owner, name: of the table.
-        partitioned_by: how; empty: it is not partitioned.
+        partitioned_by: its partitioning; empty: none.
         partitions: at every level, parents first.
-        enums: the types of its columns, and those that are part of them.
-        domains: what is below its columns of types that are not built in, of which the log does not say it; only from
-            `domain_shapes`, which read nothing else but `computed`.
-        computed: columns that it computes; only from `domain_shapes`.
+        enums: the enumerated types of its columns, directly or nested.
+        domains: types below columns of types that are not built in, which the log does not say; only from
+            `domain_shapes`, which reads nothing else but `computed` and `types`.
+        computed: its computed columns; only from `domain_shapes`.
         types: of its columns, those that are not built in; only from `domain_shapes`.
         keys: columns of each unique key.
         exclusions: its exclusion constraints and temporal keys.
-        identity: columns of the key whose values the log has of a row that is changed; empty: it has all of the row, or
-            nothing.
-        encoding: of text in its database, as that calls it; empty: not read.
+        identity: columns of the key whose values the log has of a changed row; empty: it has the whole row, or nothing.
+        encoding: of text in its database, by the database's name for it; empty: not read.
     """
 
     owner: str

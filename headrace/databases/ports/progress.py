@@ -1,4 +1,4 @@
-"""How far an apply process is, as its destination keeps it."""
+"""Progress of an apply process, as its destination stores it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScnRange:
 class LogPositions:
     """Two positions in a database's own log.
 
-    Every commit that was answered before is at or below `written`, and durable at or below `flushed`.
+    Every commit acknowledged before is at or below `written`, and durable at or below `flushed`.
     """
 
     written: int
@@ -36,14 +36,14 @@ class LogPositions:
 class ApplyProgress:
     """What is committed at a destination for one apply process.
 
-    Durable but for the last commits of lazy sessions (`LogPositions`).
+    Durable except for the last commits of lazy sessions (`LogPositions`).
 
     Args:
-        epoch: of the incarnation that wrote last.
+        epoch: of the last incarnation that wrote.
         low_watermark: everything up to here is applied or in the error queue.
-        above: ranges above the low watermark that are applied too, disjoint and ascending.
-        ahead_scn: above the low watermark while copied tables join (`DestinationDatabase.join_tables`): up to here
-            every table but those that are JOINING is applied.
+        above: applied ranges above the low watermark, disjoint and ascending.
+        ahead_scn: above the low watermark while copied tables join (`DestinationDatabase.join_tables`): every table
+            except those JOINING is applied up to here.
     """
 
     epoch: int

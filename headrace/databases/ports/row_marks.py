@@ -1,8 +1,8 @@
-"""What of a source table's definition changes when its rows change, join or leave it without an event in the log.
+"""Marks of a source table's definition that show when its rows change, join or leave it without an event in the log.
 
-A mark is read in the snapshot that a table is copied under, and kept with the table's record at the destination. While
-the mark of now says the same, the log has every change of the table's rows since the copy (see
-`spark_apply.copy.marks.row_marks`).
+A mark is read in the snapshot under which a table is copied, and stored with the table's record at the destination.
+While the current mark equals it, the log has every change of the table's rows since the copy
+(`spark_apply.copy.marks.row_marks`).
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ __all__ = ["OF_TRANSACTION", "MarkedColumn", "MarkedField", "MarkedLabel", "Mark
 
 
 OF_TRANSACTION = "x"
-"""Begins a column's stamp that goes on with the number of the transaction which wrote its definition."""
+"""Prefix of a column's stamp, followed by the number of the transaction that wrote its definition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedColumn:
-    """A column under one name.
+    """A column, known by its name.
 
     Args:
-        number: which column it is: it keeps the number when it is renamed, and another column of the name has another
-            one.
-        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. Of a column
-            that both sides compute: of the table's own definition that was compared with the destination's last.
-        is_generated: its values are computed, and may be in no copy.
-        has_passing_default: it was added with a default, which every older row has, and whose expression says something
-            else at another moment (the time, a random number).
+        number: identifies the column: it survives a rename, and another column of the same name has another number.
+        stamp: of its definition. Whatever rewrites the column's values changes it; much else does, too. For a column
+            that both sides compute: of the table's own definition that was last compared with the destination's.
+        is_generated: its values are computed, and a copy may lack them.
+        has_passing_default: it was added with a default, which every older row has and whose expression gives another
+            value at another time (the time, a random number).
         has_own_values: its default is not the same for all rows.
-        type_name: of it, below a domain.
-        older: SQL of the value that older rows have, see `Column.older_value`; where partitions disagree, of all their
+        type_name: of the column, below a domain.
+        older: SQL of the value that older rows have (`Column.older_value`); where partitions disagree, of all their
             values: no column of the destination has these.
-        keeps_older: the server keeps that value. It forgets it when something writes the rows anew, and of a column
-            without a default it changes the stamp then.
-        here: number of the destination's column that has its values; 0: the destination had none, or it is not known.
+        keeps_older: the server keeps that value. It drops the value when the rows are rewritten; for a column without a
+            default the stamp then changes.
+        here: number of the destination's column that has its values; 0: the destination had none, or it is unknown.
     """
 
     number: int
@@ -56,14 +55,15 @@ class MarkedPart:
     """Where rows of the table are stored: the table itself, or one of its partitions.
 
     Args:
-        owner, name: of it.
+        owner, name: its own.
         file: whatever rewrites its rows changes it; much else does, too.
-        joined: when it became a part; another one when it left and came back.
-        is_unlogged: changes of its rows are in no log; recorded, they were in none at a look since.
-        rewrite: which ALTER TABLE wrote its rows anew last; empty: it is not known.
-        computed: of each column that it computes, a stamp of the definition, which every partition may have of its own.
-            None: an earlier version did not read it.
-        uncompared: those of these stamps whose definitions are not what the destination computes, or are not compared.
+        joined: when it became a part; changes when it leaves and returns.
+        is_unlogged: changes of its rows are in no log; in a recorded mark: some check since then found them in none.
+        rewrite: the last ALTER TABLE that rewrote its rows; empty: unknown.
+        computed: for each column it computes, a stamp of the definition, which may differ in every partition. None: an
+            earlier version did not read it.
+        uncompared: those of these stamps whose definitions differ from what the destination computes, or were not
+            compared.
     """
 
     owner: str
@@ -78,7 +78,7 @@ class MarkedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedLabel:
-    """A label of an enumerated type (`owner.name`) of the table's columns, or of what is inside them."""
+    """A label of an enumerated type (`owner.name`) used by the table's columns, directly or nested."""
 
     type_name: str
     label: str
@@ -86,12 +86,12 @@ class MarkedLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedField:
-    """A field of a composite type (`owner.name`) of the table's columns, or of what is inside them.
+    """A field of a composite type (`owner.name`) used by the table's columns, directly or nested.
 
     Args:
         type_name: of the composite type.
         name: of the field.
-        place: which field it is, and of which type.
+        place: its position and its type.
     """
 
     type_name: str
@@ -101,15 +101,15 @@ class MarkedField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMark:
-    """See the module.
+    """The mark of one table.
 
     Args:
-        columns: by name, also of columns that are gone: a later column of the name is another one.
+        columns: by name, including dropped columns: a later column of the same name is another one.
         parts: by their numbers, as text.
-        labels: by their numbers, as text; those of a type in their order, in a mark of now.
+        labels: by their numbers, as text; in a current mark, those of a type in their order.
         fields: by number of the composite type and name.
-        kept: parts that the source's table has no longer, and that the destination's keeps on purpose.
-        width_here: the highest number of a column that the destination's table had when it was copied; 0: not known.
+        kept: parts that the source's table no longer has, and that the destination's table keeps on purpose.
+        width_here: the highest column number of the destination's table when it was copied; 0: unknown.
     """
 
     columns: dict[str, MarkedColumn] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class RowMark:
     width_here: int = 0
 
     def to_text(self) -> str:
-        """As it is kept at a destination."""
+        """Return the form stored at a destination."""
         return json.dumps(as_json(self), separators=(",", ":"), sort_keys=True)
 
     @classmethod

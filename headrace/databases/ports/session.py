@@ -1,4 +1,4 @@
-"""An apply server's session at a destination, one port for each thing that it does; `DestinationSession` is all of them."""
+"""Ports of an apply server's session at a destination, one per task; `DestinationSession` combines them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = [
 
 
 class ApplyTransaction(Protocol):
-    """The transactions of a session, one after another: data and the progress they mean, in one.
+    """The transactions of a session, one after another: data together with the progress it means.
 
-    What `commit` answered is on disk, whatever the database's own settings are.
+    An acknowledged `commit` is on disk, whatever the database's own settings are.
     """
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended: it was closed, or its connection broke, and every other call raises `DatabaseUnavailable`."""
+        """Whether the session was closed or its connection broke: every other call then raises `DatabaseUnavailable`."""
         ...
 
     def begin(self) -> None:
@@ -50,19 +50,19 @@ class ApplyTransaction(Protocol):
         ...
 
     def rollback_to_savepoint(self) -> None:
-        """Undo what came after the savepoint; the transaction can go on."""
+        """Undo everything after the savepoint; the transaction can continue."""
         ...
 
     def mark(self) -> int:
-        """Set a mark to go back to; marks nest, and the savepoint that is set behind one is gone with it."""
+        """Set a mark for a partial undo. Marks nest. Undoing or dropping one discards the savepoint set after it."""
         ...
 
     def undo_to_mark(self, mark: int) -> None:
-        """Undo what came after a mark, which is gone with all that were set behind it; the transaction can go on."""
+        """Undo everything after a mark and discard it, with all later marks; the transaction can continue."""
         ...
 
     def drop_mark(self, mark: int) -> None:
-        """Keep what came after a mark; it is gone with all that were set behind it."""
+        """Keep everything after a mark and discard it, with all later marks."""
         ...
 
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
@@ -70,22 +70,23 @@ class ApplyTransaction(Protocol):
 
         Args:
             applied: what this transaction applied.
-            low_watermark: the coordinator's, to fold older ranges into.
-            labels: of tracked transactions among them (`headrace.lcr.tracking`): they go on in this database's log, where a
-                capture process finds them as a user's. A database without such a log leaves them out.
+            low_watermark: the coordinator's; older ranges are folded into it.
+            labels: of tracked transactions among them (`headrace.lcr.tracking`): they travel on in this database's log,
+                where a capture process finds them as it finds a user's. A database without such a log ignores them.
 
         Raises:
-            DatabaseUnavailable: the outcome is unknown. `ask_outcome` on a new session tells.
+            DatabaseUnavailable: the outcome is unknown; `ask_outcome` on a new session returns it.
         """
         ...
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
-        """After a commit whose answer was lost: was it made?
+        """Whether a commit whose answer was lost was made.
 
-        Call it on a new session of the same server, before anything is committed on it. `open_session` has
-        waited until the old one is gone, so the answer is final.
+        Call it on a new session of the same server, before anything is committed on it. The answer is final:
+        `open_session` has waited until the old session is gone.
 
         Args:
+            applied: what the lost commit would have recorded; not empty.
             applied: what the lost commit was to record; not empty.
         """
         ...
@@ -108,14 +109,15 @@ class WriteSession(Protocol):
         Args:
             owner: schema of the table at the destination.
             name: of the table in that schema.
-            fresh: read the catalog again; what it says replaces what was cached.
+            fresh: read the catalog again and replace the cached description.
         """
         ...
 
     def missing_alter(self, version: TableVersion) -> str:
-        """What must be done before rows of `version` can be written (statements for a person); empty: it fits.
+        """Return the statements an operator must run before rows of `version` can be written; empty: the table fits.
 
-        `write` checks the same and raises `UnfitTableError` with it as the hint. Describe `fresh` to look again.
+        `write` checks the same and raises `UnfitTableError` with this text as the hint. Call `describe` with `fresh` to
+        check again.
         """
         ...
 
@@ -123,43 +125,40 @@ class WriteSession(Protocol):
         """Execute the writes in order in as few round trips as possible.
 
         Args:
-            writes: of rows that differ in their keys, inside one write.
+            writes: the rows of one write differ in their keys.
 
         Returns:
-            Rows affected per write; -1 of a write with `times` where a change that was made later is noted for one of
-            its rows.
+            Rows affected per write; -1 for a write with `times` where a later change is noted for one of its rows.
         """
         ...
 
     def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
-        """As `write`, but the caller may go on while the database works.
-
-        Args:
-            writes: see `write`.
+        """Start `write` and return while the database works.
 
         Returns:
-            A function that waits, and answers or raises what `write` would; it may be called more than once. Whatever
-            else needs the database waits as well, and raises what the writes raised; what undoes them only waits.
+            A function that waits and returns or raises what `write` would; it may be called more than once. Any other
+            call that needs the database waits as well and raises what the writes raised; calls that undo them only
+            wait.
 
         Raises:
-            HeadraceError: see `write`, where that is known before all of it is under way: of many rows only the last
-                ones are.
+            HeadraceError: as for `write`, when an error is known before everything is sent: of many rows only the last
+                ones are still in flight on return.
         """
         ...
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
         """Truncate these tables together, and no other: a table that refers to one of them must be among them.
 
-        Of a partition: the destination's partition of that name is truncated if it holds the same rows; where the table
-        is partitioned in another way, or not at all, the rows that the source's partition holds are deleted.
+        For a partition, the destination's partition of that name is truncated if it holds the same rows. Where the
+        table is partitioned differently or not at all, the rows of the source's partition are deleted.
 
         Args:
-            tables: what travelled in one TRUNCATE; not empty.
+            tables: the content of one TRUNCATE; not empty.
             restart_identity: restart the sequences their columns own.
 
         Raises:
-            DataError: a table that is not among them refers to one of them; or the rows of a partition are not known,
-                or cannot be told here.
+            DataError: another table refers to one of them; or the rows of a partition are unknown, or cannot be
+                identified here.
         """
         ...
 
@@ -167,14 +166,14 @@ class WriteSession(Protocol):
         """Delete a row that `find_rows` found in this transaction.
 
         Args:
-            table: in which it is.
-            number: see `RowInTheWay`.
+            table: its table.
+            number: the row's (`RowInTheWay.number`).
         """
         ...
 
 
 class ConflictSession(Protocol):
-    """Tells what the rows of a write meet, and keeps what is needed to tell it."""
+    """Finds the rows that a write meets, and keeps the records this needs."""
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
         """Find and lock the rows that the rows of a write meet, inside the transaction.
@@ -184,78 +183,77 @@ class ConflictSession(Protocol):
             question: what to find out about them.
 
         Returns:
-            In any order, for each row of the write (`RowInTheWay.of`): by key one at most; by unique keys one for each
-            row that has one of them, but for the row that an UPDATE is about. A uniqueness that values do not show
-            (partial or expression indexes) finds none.
+            In any order, for each row of the write (`RowInTheWay.of`): by key at most one row; by unique keys one for
+            each existing row with one of them, except the row that an UPDATE changes. Uniqueness that values do not
+            show (partial or expression indexes) finds none.
         """
         ...
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
-        """Which rows of a write would meet a conflict now, without locking anything.
+        """Return which rows of a write would meet a conflict now, without locking anything.
 
-        It may be otherwise when they are written.
+        The result may be outdated when they are written.
 
         Args:
             write: any number of rows.
 
         Returns:
-            int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, rows of an INSERT of
-                which a
-            unique key is there. None: that cannot be told for this write.
+            int64, ascending: rows of an UPDATE or DELETE that find no row with their old values, and rows of an INSERT
+                with an existing unique key. None: unknown for this write.
         """
         ...
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
-        """What is known of the last changes of the rows that an UPDATE or a DELETE finds; a row may be gone.
+        """Return what is known of the last changes of the rows that an UPDATE or a DELETE finds; a row may be deleted.
 
-        Nothing is locked: what was found with `find_rows` stays as it is, and `write` looks again before it notes
+        Locks nothing: rows found with `find_rows` are locked already, and `write` checks again before it notes
         anything.
 
         Args:
             write: with `times`.
 
         Returns:
-            One for each row of the write, in their order.
+            One for each row of the write, in the same order.
         """
         ...
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
-        """Forget the times of changes and deletes that are older, or too many, in a transaction of its own.
+        """Forget the times of changes and deletes that are too old or too many, in a separate transaction.
 
         Args:
-            age_s: what is younger stays, seconds.
-            count: so many stay at most, of all tables of the database.
+            age_s: younger ones stay, seconds.
+            count: most notes to keep, over all tables of the database.
 
         Returns:
-            How many were forgotten; what other sessions hold is left to the next call.
+            How many were forgotten; rows locked by other sessions are left to the next call.
         """
         ...
 
     def sample_times(self, *, age_s: float, every_s: float) -> None:
-        """Note how far the database's own commit times go back, so that what is lost of them later is known, in transactions of its own.
+        """Note how far the database's own commit times go back, in separate transactions.
 
-        Without it, nobody knows how late a row can have been changed whose time is lost: whatever arrives for it is
-        undecided.
+        With these samples it is known up to when a row with a lost time can have been changed. Without them, every
+        change that arrives for such a row stays undecided.
 
         Args:
-            age_s: changes that are older need not be told from each other, seconds.
-            every_s: nothing is noted where that was done so recently, seconds.
+            age_s: changes older than this need not be distinguished, seconds.
+            every_s: nothing is noted if the last sample is younger than this, seconds.
         """
         ...
 
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
-        """Write conflicts into the history, inside the transaction, and forget what is beyond its bounds (a part of it, each time).
+        """Write conflicts into the history, inside the transaction; each call also prunes a part of what exceeds its bounds.
 
         Args:
             records: in order; without `number` and `resolved_us`.
-            count_max: conflicts that stay.
-            age_max_s: how long they stay, seconds.
+            count_max: most conflicts to keep.
+            age_max_s: how long to keep them, seconds.
         """
         ...
 
 
 class HandlerSession(Protocol):
-    """Runs users' SQL inside the transaction, or gives it a role's rights."""
+    """Runs users' SQL inside the transaction, or lends the transaction a role's rights."""
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
         """Run users' SQL inside the transaction, in order, in as few round trips as possible.
@@ -265,19 +263,19 @@ class HandlerSession(Protocol):
             timeout_s: for each of them.
 
         Raises:
-            DataError: the database refuses one of them, it took too long, or it is none that reads or writes rows:
-                nothing else runs, so a transaction can neither end nor begin here.
+            DataError: the database refuses a statement, it took too long, or it does not read or write rows: nothing
+                else is run, so a transaction can neither end nor begin here.
         """
         ...
 
     def as_role(self, role: str) -> None:
-        """What follows in this transaction is done with a role's rights; the end of the transaction takes that back.
+        """Run the rest of this transaction with a role's rights; the end of the transaction reverts it.
 
         Args:
             role: of the database; empty: the session's own again.
 
         Raises:
-            DataError: there is no such role, or the session may not take it.
+            DataError: the role does not exist, or the session may not assume it.
         """
         ...
 
@@ -297,32 +295,31 @@ class ErrorSession(Protocol):
         """Write a failed transaction (or one part of it) into the error queue, inside the transaction.
 
         Args:
-            transaction: its description; `number` 0 for a new one (the answer is its number).
+            transaction: its description; `number` 0 for a new one (the number is returned).
             batch: an LcrBatch with the transaction's rows, serialized.
-            key_hashes: what later transactions must be checked against.
+            key_hashes: hashes that later transactions must be checked against.
             part: 0-based part of a transaction that needs several batches. `transaction.row_count` is the part's;
-                `commit_scn` and `commit_time_us` are known from the last part on.
+                `commit_scn` and `commit_time_us` are only known with the last part.
             readable: the failing LCR's values as text, "column=value" (only shown by `errors show`).
         """
         ...
 
     def delete_error(self, number: int) -> bool:
-        """Delete an error transaction with all its parts, inside the transaction; False when it is not there.
+        """Delete an error transaction with all its parts, inside the transaction; False when it does not exist.
 
-        `errors execute`: together with the data it applies, then `commit` with nothing in `applied`. Its edits count as
-        EXECUTED from then on, and the original of what was edited goes with it.
+        `errors execute` does this together with the data it applies, then calls `commit` with an empty `applied`. Its
+        edits count as EXECUTED from then on, and the originals of edited parts are deleted with it.
         """
         ...
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
-        """Delete several error transactions, as `delete_error` does each, and read what they had.
+        """Delete several error transactions, each as `delete_error` does, and return their batches.
 
-        Nobody can edit one meanwhile.
+        No operator can edit one meanwhile.
 
         Args:
             numbers: of the error transactions, ascending.
-            bytes_max: of all batches together; the first error transaction that goes beyond this, and all behind it,
-                are left.
+            bytes_max: of all batches together; the first error transaction beyond this bound, and all later ones, stay.
         """
         ...
 
@@ -332,9 +329,9 @@ class DestinationSession(
 ):
     """One apply server's session: writes data and progress in one transaction. Tagged; fenced by its epoch.
 
-    Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault,
-    `DataError` when the database refuses the data, `FencedError` when a newer epoch or a newer incarnation of the
-    server exists. After any error the transaction must be rolled back. A `DataError` has `context["sqlstate"]`, the
-    database's own number of the error, and `context["violates"]` when a row may not be there beside another one
-    ("unique": a unique key or the like) or without one ("foreign_key").
+    Every method raises `DatabaseUnavailable` when the outcome is unknown or the environment is at fault, and
+    `DataError` when the database refuses the data. It raises `FencedError` when a newer epoch or a newer incarnation of
+    the server exists. After any error the transaction must be rolled back. A `DataError` has `context["sqlstate"]`, the
+    database's error code. It has `context["violates"]` when a row may not exist together with another one ("unique": a
+    unique key or the like) or without one ("foreign_key").
     """

@@ -1,4 +1,4 @@
-"""A database whose changes are captured: its tables, what `prepare` makes there, snapshots and markers."""
+"""Port of a database whose changes are captured: tables, preparation, log stream, snapshots and markers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["NEVER_CAPTURED", "CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
 
 NEVER_CAPTURED = ("pg_catalog", "information_schema", "pg_toast", "headrace")
-"""Schemas of which nothing is captured, whatever a rule says: the system's tables and our own."""
+"""Schemas that are never captured, whatever a rule says: the system's and Headrace's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class SourceTable:
         owner, name: of the table.
         columns: names of the columns whose values are in the log.
         is_partitioned: it has partitions.
-        row_estimate, bytes: how large it is, all partitions together.
+        row_estimate, bytes: size, all partitions together.
         computed: those of `columns` that the database computes from the row's other columns.
-        unlogged: names of the columns that it computes and whose values are not in the log.
+        unlogged: names of the computed columns whose values are not in the log.
     """
 
     owner: str
@@ -54,14 +54,14 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedTable:
-    """A table whose changes are in the log, and what it is called now. A name stands for many tables over time.
+    """A table whose changes are in the log, and its current name. A name stands for many tables over time.
 
     Args:
-        identity: of the table and of the unbroken time in which its changes have been captured, as the connector writes
-            it, with the source database's own. A table keeps it when it is renamed. It is another one when the table
-            was dropped and made again, and when its changes were not captured for a while. What is before its last dot
-            is of the table alone: two topologies that capture one table write it alike.
-        owner, name: what the table is called now; the root of a partitioned one.
+        identity: of the table and of one unbroken time of capture, in the connector's form; it contains the source
+            database's identity. It survives a rename. It changes when the table is dropped and created again, and when
+            capture was interrupted. The part before its last dot identifies the table alone: two topologies that
+            capture one table have the same.
+        owner, name: the table's current name; for a partitioned table, the root's.
         object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
     """
 
@@ -76,19 +76,20 @@ class Snapshot(Protocol):
 
     @property
     def scn(self) -> Scn:
-        """Transactions with `commit_scn <= scn` are in it, later ones are not: the instantiation SCN."""
+        """The instantiation SCN: the snapshot has exactly the transactions with `commit_scn <= scn`."""
         ...
 
     @property
     def name(self) -> str:
-        """What other sessions of the same source need to see it."""
+        """The name by which other sessions of the same source use it."""
         ...
 
     def is_captured(self) -> bool:
-        """Whether the topology's log writer has confirmed everything in it, to the very server that it is of.
+        """Whether the topology's log writer has confirmed everything in it, to the very server that exported it.
 
-        Before that a copy may hold what redo never has: a standby that is promoted now may lack it, and have other
-        transactions of the same SCNs, which would be dropped as copied. Redo that has it is refused there.
+        Before that a copy may hold changes that redo never gets: if a standby is promoted now, it may lack them. It may
+        also have other transactions with the same SCNs, which would be dropped as copied. Redo that has the snapshot's
+        changes is refused there.
 
         Raises:
             DatabaseUnavailable: the server is gone, and the snapshot with it.
@@ -96,7 +97,7 @@ class Snapshot(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it; idempotent."""
+        """Release the snapshot; idempotent."""
         ...
 
 
@@ -104,37 +105,34 @@ class SourceDatabase(Protocol):
     """A database whose changes are captured. One instance per process; not shared between threads."""
 
     def database_identity(self) -> str:
-        """What tells this database from every other, whatever name it is reached by: equal only for one and the same."""
+        """Return what distinguishes this database from every other one, whatever name it is reached by."""
         ...
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
-        """Every table at least one of the rule sets (`headrace.rules.rule.RuleSet`) selects, by owner and name."""
+        """Return every table that one of the rule sets (`headrace.rules.rule.RuleSet`) selects, by owner and name."""
         ...
 
     def table_versions(self, tables: Sequence[SourceTable]) -> tuple[TableVersion, ...]:
-        """These tables as the log will describe them: for comparing them with a destination's beforehand."""
+        """Describe these tables as the log will, to compare them with a destination's in advance."""
         ...
 
     def table_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """Partitions, enum labels and keys of those of the tables that exist.
-
-        For comparing them with a destination's beforehand.
-        """
+        """Return partitions, enum labels and keys of those tables that exist, to compare them with a destination's."""
         ...
 
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """Of those tables that exist and have such columns.
+        """Return what the log does not say of column types, and the computed columns; no other part of the shapes.
 
-        What the log does not say of their types, and what is computed; nothing else of their shapes.
+        Only for tables that exist and have such columns.
         """
         ...
 
     def supplemental_logging(self, rules: Sequence[object], needs: Sequence[LogNeed]) -> tuple[LoggedTable, ...]:
-        """What the log must have of the captured tables' rows beyond their keys, and whether it has it.
+        """Return what the log must have of captured tables' rows beyond their keys, and whether it has it.
 
         Args:
             rules: as for `preflight`.
-            needs: of everything that looks at values.
+            needs: of every component that reads values.
         """
         ...
 
@@ -147,26 +145,26 @@ class SourceDatabase(Protocol):
         may_be_copied: Callable[[TableName], bool] = bool,
         topology: str = "",
     ) -> tuple[Finding, ...]:
-        """What keeps this database from being a source.
+        """Find what prevents this database from being a source.
 
         Args:
-            rules: rule sets (`headrace.rules.rule.RuleSet`) of the topology's capture processes whose source this is.
+            rules: rule sets (`headrace.rules.rule.RuleSet`) of the topology's capture processes with this source.
             streams: log streams and snapshots open at once: one for the log writer, one per apply process of this
                 source.
-            needs: of everything that looks at values: what the log lacks is told, and what cannot be evaluated as the
-                database would.
+            needs: of every component that reads values. Findings report what the log lacks, and conditions that cannot
+                be evaluated as the database would.
             may_be_copied: whether nothing else writes a table at its destinations, so that a fix may be to copy it
-                again; `bool`: none is written by others.
-            topology: its name; who owns what is named after it is looked at. Empty: that is not.
+                again; `bool`: no table is written by others.
+            topology: its name, to check who owns the objects named after it. Empty: not checked.
         """
         ...
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """What `prepare` would do now, in order, without doing it; what is there already is marked as done.
+        """Return what `prepare` would do now, in order, without doing it; existing objects are marked as done.
 
         Args:
-            topology: its name; what is prepared is named after it.
-            rules: as for `preflight`; they select the tables whose changes are to be in the log.
+            topology: its name; prepared objects are named after it.
+            rules: as for `preflight`; they select the tables whose changes belong in the log.
         """
         ...
 
@@ -174,8 +172,8 @@ class SourceDatabase(Protocol):
         """Create or adjust what the source needs (publication, then slot), idempotently.
 
         Args:
-            topology: its name; what is prepared is named after it.
-            rules: as for `preflight`. A table that no rule set selects any more is taken out of the log.
+            topology: its name; prepared objects are named after it.
+            rules: as for `preflight`. A table that no rule set selects any longer is taken out of the log.
 
         Returns:
             The statements that were run, for the plan and the log.
@@ -192,18 +190,18 @@ class SourceDatabase(Protocol):
         last_transaction: int = 0,
         last_commit_scn: Scn = FIRST_SCN,
     ) -> LogStream:
-        """Open the log stream from `start` (FIRST_SCN: where the source last knew us durable).
+        """Open the log stream from `start` (FIRST_SCN: the last position confirmed to the source).
 
         Args:
-            topology: whose stream.
-            start: see above.
-            timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: there is none.
+            topology: owner of the stream.
+            start: the SCN after which the stream begins.
+            timeline: of the redo log that ends at `start` (`StreamOptions.timeline`); 0: no redo log exists.
             allow_binary: False: in text form, whatever the tables' types are.
-            last_transaction: number of the last transaction in that redo log (`LogChunk.transaction`); 0: not known.
-            last_commit_scn: its commit SCN; FIRST_SCN: not known.
+            last_transaction: number of the last transaction in that redo log (`LogChunk.transaction`); 0: unknown.
+            last_commit_scn: its commit SCN; FIRST_SCN: unknown.
 
         Raises:
-            DatabaseSetBack: the database was set back to a state from before the end of that redo log.
+            DatabaseSetBack: the database was restored to a state from before the end of that redo log.
             LogGone: the source no longer has `start`, or the slot is new or ahead of it, or the log left the timeline
                 before `start`.
         """
@@ -212,60 +210,55 @@ class SourceDatabase(Protocol):
     def check_stream(
         self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
     ) -> None:
-        """Tell whether tables can travel as an open stream's options say.
+        """Check that tables can travel as an open stream's options say.
 
-        Never waits for a user, as `dictionary_build`.
+        Never waits for a user's locks, like `dictionary_build`.
 
         Args:
             options: of the open stream.
             described: the tables, as that stream describes them.
-            describers: numbers of the transactions in which it does.
+            describers: numbers of the transactions that contain the descriptions.
 
         Raises:
-            UnsupportedType: one cannot; drop what was read and open another stream, which takes another form.
+            UnsupportedType: a table cannot; drop what was read and open another stream, which uses another form.
         """
         ...
 
     def check_prepared(self, topology: str, start: Scn) -> str:
-        """Tell whether what `prepare` created is still there; asked every second while the log is read.
+        """Check that what `prepare` created still exists; called every second while the log is read.
 
         Args:
-            topology: whose.
-            start: how far redo is durable.
+            topology: its name.
+            start: SCN up to which redo is durable.
 
         Returns:
-            What says which changes are in the log, with its identity: another text when it was made again.
+            The name and identity of the object that says which changes are in the log: changes when it is recreated.
 
         Raises:
-            CapturedNoMore: it is not, or leaves changes out, and they are missing in the log stream since then.
-            LogGone: the log itself is not kept any more.
+            CapturedNoMore: the object is missing or omits changes, which are absent from the log stream since then.
+            LogGone: the log itself is no longer kept.
         """
         ...
 
     def retained_bytes(self, topology: str) -> int | None:
-        """Bytes of log that the database keeps for this topology.
-
-        None: nothing is prepared that would make it keep any.
-        """
+        """Return how many bytes of log the database keeps for this topology; None: nothing prepared keeps any."""
         ...
 
     def holding_up(self) -> tuple[str, ...]:
-        """Who holds up a call of ours at this database now (transactions that are open), a sentence each.
+        """Return who blocks one of our calls at this database now (open transactions), one sentence each.
 
-        Empty: nobody.
-
-        Called on a connection of its own, while `prepare` or `open_snapshot` waits on another one.
+        Called on a separate connection while `prepare` or `open_snapshot` waits on another one. Empty: nobody.
         """
         ...
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """Tables the rules select that were created after `prepare`.
+        """Return the selected tables that were created after `prepare`.
 
-        Nothing of them is in the log until it is repeated.
+        Their changes are not in the log until `prepare` runs again.
 
         Args:
-            topology: its name, as `prepare` had it.
-            rules: as for `preflight`; the rule sets now.
+            topology: its name, as given to `prepare`.
+            rules: as for `preflight`; the current rule sets.
 
         Returns:
             One text per table: `owner.name`, the root of a partitioned table.
@@ -275,35 +268,35 @@ class SourceDatabase(Protocol):
     def refused_changes(
         self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
     ) -> tuple[Finding, ...]:
-        """Captured tables, and partitions of them, of which the database refuses the user's own changes.
+        """Find captured tables, and partitions of them, where the database refuses users' own changes.
 
         They have lost what identifies a changed row in the log.
 
         Args:
-            topology: its name, as `prepare` had it.
-            rules: as for `preflight`; the rule sets now.
-            needs: as for `preflight`, and what conflict handlers and dependencies need.
+            topology: its name, as given to `prepare`.
+            rules: as for `preflight`; the current rule sets.
+            needs: as for `preflight`, plus those of conflict handlers and dependencies.
             is_written: others write these tables, too.
         """
         ...
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """Every table whose changes are in the log, by owner and name.
+        """Return every table whose changes are in the log, by owner and name.
 
-        Whoever copies a table asks before the snapshot is taken: the copy is of this table, with every change after the
-        snapshot in the log, as long as the identity is the same afterwards.
+        A copy asks before it takes its snapshot. While the identity stays the same afterwards, the copy is of this
+        table and the log has every change after the snapshot.
         """
         ...
 
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
-        """Read what of every captured table's definition changes when its rows change without events, by identity.
+        """Read the mark of every captured table (`headrace.databases.ports.row_marks`), by identity.
 
         Args:
-            topology: whose.
-            snapshot: name of an exported snapshot: what it sees; empty: what is committed now.
+            topology: its name.
+            snapshot: name of the exported snapshot to read in; empty: the committed state now.
 
         Returns:
-            Nothing of tables of which no row ever changes so.
+            Marks only of tables whose rows can change without events in the log.
         """
         ...
 
@@ -314,41 +307,41 @@ class SourceDatabase(Protocol):
             identity: of the table.
 
         Raises:
-            DatabaseUnavailable: it is locked; ask again.
+            DatabaseUnavailable: the table is locked; retry.
         """
         ...
 
     def was_written_anew(self, part: str, stamp: str = "") -> bool:
-        """Whether rows of a part were written by what made its file, without an event in the log.
+        """Whether the command that created a part's file also wrote rows, without an event in the log.
 
-        Asked of a part whose file is another one (`MarkedPart.file`), and of which no more is known.
+        Asked when a part's file has changed (`MarkedPart.file`) and the cause is unknown.
 
         Args:
             part: its number in `RowMark.parts`.
-            stamp: of a column (`MarkedColumn.stamp`): what gave it to the column may be what wrote the rows.
+            stamp: of a column (`MarkedColumn.stamp`): the command that set it may be the one that wrote the rows.
 
         Raises:
-            DatabaseUnavailable: it is locked; ask again.
+            DatabaseUnavailable: the part is locked; retry.
         """
         ...
 
     def began_empty(self, part: str) -> bool:
-        """Whether the log has every row that a part of a captured table ever had, as far as the table's changes are in the log.
+        """Whether the log has every row that a part of a captured table ever had.
 
-        It has not where the part was written anew since it was created.
+        That is: as far as the table's changes are in the log. False where the part was rewritten since it was created.
 
         Args:
             part: its number in `RowMark.parts`.
 
         Raises:
-            DatabaseUnavailable: it is locked; ask again.
+            DatabaseUnavailable: the part is locked; retry.
         """
         ...
 
     def partition_rows(self, part: str) -> str:
-        """Which rows of its table a partition holds; empty: it is none (any more).
+        """Return which rows of its table a partition holds; empty: it is not, or no longer, a partition.
 
-        A condition that means the same in another database of this kind.
+        The result is a condition that means the same in another database of this kind.
 
         Args:
             part: its number in `RowMark.parts`.
@@ -356,7 +349,7 @@ class SourceDatabase(Protocol):
         ...
 
     def is_default_part(self, part: str) -> bool:
-        """Whether a partition, or one that it is below, takes the rows that no other one takes.
+        """Whether a partition, or one above it, is the default partition.
 
         Args:
             part: its number in `RowMark.parts`.
@@ -364,7 +357,7 @@ class SourceDatabase(Protocol):
         ...
 
     def has_part(self, part: str) -> bool:
-        """Whether a table of this number is there, whatever it is a partition of.
+        """Whether a table with this number exists, whatever it is a partition of.
 
         Args:
             part: its number in `RowMark.parts`.
@@ -372,11 +365,11 @@ class SourceDatabase(Protocol):
         ...
 
     def holds(self, table: TableName, rows: str) -> bool:
-        """Whether a table has such rows now.
+        """Whether a table has rows that meet a condition now.
 
         Args:
             table: its name.
-            rows: a condition, see `partition_rows`.
+            rows: the condition, in the form of `partition_rows`.
 
         Raises:
             DatabaseError: the condition cannot be evaluated here, or it takes too long.
@@ -386,27 +379,27 @@ class SourceDatabase(Protocol):
     def dictionary_build(self, topology: str, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
         """Read the published tables from the catalog.
 
-        Never waits for a user: a transaction that waits for this very log writer may hold any of the tables.
+        Never waits for a user's locks: any table may be locked by a transaction that waits for this very log writer.
 
         Args:
-            topology: whose.
+            topology: its name.
             seeing: numbers of transactions in the log (`LogChunk.describers`) that the answer must reflect.
 
         Returns:
-            What the catalog says; None: one of `seeing` is committed and not visible yet. Ask again.
+            The catalog's content; None: one of `seeing` is committed and not visible yet; retry.
         """
         ...
 
     def write_marker(self, content: bytes) -> Scn:
-        """Write a marker into the log now. Everything committed before this call has a commit SCN <= the answer."""
+        """Write a marker into the log now. Everything committed before this call has a commit SCN <= the returned one."""
         ...
 
     def current_scn(self) -> Scn:
-        """The end of the log now."""
+        """Return the current end of the log."""
         ...
 
     def open_snapshot(self, topology: str) -> Snapshot:
-        """Export a snapshot for instantiation (a temporary slot's)."""
+        """Export a snapshot for instantiation (from a temporary slot)."""
         ...
 
     def remove(self, topology: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A table of a destination, as applying needs to know it."""
+"""A destination table as apply sees it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["DestinationColumn", "DestinationTable", "Diversion", "ForeignKey", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationColumn:
-    """A destination table's column, in the same words as `headrace.lcr.batch.Column`."""
+    """A column of a destination table, in the terms of `headrace.lcr.batch.Column`."""
 
     name: str
-    number: int  # the database's own; the column keeps it when it is renamed
+    number: int  # the database's own; survives a rename
     type_name: str
     type_number: int
     type_modifier: int
@@ -24,20 +24,20 @@ class DestinationColumn:
     is_identity_always: bool  # written with OVERRIDING SYSTEM VALUE, never SET
     equality: str  # canonical form for hashing: see `spark_apply.dependencies.hashes` ("integer", "bytes", ..., "none")
     converted: tuple[str, ...] = ()  # the source's types whose values an operator's function converts
-    is_ordered: bool = False  # of two values one is higher, or they are equal
-    # it is the same at every site: not that of texts under the rules of a language, which have versions, too
+    is_ordered: bool = False  # its values have an order
+    # The order is the same at every site. Not so for text in a language's collation, which also has versions.
     has_one_order: bool = True
-    is_number: bool = False  # values can be added without losing any of them (not floating point)
-    # of a domain the type below it, by which a source's log calls such a column; "": the type itself
+    is_number: bool = False  # values can be added without loss (not floating point)
+    # The type below a domain, by which a source's log calls such a column; "": the type itself.
     base_type: str = ""
 
 
 def are_comparable(tables: Sequence[Sequence[DestinationColumn]]) -> bool:
-    """Whether equal values have equal canonical forms in all tables; "bytes" are those of one type's binary form.
+    """Whether equal values have equal canonical forms in all tables; "bytes" is the binary form of one type.
 
     Args:
-        tables: of each table the columns whose values are compared, in one order; a table that lacks one compares with
-            none.
+        tables: for each table the columns whose values are compared, in one order; a table that lacks one is comparable
+            with no other.
     """
     first = tables[0] if tables else ()
     return all(len(columns) == len(first) for columns in tables) and all(
@@ -53,8 +53,8 @@ class ForeignKey:
 
     Args:
         columns: names of its columns.
-        owner: schema of the table that it refers to.
-        name: of that table; of a partition, its partitioned table's.
+        owner: schema of the referenced table.
+        name: of that table; for a partition, of its partitioned table.
         referred_columns: names of the columns there, in the order of `columns`.
     """
 
@@ -65,21 +65,21 @@ class ForeignKey:
 
 
 class FoundRows(Enum):
-    """What the values by which an UPDATE or a DELETE finds its row can find."""
+    """How many rows the values that identify an UPDATE's or DELETE's row can find."""
 
-    ONE = "one"  # a unique key is among them: one row at most
-    ANY = "any"  # several rows: one of them is changed
-    # several rows: that is an error, which the count shows: none of them counts, or all of a write with one row
+    ONE = "one"  # they contain a unique key: at most one row
+    ANY = "any"  # several rows, of which one is changed
+    # Several rows are an error, which the row count shows: no row counts, or all rows of a write with one row.
     SINGLE = "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diversion:
-    """A rule or trigger of the destination that runs for what apply writes, and in place of it.
+    """A rule or trigger of the destination that runs for apply's writes, in place of them.
 
     Args:
         command: INSERT, UPDATE or DELETE.
-        what: the kind and the name, for messages.
+        what: its kind and name, for messages.
         is_always: it takes every row.
     """
 
@@ -90,28 +90,27 @@ class Diversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationTable:
-    """What apply must know of a table before it writes to it.
+    """What apply must know of a table before writing to it.
 
     Args:
         owner, name: as LCRs name it.
         columns: in the table's order.
         key: positions in `columns` that identify a row: the primary key, else the smallest unique key of columns that
-            are all NOT NULL, else the smallest with one that is; empty: all columns together (duplicates are possible).
-            With a NULL in it several rows may have it.
+            are all NOT NULL, else the smallest with at least one NOT NULL column; empty: all columns together
+            (duplicates are possible). Several rows may share a key that contains NULL.
         unique_keys: column positions of every unique constraint and unique index, `key` included.
-        serialise: dependencies cannot be told from values (no canonical equality in a key column, partial or
-            expression unique index, exclusion constraint, no key): transactions on it run one after the other.
-        ordered: collapsing could be noticed (several unique keys, replica triggers): rows in source order.
-        fires: triggers or rules of it also run for what apply writes. They can see other tables: rows of those keep
-            their order with its own.
+        serialise: values do not show dependencies (no canonical equality in a key column, partial or expression unique
+            index, exclusion constraint, no key): its transactions run one after another.
+        ordered: collapsing would be observable (several unique keys, replica triggers): rows in source order.
+        fires: some of its triggers or rules also run for apply's writes. They can see other tables: rows of those keep
+            their order relative to its own.
         references: its foreign keys.
         referred: column names of each of its keys that a foreign key refers to, each once.
-        is_substitute: `key` is the substitute key that the topology file sets: it need not be unique, and takes
-            precedence.
-        allow_duplicate_rows: see `headrace.rules.table_settings`.
-        number: of the table in its database, which keeps it when it is renamed or gets another key; 0: not known.
-        above: owner and name of the partitioned table that it is a partition of, the topmost; empty: it is none.
-        diversions: what may take rows of a command before the table does.
+        is_substitute: `key` is the substitute key from the topology file: it need not be unique, and takes precedence.
+        allow_duplicate_rows: the setting of `headrace.rules.table_settings`.
+        number: of the table in its database; survives a rename and another key; 0: unknown.
+        above: owner and name of the topmost partitioned table above it; empty: it is no partition.
+        diversions: what may take a command's rows before the table does.
     """
 
     owner: str
@@ -134,7 +133,7 @@ class DestinationTable:
     def identifying_keys(self) -> tuple[tuple[int, ...], ...]:
         """The unique keys that can find a row, the best one first: those with a NOT NULL column.
 
-        Of a table with a substitute key all of them: rows with a NULL in it are found by all their values.
+        For a table with a substitute key, all of them: rows with a NULL in it are found by all their values.
         """
         if self.is_substitute:
             return self.unique_keys
@@ -144,12 +143,12 @@ class DestinationTable:
         return (self.key, *others) if self.key else ()
 
     def rows_found_by(self, columns: Collection[int], *, is_whole: bool, has_null: bool) -> FoundRows:
-        """How many rows values of these columns can find, and what becomes of several.
+        """Return how many rows values of these columns can find, and what happens to several.
 
         Args:
             columns: positions in `columns`, without generated ones.
-            is_whole: they are all that the LCRs carry: rows that are found are equal in it.
-            has_null: the key has a NULL: no unique key tells such rows apart.
+            is_whole: they are all columns that the LCRs carry: rows that are found are equal in them.
+            has_null: the key contains a NULL: no unique key distinguishes such rows.
         """
         if not has_null and any(set(key) <= set(columns) for key in self.identifying_keys):
             return FoundRows.ONE

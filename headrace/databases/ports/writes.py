@@ -1,4 +1,4 @@
-"""What an apply server's session is asked to write."""
+"""Writes that an apply server's session executes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class Write:
     """Rows of one table, one command and one set of columns, written as one set.
 
     Args:
-        table: where.
-        version: the source's description of the columns the values are in.
+        table: the destination table.
+        version: the source's description of the values' columns.
         command: INSERT, UPDATE, DELETE. (TRUNCATE goes through `DestinationSession.truncate`.)
         old: values that find and check the row, all columns of `version`; None for INSERT.
         new: values to write, all columns of `version`; None for DELETE.
         match_columns: positions in `version.columns` that find the row, taken from `old`.
         compare_columns: positions whose old value must equal the row's.
         set_columns: positions to write (INSERT: to insert).
-        paired: several rows may have these values (a NULL in the key): each of the write's rows changes one row at
-            most.
-        times: when its rows were changed, of a table with latest_timestamp: a row of it finds no row that was changed
-            later, and is noted as the last change of its key, unless a later one is.
+        paired: several rows may have these values (a NULL in the key): each row of the write changes at most one row.
+        times: change times of its rows, for a table with latest_timestamp. A row of the write then finds no row that
+            was changed later. It is noted as the last change of its key, unless a later one is.
     """
 
     table: DestinationTable
@@ -53,7 +52,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedTable:
-    """A table to truncate, or one partition of the source's table (None: all of it)."""
+    """A table to truncate, or only one partition of the source's table (None: the whole table)."""
 
     table: DestinationTable
     partition: Partition | None = None

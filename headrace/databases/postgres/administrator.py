@@ -1,4 +1,4 @@
-"""The sessions of a site's administrator (`admin_dsn`), and whether its role is apart from the one that runs (`dsn`)."""
+"""Sessions of a site's administrator (`admin_dsn`), and whether its role is separate from the running one (`dsn`)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NAME = "headrace admin"
 _DATABASE_OWNER = "pg_database_owner"
 _UNREACHED = (
     "admin_dsn is read anew each time: correct it, or the role that it names, and run the command again;"
-    " what runs goes on with dsn"
+    " running processes continue with dsn"
 )
 
-# Of a role, and of those as whom it can act; `public` is the database's owner's by a role of its own.
+# Schemas of a role, and of roles it can act as. `public` belongs to the database's owner through a role of its own.
 _OWNED_SCHEMAS = """
 SELECT n.nspname::text, pg_catalog.pg_get_userbyid(n.nspowner)::text FROM pg_catalog.pg_namespace n
 WHERE n.nspname = ANY (%s) AND pg_catalog.pg_has_role(%s, n.nspowner, 'MEMBER') ORDER BY 1
@@ -42,11 +42,11 @@ class Roles:
     """The two roles of a site.
 
     Args:
-        admin: that of `admin_dsn`.
-        running: that of `dsn`.
-        database: the name of their database.
-        is_apart: the one that runs cannot do what the administrator may.
-        may_create: the administrator may create in the database.
+        admin: the role of `admin_dsn`.
+        running: the role of `dsn`.
+        database: name of their database.
+        is_apart: the running role cannot do what only the administrator may.
+        may_create: the administrator may create objects in the database.
     """
 
     admin: str
@@ -57,11 +57,11 @@ class Roles:
 
 
 class Administrator:
-    """Opens the sessions.
+    """Opens a site's sessions.
 
     Args:
         admin_dsn: of the role that creates and drops.
-        dsn: of the role that runs, to the same database.
+        dsn: of the running role, to the same database.
         site: name of the site, for messages.
     """
 
@@ -69,7 +69,7 @@ class Administrator:
         self._admin_dsn, self._dsn, self._site = admin_dsn, dsn, site
 
     def running_role(self) -> tuple[str, str]:
-        """The role that runs, and the identity of its database."""
+        """Return the running role, and the identity of its database."""
         with (
             contextlib.closing(connect(self._dsn, application_name=_NAME)) as connection,
             translated("asking for the role that runs", site=self._site),
@@ -80,10 +80,10 @@ class Administrator:
 
     @contextlib.contextmanager
     def session(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """A session of the administrator.
+        """Open a session of the administrator.
 
         Args:
-            what: is done in it, for messages.
+            what: its purpose, for messages.
         """
         try:
             connection = connect(self._admin_dsn, application_name=_NAME)
@@ -97,7 +97,7 @@ class Administrator:
     def roles(
         self, connection: psycopg.Connection[Any], running: tuple[str, str]
     ) -> tuple[Roles | None, tuple[Finding, ...]]:
-        """The two roles, and why they are not apart; None: nothing else can be asked before that is corrected.
+        """Return the two roles, and why they are not separate; None: this must be corrected before anything else is checked.
 
         Args:
             connection: of the administrator.
@@ -157,13 +157,13 @@ class Administrator:
 def owned_schema_findings(
     connection: psycopg.Connection[Any], path: str, roles: Roles, schemas: Collection[str]
 ) -> Iterator[Finding]:
-    """Say that the role that runs can drop tables which it does not own, since their schema is its own.
+    """Report that the running role can drop tables that it does not own, because it owns their schema.
 
     Args:
         connection: of the administrator.
         path: the site in the topology.
-        roles: of the site, which are apart.
-        schemas: of the tables that are replicated.
+        roles: of the site; they are separate.
+        schemas: of the replicated tables.
     """
     running, admin = quote(roles.running), quote(roles.admin)
     for schema, owner in connection.execute(_OWNED_SCHEMAS, (sorted(schemas), roles.running)).fetchall():

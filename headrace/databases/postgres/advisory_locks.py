@@ -1,7 +1,7 @@
-"""Advisory locks that are waited for with a bound.
+"""Advisory locks with a bounded wait.
 
-Their numbers can be computed, and any role that may connect to a database can take them, for as long as it likes. A
-wait without a bound would hold a command or a process up for ever, without a word.
+Any role that may connect to a database can compute their numbers and hold them for as long as it likes. An unbounded
+wait would block a command or a process for ever, silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SAME_LOCK = (
 )
 """Condition on `pg_locks l`; its parameters are `_numbers`."""
 
-# Who waits for the lock alone keeps out everybody who comes later, too. A shared one keeps nobody from sharing.
+# A session that waits for an exclusive lock also blocks everyone after it. A shared lock does not block sharing.
 _IN_THE_WAY = f"""
 SELECT l.pid, a.usename, a.application_name FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a USING (pid)
 WHERE {_SAME_LOCK} AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() AND (l.mode = 'ExclusiveLock' OR l.granted AND NOT %(shared)s)
@@ -29,29 +29,29 @@ ORDER BY l.granted DESC, l.pid LIMIT 1
 
 
 def _numbers(key: int) -> dict[str, int]:
-    """The two halves of a lock's number, as `pg_locks` shows it."""
+    """Return the two halves of a lock's number, as `pg_locks` shows them."""
     return {"high": (key >> 32) & 0xFFFFFFFF, "low": key & 0xFFFFFFFF}
 
 
 def wait_transaction_lock(connection: psycopg.Connection[Any], key: int, *, what: str, timeout_s: float) -> None:
-    """Take an advisory lock alone, until the transaction ends.
+    """Take an exclusive advisory lock until the transaction ends.
 
     Args:
-        connection: in a transaction; its next statement sees what those who had the lock before have committed.
+        connection: in a transaction; its next statement sees what earlier holders of the lock have committed.
         key: number of the lock.
-        what: the lock is for, for the message.
-        timeout_s: seconds.
+        what: purpose of the lock, for the message.
+        timeout_s: longest wait, seconds.
 
     Raises:
-        DatabaseUnavailable: another session has it for longer; the message names that session.
+        DatabaseUnavailable: another session holds it for longer; the message names that session.
     """
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
     setting = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
     try:
-        with connection.transaction():  # a savepoint: who waited in vain can still ask who is in the way
+        with connection.transaction():  # a savepoint, so that a failed wait can still query the holder
             before = connection.execute("SELECT pg_catalog.current_setting('lock_timeout')").fetchone()
             connection.execute(setting, (f"{timeout_s * 1000:.0f}ms",))
-            # The server lets those who wait have it in their order; who only tries may be overtaken for ever.
+            # The server grants the lock in the order of waiting; a session that only tries may be overtaken for ever.
             connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (key,))
             connection.execute(setting, before)
     except psycopg.errors.LockNotAvailable as error:
@@ -61,13 +61,13 @@ def wait_transaction_lock(connection: psycopg.Connection[Any], key: int, *, what
 def held_by_another(
     connection: psycopg.Connection[Any], key: int, *, what: str, shared: bool = False
 ) -> DatabaseUnavailable:
-    """Make the error for a lock that did not become free.
+    """Build the error for a lock that did not become free.
 
     Args:
-        connection: to ask who is in the way.
+        connection: used to query the holder.
         key: number of the lock.
-        what: the lock is for.
-        shared: it was to be shared.
+        what: purpose of the lock.
+        shared: the lock was requested in shared mode.
     """
     row = connection.execute(_IN_THE_WAY.encode(), {**_numbers(key), "shared": shared}).fetchone()
     if row is None:

@@ -1,29 +1,29 @@
-"""One copy of a topology per database: a session that holds an advisory lock as long as the copy runs.
+"""One copy of a topology per database: a session that holds an advisory lock while the copy runs.
 
 A second copy of the same file, started in another folder or on another machine, would read the same slot and fence out
-the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. So is another
-file whose topology has the same name and calls the database by another site's name: by topology and apply process the
-database keeps its records, and each `up` would mark the other one's tables as left, and copy its own again. A second
-lock, which all of one name share, shows them to each other. (An edit that renames a site has both for a moment, of one
-place.)
+the first one's apply processes; both would be stuck. It is refused instead, with the place of the first. Another
+file is refused too if its topology has the same name and calls the database by another site's name. The database keeps
+its records by topology and apply process, so each `up` would mark the other one's tables as left and copy its own
+again. A second lock, shared by all topologies of one name, makes them visible to each other. (An edit that renames a
+site briefly holds both, from one place.)
 
 States
-    held       the session is open and has the lock. It dies with the process, or when the server notices that the other
-               end vanished (`_KEEPALIVES`), so nothing has to be cleaned up after a crash.
-    elsewhere  another place's session has it; or one of the same place that began later.
+    held       the session is open and has the lock. It ends with the process, or when the server notices that the
+               other end vanished (`_KEEPALIVES`), so a crash leaves nothing to clean up.
+    elsewhere  another place's session has the lock, or one of the same place that began later.
 
-Who holds the lock stands in a comment of the session's last statement, where `pg_stat_activity` shows it: no table is
-needed, so a source is not written to.
+The holder describes itself in a comment of its session's last statement, which `pg_stat_activity` shows: no table is
+needed, so nothing is written to a source.
 
-Of two holders of the same place the one that began later has the lock: it is the next life of the same process, which
-cannot begin before the last one. When it is a second copy that looks the same (containers with one host name and path,
-and a copied state folder), the first one stops, and they do not take the lock from each other forever. When a holder
-began says the database's clock, the only one they share.
+Of two holders of the same place, the one that began later gets the lock: it is the next run of the same process, which
+cannot begin before the previous one. It may be a second copy that looks the same (containers with one host name and
+path, and a copied state folder). Then the first one stops, so that they do not take the lock from each other for ever.
+Start times are of the database's clock, the only one they share.
 
 Worked flow
-    host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is touched -> A's machine dies ->
-    its session ends after 35 s -> B may start. Or A cannot be reached and its session stays: B takes over, which ends
-    that session; A, if it lives, finds the lock taken when it connects again, and stops.
+    host A runs, holds the lock -> the same file on host B: `RunsElsewhere`, nothing is changed -> A's machine dies ->
+    its session ends after 35 s -> B may start. Or A is unreachable and its session stays: B takes over, which ends that
+    session; A, if alive, finds the lock taken when it reconnects, and stops.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from headrace.databases.postgres.connection import connect, translated
 __all__ = ["PostgresClaim", "claim_name"]
 
 _SITE_CHARACTERS_MAX = 100  # with the place, as below
-_PLACE_CHARACTERS_MAX = 300  # pg_stat_activity shows 1,024 bytes of a statement if nothing else is configured
+_PLACE_CHARACTERS_MAX = 300  # pg_stat_activity shows 1,024 bytes of a statement by default
 # The server notices a vanished machine after 20 + 3 * 5 s; its own defaults take two hours.
 _KEEPALIVES = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
-_ENDED_TIMEOUT_S = 10.0  # for a session that was told to end
+_ENDED_TIMEOUT_S = 10.0  # for a terminated session to end
 _POLL_S = 0.02
 _COMMENT = re.compile(r"/\* headrace claim (\{.*?\}) \*/")
 _HOLDER = """
@@ -58,19 +58,19 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid = {0}::oid AND l.objid
 
 
 def claim_name(topology: str) -> str:
-    """What the session of a topology's claim calls itself."""
+    """Return the application name of the session of a topology's claim."""
     return f"headrace claim {topology}"
 
 
 class PostgresClaim:
-    """See `headrace.databases.ports.operator.TopologyClaim`. Connects when it is first held; calls must not overlap.
+    """A `headrace.databases.ports.operator.TopologyClaim`. Connects when it is first held; calls must not overlap.
 
     Args:
         dsn: of the database.
         topology: its name.
-        site: the site whose database it is.
+        site: the site that owns the database.
         place: "host:folder" where this copy keeps its state, for people.
-        identity: of the state folder: tells two places of the same name apart.
+        identity: of the state folder: distinguishes two places of the same name.
     """
 
     def __init__(self, dsn: str, *, topology: str, site: str, place: str, identity: str) -> None:
@@ -91,17 +91,17 @@ class PostgresClaim:
                     return
                 self._connection = connect(self._dsn, application_name=claim_name(self._topology))
                 self._connection.execute(_KEEPALIVES)
-                if take_over or not self._began_us:  # who takes over begins anew: the other one does not take it back
+                if take_over or not self._began_us:  # a takeover is a new start: the other copy must not retake it
                     self._began_us = _now_us(self._connection)
                 self._take(self._connection, take_over=take_over, spares_own=spares_own)
         except BaseException:
-            self.close()  # the next call connects again
+            self.close()  # the next call reconnects
             raise
 
     def _is_held(self) -> bool:
-        """Whether the session is there, and the lock with it.
+        """Whether the session is open and has the lock.
 
-        One that ended says nothing about this call: the next session tells.
+        A session that has ended does not decide: the next session finds out.
         """
         if self._connection is None or self._connection.closed:
             return False
@@ -123,7 +123,7 @@ class PostgresClaim:
                 "began_us": self._began_us,
             }
         )
-        # Neither end nor beginning of a comment can stand in what a folder is called.
+        # A folder's name must not contain the beginning or the end of a comment.
         return f"/* headrace claim {document.replace('*', chr(92) + 'u002a')} */"
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class PostgresClaim:
 
     def _take(self, connection: psycopg.Connection[Any], *, take_over: bool, spares_own: bool) -> None:
         deadline = time.monotonic() + _ENDED_TIMEOUT_S
-        # Nobody of ours has it alone. Another role can, as it can compute the number.
+        # No session of ours takes this lock exclusively. Another role can, because it can compute the number.
         while not self._tries(connection, f"pg_try_advisory_lock_shared({self._shared_key})"):
             if time.monotonic() > deadline:
                 what = f"all copies of topology {self._topology}"
@@ -152,11 +152,11 @@ class PostgresClaim:
                     return
                 is_later = is_own and int(told.get("began_us", 0)) > self._began_us
                 if (is_later or not is_own) and not take_over:
-                    # The session ends a moment after it is closed: what it holds by then would refuse the copy that it
+                    # The session ends a moment after it is closed; locks it still held would refuse the copy that it
                     # gave way to.
                     connection.execute("SELECT pg_catalog.pg_advisory_unlock_all()")
                     raise self._elsewhere(holder, told, is_later=is_later)
-                # an earlier life of this process, or what is taken over
+                # an earlier run of this process, or a session to be taken over
                 connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (holder[0],))
             if time.monotonic() > deadline:
                 raise DatabaseUnavailable(
@@ -165,19 +165,19 @@ class PostgresClaim:
             time.sleep(_POLL_S)
 
     def _tries(self, connection: psycopg.Connection[Any], call: str) -> bool:
-        # This is a last statement, which shows who has the lock.
+        # This becomes the session's last statement, which shows who has the lock.
         row = connection.execute(f"{self._comment} SELECT pg_catalog.{call}".encode()).fetchone()
         return row is not None and bool(row[0])
 
     def _holders(self, connection: psycopg.Connection[Any], key: int) -> list[tuple[Any, ...]]:
-        """Of an advisory lock: process id, last statement, address and role of each."""
-        # This is a last statement, too.
+        """Return process id, last statement, address and role of each holder of an advisory lock."""
+        # This becomes the session's last statement, too.
         return connection.execute(
             f"{self._comment} {_HOLDER.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)}".encode()
         ).fetchall()
 
     def _others(self, connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-        """Who has a claim on the database for another file's topology of this name."""
+        """Return the holders of claims on the database for another file's topology of this name."""
         return [
             holder
             for holder in self._holders(connection, self._shared_key)
@@ -231,7 +231,7 @@ def _now_us(connection: psycopg.Connection[Any]) -> int:
 
 
 def _told(query: str | None) -> dict[str, str]:
-    """What the holder's last statement says of it; empty: this role may not see it."""
+    """Return what a holder's last statement says about it; empty: not visible to this role."""
     found = _COMMENT.match(query or "")
     try:
         document = json.loads(found.group(1)) if found else {}

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: pinned session settings, and its errors in Headrace's words."""
+"""Connections to PostgreSQL: pinned session settings, and its errors as Headrace's."""
 
 from __future__ import annotations
 
@@ -38,10 +38,9 @@ __all__ = [
     "without_values",
 ]
 
-# Values must have one text form whatever the role's or the database's defaults are, names must be spelled out
-# wherever the server prints them, and nobody else's time-outs may end a session that waits on purpose.
-# `default_transaction_read_only` is how operators protect a copy, or a source before a switch-over, from others: a
-# server's own apply is not bound by it.
+# Values must have the same text form whatever the role's or the database's defaults are, and printed names must be
+# qualified. Other users' time-outs must not end a session that waits on purpose. `default_transaction_read_only` is how
+# operators protect a copy, or a source before a switch-over, from others' writes: it must not bind apply.
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
@@ -51,17 +50,17 @@ _SETTINGS = {
     "lc_monetary": "C",  # the text form of money
     "xmloption": "content",  # `document` would refuse fragments that a column may hold
     "search_path": "",
-    "standard_conforming_strings": "on",  # conditions of rules are written for it
-    # a statement behind a lock sees what was committed while it waited for that
+    "standard_conforming_strings": "on",  # conditions of rules rely on it
+    # A statement behind a lock sees what was committed while it waited.
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
-    "array_nulls": "on",  # NULL in an array's text form is no string
+    "array_nulls": "on",  # NULL in an array's text form is not a string
     "transform_null_equals": "off",
-    "quote_all_identifiers": "off",  # types are compared by the names that the server prints
-    "default_table_access_method": "heap",  # the tables of the schema headrace are updated and deleted from
-    "exit_on_error": "off",  # a refused row goes back to a savepoint
-    "row_security": "off",  # an error instead of rows that silently stay invisible
+    "quote_all_identifiers": "off",  # types are compared by their printed names
+    "default_table_access_method": "heap",  # tables of the schema headrace need UPDATE and DELETE
+    "exit_on_error": "off",  # a refused row only rolls back to a savepoint
+    "row_security": "off",  # raises an error instead of silently hiding rows
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -69,34 +68,35 @@ _SETTINGS = {
 }
 _SETTINGS_FROM_17 = {"transaction_timeout": "0"}
 
-# Only where the dsn does not say otherwise. A peer that vanished without a word is noticed after 20 + 3 * 5 s.
+# Only where the dsn sets nothing. A peer that vanished silently is noticed after 20 + 3 * 5 s.
 _CONNECTION_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "20",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "35000",  # the same when something sent was never acknowledged: no keepalives then
+    "tcp_user_timeout": "35000",  # for unacknowledged data, during which no keepalives are sent
 }
 
 NOT_IN_STATE = "55000"
-# The environment is at fault, or the outcome is unknown: the same call may succeed later.
+# The environment is at fault, or the outcome is unknown: a retry may succeed.
 _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
-# 25006: the server is (for now) a standby, as sessions say that their transactions write (`_SETTINGS`). 25P03, 25P04: a
-# time-out set at the server ended the session. 55006, 55P03: another session uses or locks something. 55000: a
-# snapshot's session ended, or a database takes no connections; see `write_errors` for rows. The rest of class 55 (a
-# parameter that cannot change, an enum's value that its own transaction made) fails each time, and what the server
-# itself never says of class 40 (40000, 40002) is the word of whoever wrote a trigger.
+# 25006: the server is (for now) a standby, because sessions declare their transactions as writing (`_SETTINGS`). 25P03,
+# 25P04: a time-out set at the server ended the session. 55006, 55P03: another session uses or locks something. 55000: a
+# snapshot's session ended, or a database accepts no connections; `write_errors` handles it for rows. The rest of class
+# 55 (a parameter that cannot change, an enum value created in the same transaction) fails each time. Codes of class 40
+# that the server itself never raises (40000, 40002) come from an author of a trigger.
 _UNAVAILABLE_STATES = frozenset({"40001", "40003", "40P01", "25006", "25P03", "25P04", NOT_IN_STATE, "55006", "55P03"})
-# Internal errors (XX000, never translated) of a statement that meets DDL of another session: what the snapshot shows is
-# gone from the server's caches, or is changed by both.
+# Internal errors (XX000, never translated) of a statement that meets another session's DDL: an object that the snapshot
+# shows has left the server's caches, or both sessions change it.
 _MET_DDL = re.compile(
     r": (?:cache lookup failed for|could not find tuple for|could not open relation with OID|tuple concurrently"
     r" (?:updated|deleted))"
 )
-# A schema, table, column, type or function that is not there.
+# A missing schema, table, column, type or function.
 NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
-# In the server's words of what is not there, in whatever language: a table of our own, or the schema, which somebody
-# dropped. Functions are none of these: users call them, with wrong arguments too, and are not told to copy everything.
+# Matched in the server's message about a missing object, in any language: one of our own tables or the schema was
+# dropped. Functions are not included: users call them, also with wrong arguments, and must not be told to copy
+# everything.
 _OWN_TABLES = (
     "apply_(?:epoch|error(?:_edit|_key|_original|_part)?|process|progress|session|state)|conflict_history"
     "|handler_call|instantiation"
@@ -106,23 +106,23 @@ _DROPPED = {
     "3F000": re.compile(r"(?<![\w.])headrace(?![\w.])"),
     "42P01": re.compile(rf"(?<![\w.])headrace\.(?:{_OWN_TABLES})(?!\w)"),
 }
-# In the context of an error: where the search_path is empty, a function of users has its schema, whatever language the
-# server speaks. The context holds texts of users, and what is found there is printed in a statement: names and types
-# alone.
+# Matched in the context of an error: with an empty search_path, users' functions are printed with their schema,
+# whatever language the server speaks. The context contains users' texts, and the match is printed in a statement, so it
+# may contain only names and types.
 _FUNCTION = re.compile(r"""((?:"(?:[^"]|"")+"|[\w$]+))\.(?:"(?:[^"]|"")+"|[\w$]+)\((?:"[^"]*"|[\w$ .,\[\]])*\)(?= )""")
-# Constraints whose violation is a conflict of its own; an exclusion constraint is a unique key by other operators.
+# Constraints whose violation is a conflict; an exclusion constraint is a unique key with other operators.
 _VIOLATIONS = {"23505": "unique", "23P01": "unique", "23503": "foreign_key"}
-# libpq gives no SQLSTATE of a connection that is refused, only the server's words.
+# For a refused connection libpq gives only the server's words, not a SQLSTATE.
 _UNREACHED = (
     "see that the server runs, and takes connections as the dsn says (address, role, password, pg_hba.conf,"
     " max_connections)"
 )
-# In the server's words where it speaks English; a name's quotation marks are not doubled.
+# The server's words if it speaks English; it does not double a name's quotation marks.
 _CLOSED = re.compile(r'FATAL: +database "(.+)" is not currently accepting connections')
 _PORTS = re.compile(r"[0-9, ]*")
 _BEHIND_HOST = re.compile(r"\s*postgres(?:ql)?://[^/?]*(.*)", re.DOTALL)
-# What messages of class 22 give of a value: in quotation marks, up to the last one, for the value may have some; of
-# letters (22021, 22P05) the bytes, where names of encodings are quoted.
+# What messages of class 22 reveal of a value: text in quotation marks, up to the last mark, because the value may
+# contain some. For characters (22021, 22P05) it is the bytes: the names quoted there are of encodings.
 _QUOTED = re.compile('["\u201e\u201c\u00ab\u00bb].*["\u201c\u201d\u00ab\u00bb]', re.DOTALL)
 _BYTES = re.compile(r"0x[0-9a-f]{2}(?: 0x[0-9a-f]{2})*")
 NOT_UTF8 = "a text is not UTF-8, and a database with the encoding SQL_ASCII keeps none out"
@@ -135,25 +135,25 @@ def connection_string(dsn: str, *, application_name: str, **parameters: str) -> 
 
     Args:
         dsn: libpq connection string or URI.
-        application_name: what the session calls itself in `pg_stat_activity`.
-        parameters: libpq parameters that win over the dsn's.
+        application_name: of the session in `pg_stat_activity`.
+        parameters: libpq parameters that override the dsn's.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
     """
     given = connection_parameters(dsn)
     defaults = {key: value for key, value in _CONNECTION_DEFAULTS.items() if key not in given}
-    # PostgreSQL cuts longer names, with a notice.
+    # PostgreSQL truncates longer names, with a notice.
     fixed = {"application_name": application_name[:63], "client_encoding": "UTF8"}
     return conninfo.make_conninfo(dsn, **{**defaults, **fixed, **parameters})
 
 
 def connection_parameters(dsn: str) -> dict[str, Any]:
-    """The parameters that a dsn sets, by libpq's names; a password may be among them.
+    """Return the parameters that a dsn sets, by libpq's names; a password may be among them.
 
     Raises:
-        ConfigError: the dsn cannot be parsed, or a part of its password would be taken for a host or a port. No part of
-            it is in the error, nor in what caused it: logs show that too.
+        ConfigError: the dsn cannot be parsed, or libpq would take a part of its password for a host or a port. Neither
+            the error nor its cause contains any part of the dsn: logs show both.
     """
     try:
         given: dict[str, Any] = conninfo.conninfo_to_dict(dsn)
@@ -166,7 +166,7 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
         raise ConfigError("a PostgreSQL dsn cannot be parsed", hint="use key=value pairs or a postgresql:// URI")
     hosts, ports = str(given.get("host") or ""), str(given.get("port") or "")
     behind_host = _BEHIND_HOST.match(dsn)
-    # A leading @ is a socket in Linux's abstract namespace. An @ behind the host of a URI: all before it was the
+    # A leading @ is a socket in Linux's abstract namespace. An @ after the host of a URI: everything before it was the
     # password.
     if (
         any("@" in host[1:] for host in hosts.split(","))
@@ -181,7 +181,7 @@ def connection_parameters(dsn: str) -> dict[str, Any]:
 
 
 def hosts(dsn: str) -> tuple[str, ...]:
-    """The hosts that a dsn leads to, or what stands for them; an empty one is this machine.
+    """Return the hosts that a dsn leads to, or what replaces them; an empty one is this machine.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
@@ -189,14 +189,14 @@ def hosts(dsn: str) -> tuple[str, ...]:
     given = connection_parameters(dsn)
     named = str(given.get("hostaddr") or given.get("host") or "")
     if not named and (service := _service(given)):
-        return (f"service {service}",)  # a file of the user's says where it is
+        return (f"service {service}",)  # the user's service file names the host
     return tuple((named or os.environ.get("PGHOST", "")).split(","))
 
 
 def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
-    """Variables of libpq that have a secret which it takes for none of these dsns.
+    """Return libpq's environment variables with a secret that none of these dsns uses.
 
-    One that cannot be parsed may take it.
+    A dsn that cannot be parsed may use them all.
     """
     for dsn in dsns:
         try:
@@ -208,7 +208,7 @@ def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
 
 
 def has_password(text: str) -> bool:
-    """Whether a text is a dsn with a password in it, or a URI that may be one with a typing error."""
+    """Whether a text is a dsn that contains a password, or a URI that may be such a dsn with a typing error."""
     is_uri = text.startswith(("postgresql://", "postgres://"))
     if not is_uri and "password" not in text:
         return False
@@ -225,9 +225,9 @@ def _service(given: Mapping[str, Any]) -> str:
 def is_verified(dsn: str) -> bool:
     """Whether libpq refuses a server whose certificate its authority has not signed.
 
-    `verify-ca` takes every server of that authority: enough where it signs for databases alone. With
-    `sslrootcert=system` libpq takes `verify-full` by itself. The dsn alone counts. Variables (`PGSSLMODE`) are those of
-    the shell that asks, and Ray's processes, which connect, have others. A service file is not read.
+    `verify-ca` accepts every server of that authority: enough where the authority signs only for databases. With
+    `sslrootcert=system` libpq uses `verify-full` by default. Only the dsn counts. Environment variables (`PGSSLMODE`)
+    are those of the calling shell, and Ray's processes, which connect, have others. A service file is not read.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
@@ -243,9 +243,9 @@ def connect(dsn: str, *, application_name: str, autocommit: bool = True, **param
 
     Args:
         dsn: libpq connection string or URI.
-        application_name: what the session calls itself.
+        application_name: of the session.
         autocommit: False: statements open transactions.
-        parameters: further libpq parameters, e.g. `replication="database"`.
+        parameters: additional libpq parameters, e.g. `replication="database"`.
 
     Raises:
         ConfigError: the dsn cannot be parsed.
@@ -264,10 +264,10 @@ def connect(dsn: str, *, application_name: str, autocommit: bool = True, **param
 
 
 def pinned_settings(server_version: int) -> sql.Composed:
-    """The statements that pin a session's settings, to be sent as one query.
+    """Return the statements that pin a session's settings, to be sent as one query.
 
     Args:
-        server_version: as libpq tells it, e.g. 180004.
+        server_version: as libpq reports it, e.g. 180004.
     """
     settings = {**_SETTINGS, **(_SETTINGS_FROM_17 if server_version >= 170000 else {})}
     return sql.SQL("; ").join(
@@ -277,7 +277,7 @@ def pinned_settings(server_version: int) -> sql.Composed:
 
 @contextlib.contextmanager
 def translated(what: str, **context: str | int) -> Iterator[None]:
-    """Raise psycopg's errors as `headrace.base.errors`; `what` says what was being done ("connecting")."""
+    """Raise psycopg's errors as `headrace.base.errors`; `what` names the action in progress ("connecting")."""
     try:
         yield
     except psycopg.Error as error:
@@ -285,13 +285,13 @@ def translated(what: str, **context: str | int) -> Iterator[None]:
 
 
 def translate(error: psycopg.Error, what: str, **context: str | int) -> DatabaseError:
-    """The `DatabaseError` that says the same.
+    """Convert an error into the equivalent `DatabaseError`.
 
-    Never with row values (DETAIL is left out, and what the text of class 22 quotes or gives as bytes).
+    The result never contains row values: DETAIL is dropped, and so is what messages of class 22 quote or give as bytes.
 
     Args:
         error: from psycopg.
-        what: what was being done.
+        what: the action in progress.
         context: added to the error's context, besides `sqlstate`, `table`, `column`, `constraint` where known.
     """
     diagnostics = error.diag
@@ -304,7 +304,7 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
     state = error.sqlstate
     if state is None:
         message = f"{what}: {str(error).strip()}"
-        # Without a SQLSTATE it is libpq or psycopg that speaks: mostly of a broken or refused connection.
+        # Without a SQLSTATE the error is libpq's or psycopg's own: usually a broken or refused connection.
         if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return DatabaseUnavailable(message, hint=_opened(message) or _UNREACHED, **_texts(context))
         if isinstance(error, psycopg.DataError):
@@ -321,7 +321,7 @@ def translate(error: psycopg.Error, what: str, **context: str | int) -> Database
 
 
 def _opened(message: str) -> str:
-    """The statement that lets sessions into a database that takes none; empty: that is not why it is not reached."""
+    """Return the statement that opens a database that accepts no sessions; empty: the cause is another one."""
     found = _CLOSED.search(message)
     return (
         f"ALTER DATABASE {quote(found[1])} ALLOW_CONNECTIONS true; {remark('in another database of its server')}"
@@ -331,11 +331,11 @@ def _opened(message: str) -> str:
 
 
 def without_values(sqlstate: str, message: str) -> str:
-    """A server's message without what it gives of values.
+    """Remove what a server's message reveals of values.
 
     Args:
         sqlstate: of the error.
-        message: its own words.
+        message: the server's text.
     """
     if sqlstate[:2] != "22":
         return message
@@ -343,34 +343,34 @@ def without_values(sqlstate: str, message: str) -> str:
 
 
 def is_not_utf8(sqlstate: str, message: str) -> bool:
-    """Whether a server found bytes that are no text in UTF-8, and not a zero byte, which no text has.
+    """Whether a server found bytes that are not valid UTF-8, other than a zero byte, which no text has.
 
     Args:
         sqlstate: of the error.
-        message: its own words.
+        message: the server's text.
     """
     return sqlstate == "22021" and "UTF8" in message and not message.endswith("0x00")
 
 
 def _function_hint(sqlstate: str, where: str) -> str:
-    """What to do about a function of users, as of an event trigger, that does not find what it names.
+    """Return the fix for a user's function, such as an event trigger's, that does not find an object it names.
 
-    Empty: the error is none of a function.
+    Empty: the error is not of such a function.
     """
     found = _FUNCTION.search(where) if sqlstate in NOT_FOUND else None
     if found is None:
         return ""
     return (
-        f"the function {found[0]} of this database names what is not there, or without its schema (Headrace's sessions"
+        f"the function {found[0]} of this database references a missing or unqualified object (Headrace's sessions"
         f" have an empty search_path): {remedy_of(found[0], found[1])} -- with all schemas that it needs"
     )
 
 
 def remedy_of(function: str, schema: str) -> str:
-    """The statement that lets a function find what is in its own schema, whoever calls it.
+    """Return the statement that lets a function find objects in its own schema, whoever calls it.
 
     Args:
-        function: with its schema and its arguments' types, as the server prints it.
+        function: with its schema and argument types, as the server prints it.
         schema: as the server prints it.
     """
     return f"ALTER FUNCTION {function} SET search_path = {schema};"
@@ -382,13 +382,13 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
     Args:
         sqlstate: five characters.
         message: one sentence, no row values.
-        hint: what to do about it.
+        hint: how to fix it.
         context: names and counts.
 
     Returns:
-        `DatabaseUnavailable` when the environment is at fault or the outcome is unknown, `DataError` when the
-        database refused the data itself, else a plain `DatabaseError`; `context["sqlstate"]` is set, and
-        `context["violates"]` as `DestinationSession` says.
+        `DatabaseUnavailable` when the environment is at fault or the outcome is unknown, `DataError` when the database
+        refused the data itself, else a plain `DatabaseError`; `context["sqlstate"]` is set, and `context["violates"]`
+        as for `DestinationSession`.
     """
     kind: type[DatabaseError] = DatabaseError
     if (
@@ -406,10 +406,9 @@ def error_from_sqlstate(sqlstate: str, message: str, *, hint: str = "", **contex
 
 
 def database_identity(connection: psycopg.Connection[Any]) -> str:
-    """What tells this database from every other, whatever name it is reached by.
+    """Return what distinguishes this database from every other one, whatever name it is reached by.
 
-    A physical copy of a server has its system identifier and its databases' numbers; but it was started at another
-    time.
+    A physical copy of a server has the same system identifier and database numbers, but another start time.
     """
     row = connection.execute(
         "SELECT c.system_identifier, d.oid::int8, extract(epoch FROM pg_catalog.pg_postmaster_start_time())"
@@ -421,29 +420,29 @@ def database_identity(connection: psycopg.Connection[Any]) -> str:
 
 
 def quote(name: str) -> str:
-    """An identifier, quoted."""
+    """Return an identifier, quoted."""
     return sql.Identifier(name).as_string(None)
 
 
 def qualified(owner: str, name: str) -> str:
-    """A table's, type's or function's name, qualified and quoted for SQL.
+    """Return a table's, type's or function's name, qualified and quoted for SQL.
 
     Args:
-        owner: schema, as the catalog has it.
-        name: in that schema, as the catalog has it.
+        owner: schema, as in the catalog.
+        name: the name, as in the catalog.
     """
     return sql.Identifier(owner, name).as_string(None)
 
 
 def storable(connection: psycopg.Connection[Any], text: str) -> str:
-    """A text that a column of type text takes in this database, whatever it says.
+    """Return a text that a column of type text accepts in this database, whatever it contains.
 
-    What is recorded of a value must not fail for the value.
+    Recording something about a value must not fail because of the value.
 
     Args:
         connection: to the database.
-        text: may have letters that the database's encoding lacks; without NUL, and there in ASCII, if it is another one
-            than UTF8.
+        text: may have characters that the database's encoding lacks. NUL is removed; in an encoding other than UTF8,
+            non-ASCII characters are escaped.
     """
     found = text.replace("\0", "")
     return (

@@ -1,4 +1,4 @@
-"""Event triggers of users, which fire for Headrace's own DDL: in its sessions, whose search_path is empty."""
+"""Users' event triggers that fire for Headrace's own DDL, in sessions whose search_path is empty."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ DESTINATION_TAGS = tuple(
     for verb in ("CREATE", "ALTER", "DROP")
     for kind in ("SCHEMA", "TABLE", "INDEX", "VIEW", "FUNCTION", "TRIGGER", "TYPE")
 )
-"""Also of the types that sessions of apply servers make for arrays."""
+"""Includes the types that sessions of apply servers create for arrays."""
 SOURCE_TRIALS = ("CREATE PUBLICATION headrace_trial",)
 DESTINATION_TRIALS = (
     "CREATE TEMPORARY TABLE headrace_trial (f int)",
     "CREATE TYPE pg_temp.headrace_trial_of_arrays AS (f int)",
 )
-"""Statements of the tags above that show whether event triggers let them pass; they are rolled back."""
+"""Statements with the tags above that show whether event triggers accept them; they are rolled back."""
 
-# Functions in C or of an extension do not depend on a search_path that their author does not set.
+# C functions and functions of extensions rely on a search_path only if their author sets it.
 _TRIGGERS = """
 SELECT e.evtname, p.oid::regprocedure::text, pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_event_trigger e
 JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid JOIN pg_catalog.pg_language l ON l.oid = p.prolang JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
@@ -57,12 +57,12 @@ _NO_RIGHT = "42501"
 
 
 def event_trigger_findings(connection: psycopg.Connection[Any], path: str, tags: tuple[str, ...]) -> Iterator[Finding]:
-    """Warn of event triggers whose functions would not find what they name without its schema.
+    """Warn of event triggers whose functions would not find objects that they name without a schema.
 
     Args:
         connection: of Headrace; the server prints names with their schemas.
         path: of the findings.
-        tags: of the statements that Headrace runs there.
+        tags: of the statements that Headrace runs in this database.
     """
     for name, function, schema in connection.execute(_TRIGGERS, (list(tags),)).fetchall():
         yield Finding(
@@ -75,12 +75,12 @@ def event_trigger_findings(connection: psycopg.Connection[Any], path: str, tags:
 
 
 def trial_findings(connection: psycopg.Connection[Any], path: str, statements: Sequence[str]) -> Iterator[Finding]:
-    """The event triggers that refuse Headrace's own DDL: it is run where there are event triggers, and rolled back.
+    """Report event triggers that refuse Headrace's own DDL: where event triggers exist, it is run and rolled back.
 
     Args:
         connection: of Headrace, in autocommit mode.
         path: of the findings.
-        statements: see `SOURCE_TRIALS`.
+        statements: such as `SOURCE_TRIALS`.
     """
     if not connection.execute(_FIRING).fetchall():
         return
@@ -91,7 +91,7 @@ def trial_findings(connection: psycopg.Connection[Any], path: str, statements: S
                 connection.execute(statement.encode())
         except psycopg.Error as error:
             found = _failed_in(connection, error)
-            if found is not None and found[1]:  # else `event_trigger_findings` has named it
+            if found is not None and found[1]:  # else `event_trigger_findings` has reported it
                 yield Finding(path=path, problem=f"{error.diag.message_primary}: {found[0]}", fix=found[1])
                 return
 
@@ -101,8 +101,8 @@ def own_ddl(dsn: str, site: str) -> Iterator[None]:
     """Name the event triggers in which Headrace's own DDL failed.
 
     Args:
-        dsn: of the database; the session that failed is not asked.
-        site: name of the site; empty: not known.
+        dsn: of the database; the failed session is not used.
+        site: name of the site; empty: unknown.
     """
     try:
         yield
@@ -115,11 +115,11 @@ def own_ddl(dsn: str, site: str) -> Iterator[None]:
 
 
 def failed_in(dsn: str, error: DatabaseError) -> tuple[str, str]:
-    """In which event triggers a statement failed, and what to do; empty: in none.
+    """Return the event triggers in which a statement failed, and the fix; empty: none.
 
     Args:
         dsn: of the database.
-        error: made of one of psycopg, which is its cause.
+        error: caused by one of psycopg.
     """
     cause = error.__cause__
     while isinstance(cause, DatabaseError):
@@ -137,14 +137,15 @@ def failed_in(dsn: str, error: DatabaseError) -> tuple[str, str]:
 
 
 def _failed_in(connection: psycopg.Connection[Any], error: psycopg.Error) -> tuple[str, str] | None:
-    """See `failed_in`; no fix where a function does not find what it names for the empty search_path."""
+    """Implement `failed_in`; no fix where a function does not find an object because of the empty search_path."""
     where, firing = f" {error.diag.context or ''}", connection.execute(_FIRING).fetchall()
-    # The server names a function without its schema where the search_path in which it failed has that: one of its own.
+    # The server omits a function's schema if that is in the search_path in which it failed, that is, one the function
+    # set.
     found = [row for row in firing if f" {row[1]} " in where]
     sets_path = not found
     found = found or [row for row in firing if f" {row[2]} " in where]
     if len({row[1] for row in found}) != 1 and sets_path:
-        return None  # none, or one of several of that name
+        return None  # no match, or several of that name
     _, function, _, role = found[0]
     names = [quote(name) for name, of, *_ in found if of == function]
     what = f"the event trigger {', '.join(names)} calls {function} for Headrace's own DDL"

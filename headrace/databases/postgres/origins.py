@@ -1,21 +1,21 @@
-r"""How a tag stands in PostgreSQL's log: names of replication origins, and messages of users.
+r"""Tags in PostgreSQL's log: names of replication origins, and users' messages.
 
-What a session writes while it has an origin is marked with the origin's name in the log. So a name carries the tag, and
-who set it:
+What a session writes while it has an origin is marked with the origin's name in the log. So the name carries the tag
+and its author:
 
     headrace:<topology>/<apply process>/<server>:<tag in hexadecimal>     an apply server with a tag
-    headrace:<topology>/<apply process>/<server>:null                     one without: its changes look like users'
-    anything else                                                         not ours: a NULL tag
+    headrace:<topology>/<apply process>/<server>:null                     one without a tag: its changes look like users'
+    any other name                                                        not ours: a NULL tag
 
-An origin belongs to one session at a time, and the server knows only so many (`max_active_replication_origins`; before
-version 18 `max_replication_slots`).
+An origin belongs to one session at a time, and the number of origins of a server is limited
+(`max_active_replication_origins`; before version 18 `max_replication_slots`).
 
 A user's transaction is tagged by a logical message that it writes before its first change, with the tag as its content:
 
     SELECT headrace.set_tag('11')                                             where the schema `headrace` is
     SELECT pg_logical_emit_message(true, 'headrace.tag', '\x11'::bytea)      the same, at any site
 
-The message belongs to the transaction: it ends with it, and a savepoint that is rolled back takes it back. It needs no
+The message belongs to the transaction: its effect ends with it, and rolling back a savepoint removes it. It needs no
 origin, so any number of sessions may tag, with any tags.
 """
 
@@ -57,10 +57,9 @@ def origin_name(topology: str, apply: str, server: int, tag: bytes) -> str:
 
 
 def tag_of_origin(name: str) -> Tag | None:
-    """The tag an origin's name carries; None (a NULL tag) when the origin is not ours, or says that there is none.
+    """Return the tag in an origin's name; None (a NULL tag) when the origin is not ours, or names no tag.
 
-    A name that begins like ours and does not go on like ours is a tag all the same: taking it for NULL could send
-    a change in circles.
+    A name that begins like ours but continues differently still gives a tag: NULL could make a change circulate.
     """
     if not name.startswith(_PREFIX):
         return None
@@ -75,8 +74,8 @@ def tag_of_origin(name: str) -> Tag | None:
 
 
 def tag_of_message(content: bytes) -> Tag:
-    """The tag that a user's message gives its transaction.
+    """Return the tag that a user's message gives its transaction.
 
-    Content that cannot be one counts as an empty tag, never as NULL.
+    Invalid content counts as an empty tag, never as NULL.
     """
     return Tag(value=content if len(content) <= TAG_BYTES_MAX else b"")

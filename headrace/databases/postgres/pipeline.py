@@ -1,7 +1,7 @@
 """Statements sent to PostgreSQL in one round trip, below psycopg's cursors.
 
-psycopg dumps every parameter and parses every statement; here parameters come as finished binary buffers and
-statements are prepared once, so a set of thousands of rows costs a handful of calls.
+psycopg dumps every parameter and parses every statement. Here parameters are finished binary buffers and statements are
+prepared once, so a set of thousands of rows costs a handful of calls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "Statement"]
 
-# Prepared statements kept per session: every table times three commands times some column sets.
+# Prepared statements kept per session: every table, times three commands, times some column sets.
 PREPARED_MAX = 512
 _BINARY = 1
-# How long to wait in the kernel before looking for signals again.
+# How long to wait in the kernel between checks for signals.
 _POLL_MS = 1000
 
 
@@ -48,7 +48,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer that will come: of which statement, and whether it is that of a preparation made for it."""
+    """A pending answer: its statement, and whether it answers the preparation for that statement."""
 
     statement: int
     extra: bool = False
@@ -66,10 +66,10 @@ class Pipeline:
         self._next_name = 1
 
     def forget(self) -> None:
-        """Prepare every statement anew: a table is not what it was.
+        """Prepare every statement again after a table has changed.
 
-        The server plans a statement again when what it names is altered. One that a rule has rewritten to nothing names
-        nothing, and stays nothing when the rule is gone.
+        The server replans a statement when an object it names is altered. But a statement that a rule rewrote to
+        nothing names no object, and stays empty when the rule is gone.
         """
         self._forgotten += self._names.values()
         self._names.clear()
@@ -78,8 +78,8 @@ class Pipeline:
         """Send all statements, then read all answers.
 
         Args:
-            statements: run in order; after one that fails the others are skipped by the server.
-            what: what is being done, for messages.
+            statements: run in order; after a failure the server skips the rest.
+            what: action in progress, for messages.
 
         Returns:
             One result per statement.
@@ -90,11 +90,11 @@ class Pipeline:
         return self.send(statements, what)()
 
     def send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
-        """As `run`, but only send: a function reads the answers, and must be called, once, before anything else is sent.
+        """Like `run`, but only send. The returned function reads the answers; call it once, before sending anything else.
 
         Args:
-            statements: see `run`.
-            what: see `run`.
+            statements: as for `run`.
+            what: as for `run`.
 
         Raises:
             DatabaseError: they cannot be sent.
@@ -122,12 +122,12 @@ class Pipeline:
         return results
 
     def copy_in(self, sql: str, blocks: Iterable[bytes | memoryview | NDArray[np.uint8]], what: str) -> int:
-        """Run a COPY ... FROM STDIN; rows copied.
+        """Run a COPY ... FROM STDIN; returns the number of rows copied.
 
         Args:
             sql: the COPY statement.
-            blocks: what it reads, header and trailer included.
-            what: what is being done, for messages.
+            blocks: its input, including header and trailer.
+            what: action in progress, for messages.
         """
         conn = self._pgconn
         try:
@@ -146,7 +146,7 @@ class Pipeline:
             except psycopg.Error:
                 raise
             except BaseException:
-                # The source of the blocks failed: the COPY must not be taken for complete.
+                # The producer of the blocks failed: the server must not take the COPY for complete.
                 conn.put_copy_end(b"the data ended early")
                 self._drain()
                 raise
@@ -161,12 +161,12 @@ class Pipeline:
             raise translate(error, what) from error
 
     def _send(self, statements: Sequence[Statement]) -> list[_Answer]:
-        """Queue everything; tells which answers will come."""
+        """Queue everything; returns which answers to expect."""
         answers: list[_Answer] = []
         conn = self._pgconn
         for index, statement in enumerate(statements):
             formats = [_BINARY] * len(statement.parameters)
-            parameters: Any = statement.parameters  # psycopg takes any buffer
+            parameters: Any = statement.parameters  # psycopg accepts any buffer
             if not statement.prepared:
                 conn.send_query_params(statement.sql.encode(), parameters, param_formats=formats or None)
                 answers.append(_Answer(index))
@@ -201,11 +201,11 @@ class Pipeline:
             if not answer.extra:
                 results.append(result)
             elif failure is not None and answer.prepares:
-                self._names.pop(answer.prepares, None)  # failed or skipped: it is not prepared
+                self._names.pop(answer.prepares, None)  # failed or skipped: not prepared
         sync = self._result()
         if sync is None or sync.status != pq.ExecStatus.PIPELINE_SYNC:
             if failure is not None:
-                return results, failure  # the server said why it ended the session
+                return results, failure  # the server reported why it ended the session
             raise psycopg.OperationalError("the server's answers ended early")
         return results, failure
 

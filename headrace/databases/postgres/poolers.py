@@ -1,12 +1,12 @@
-"""Connection poolers in front of a server, which lend a process of the server for one transaction.
+"""Connection poolers in front of a server that lend a server process for one transaction.
 
-A session of a process that holds advisory locks, a replication origin and settings must stay with that process. Through
-a pooler in transaction mode (PgBouncer: `pool_mode = transaction`) every transaction may meet another one, and what
-belongs to the session stays behind, where it holds up somebody else.
+A session that holds advisory locks, a replication origin and settings must stay with its server process. Through a
+pooler in transaction mode (PgBouncer: `pool_mode = transaction`) every transaction may run in another one. What belongs
+to the session stays behind and blocks other sessions.
 
-A pooler speaks the protocol itself: the number of the process that it tells a client, for requests to cancel, is its
-own. What only forwards bytes (HAProxy, a tunnel) tells the server's. Whether a pooler keeps a process for a session is
-seen from what it lends: another session's transaction gets the process of one that is open, or that one gets another.
+A pooler speaks the protocol itself: the process number that it gives a client, for cancel requests, is its own. A plain
+forwarder (HAProxy, a tunnel) passes on the server's. Whether a pooler keeps a process for a session shows in what it
+lends: another session's transaction gets the process of an open session, or that session gets another process.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from headrace.databases.postgres.connection import connection_string
 
 __all__ = ["pooler_findings"]
 
-# A pooler lends the process that was used last, which another transaction gets at once, or the one that was idle for
-# longest, and then the same session gets another one. A few more, for one that others use at that moment.
+# A pooler lends either the most recently used process, which another transaction gets at once, or the one idle for
+# longest, and then the same session gets another one. A few more sessions cover processes that others use meanwhile.
 _SESSIONS = 3
-# A pool that is full lets a session wait for minutes. One that was answered before has a process of its own, or waits.
+# A full pool makes a session wait for minutes. A session answered before has its own process, or waits.
 _ANSWER_S = 5.0
 _NAME = "headrace look for poolers"
 _PROCESS = "SELECT pg_catalog.pg_backend_pid()"
 
 
 def pooler_findings(connection: psycopg.Connection[Any], dsn: str, path: str) -> Iterator[Finding]:
-    """What is to be said of a pooler that a connection string leads to.
+    """Report a pooler behind a connection string.
 
     Args:
-        connection: by that string.
+        connection: opened with that string.
         dsn: the string.
         path: of the finding: the site in the topology.
     """
@@ -56,7 +56,7 @@ def pooler_findings(connection: psycopg.Connection[Any], dsn: str, path: str) ->
 
 
 def _lends_for_transactions(dsn: str) -> bool:
-    """Whether a pooler lends processes for transactions; False where a full pool does not let it be seen."""
+    """Whether a pooler lends processes for transactions; False where a full pool hides it."""
     text = connection_string(dsn, application_name=_NAME)
     with ExitStack() as opened, contextlib.suppress(psycopg.OperationalError):
 
@@ -68,7 +68,7 @@ def _lends_for_transactions(dsn: str) -> bool:
         for _ in range(_SESSIONS if own is not None else 0):
             other = _process(session(), begin=True)
             again = _process(first)
-            # No answer to the first one: its process was lent to the other one, and the pool has no more.
+            # No answer to the first session: its process was lent to the other one, and the pool has no more.
             if other == own or again not in {None, own} or (other is not None and again is None):
                 return True
             if other is None:
@@ -77,11 +77,11 @@ def _lends_for_transactions(dsn: str) -> bool:
 
 
 def _process(connection: psycopg.Connection[Any], *, begin: bool = False) -> int | None:
-    """The number of the process that executes a session's statement; None: no answer came in time, or a refusal.
+    """Return the number of the process that executes a session's statement; None: no answer in time, or a refusal.
 
     Args:
         connection: in autocommit mode.
-        begin: in a transaction that stays open.
+        begin: run it in a transaction that stays open.
     """
     session = connection.pgconn
     session.send_query((f"BEGIN; {_PROCESS}" if begin else _PROCESS).encode())

@@ -1,7 +1,7 @@
-"""Roles with CREATEROLE, as far as that makes them every other role.
+"""Roles whose CREATEROLE lets them act as every other role.
 
-Up to PostgreSQL 15 such a role may grant itself any role that is no superuser. Since 16 it may do that only with roles
-that it was made the administrator of, each by name.
+Up to PostgreSQL 15 such a role may grant itself any non-superuser role. Since 16 it may do so only with roles of which
+it was made administrator, each by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["may_grant_itself_roles", "role_maker_findings"]
 
 _ONLY_NAMED_ROLES_FROM = 160000
 
-# The database's owner can do what they like anyway. Of the role that asks an administrator is told, if there is one.
+# The database's owner has full access anyway. The connected role itself is reported where the site has an
+# administrator.
 _ROLE_MAKERS = """
 SELECT r.rolname::text FROM pg_catalog.pg_roles r
 WHERE r.rolcreaterole AND NOT r.rolsuper AND r.rolname <> current_user
@@ -29,15 +30,15 @@ ORDER BY 1
 
 
 def may_grant_itself_roles(connection: psycopg.Connection[Any]) -> bool:
-    """Whether a role with CREATEROLE may act as every role of this server that is no superuser."""
+    """Whether a role with CREATEROLE may act as every non-superuser role of this server."""
     return connection.info.server_version < _ONLY_NAMED_ROLES_FROM
 
 
 def role_maker_findings(connection: psycopg.Connection[Any], path: str) -> Iterator[Finding]:
-    """Say which roles can make themselves the role that asks, and the owners of the tables.
+    """Report roles that can make themselves the connected role or owners of the tables.
 
     Args:
-        connection: as the role that runs.
+        connection: of the role that runs.
         path: of the finding: the site in the topology.
     """
     if not may_grant_itself_roles(connection):

@@ -1,9 +1,9 @@
-"""Sequences that give replicated columns their values: read at the source, set ahead at the destination.
+"""Sequences that provide replicated columns' values: read at the source, set ahead at the destination.
 
-The log has no values of sequences, so after a switch-over the destination would give out numbers that are taken. A
-sequence belongs to a column here that takes its values from it: as an identity, by its default, or by its domain's. One
-that the column only owns counts where the default names none. Sequences of the two sides are matched by table and
-column, whatever they are called.
+The log has no sequence values, so after a switch-over the destination would give out numbers that are taken. A sequence
+belongs to a column that takes its values from it: as an identity, by its default, or by its domain's default. A
+sequence that the column only owns counts where the default names none. Sequences of the two sides are matched by table
+and column, whatever their names are.
 
 Source: PostgreSQL, "Logical Replication - Restrictions" (sequence data is not replicated; set them before a
 switch-over).
@@ -50,7 +50,7 @@ JOIN pg_catalog.pg_namespace sn ON sn.oid = s.relnamespace
 JOIN pg_catalog.pg_sequence q ON q.seqrelid = s.oid
 ORDER BY 1, 2, 3, 4, 5
 """
-# Defaults of columns and of domains depend on the sequences that they name; an identity's depends on its column.
+# Defaults of columns and domains depend on the sequences they name; an identity's sequence depends on its column.
 _UNNAMED = """
 SELECT n.nspname::text, s.relname::text FROM pg_catalog.pg_class s JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
 WHERE s.relkind = 'S' AND n.nspname = ANY (%s)
@@ -64,7 +64,7 @@ ORDER BY 1, 2
 
 
 class PostgresSequences:
-    """See `headrace.databases.ports.operator.ColumnSequences`. Connects when it is first asked.
+    """A `headrace.databases.ports.operator.ColumnSequences`. Connects on first use.
 
     Args:
         dsn: of the database.

@@ -1,4 +1,4 @@
-"""Which versions of PostgreSQL are taken."""
+"""Supported versions of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 __all__ = ["version_findings"]
 
-_VERSIONS = range(15, 19)  # what the tests meet, or lies between; other databases' type numbers are accepted from 14 on
+_VERSIONS = range(15, 19)  # tested versions and those between; other databases' type numbers are accepted from 14 on
 
 
 def version_findings(connection: psycopg.Connection[Any], path: str, *, allow_any_version: bool) -> Iterator[Finding]:
-    """What is to be said of a server's version.
+    """Report an unsupported server version.
 
     Args:
         connection: to the server.
         path: of the finding: the site in the topology.
-        allow_any_version: say it, but do not refuse.
+        allow_any_version: report it as a warning only.
     """
     version = connection.info.server_version // 10000
     if version not in _VERSIONS:

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalogs say of tables: of a source's, of those that changes are applied to, of their partitions.
+"""PostgreSQL's catalogs: a source's tables, the tables that changes are applied to, and their partitions.
 
-Foreign keys and types have modules of their own.
+Foreign keys and types have separate modules.
 """

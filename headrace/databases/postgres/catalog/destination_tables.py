@@ -1,10 +1,10 @@
-"""What PostgreSQL's catalog says of a table that changes are applied to.
+"""A table that changes are applied to, as PostgreSQL's catalog describes it.
 
-Besides the port's `DestinationTable` a session needs to know how a value of each column travels as an array
-element, and which operator finds a row by its key: `CatalogTable` has both. What is known of types is in `type_facts`,
-what the catalog says of foreign keys in `foreign_keys`.
+Besides the port's `DestinationTable` a session needs to know how a value of each column travels as an array element,
+and which operator finds a row by its key: `CatalogTable` has both. `type_facts` covers types, `foreign_keys` the
+catalog's foreign keys.
 
-Longer than 500 lines: half of it are the queries, which are read together with what is made of their answers.
+Longer than 500 lines: half of it is queries, which are read together with the code for their results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "TOMBSTONES",
     "CatalogColumn",
     "CatalogTable",
-    "CheckedKey",  # of `CatalogTable`, for whoever has one
+    "CheckedKey",  # a part of `CatalogTable`, re-exported
     "Conversion",
     "PrimaryKey",
     "ValueForm",
@@ -44,16 +44,16 @@ __all__ = [
 ]
 
 FIRST_USER_TYPE = 16384
-"""Types below have the same number in every database."""
+"""Types with lower numbers have the same number in every database."""
 
 TOMBSTONES = "headrace_tombstones"
-"""The trigger that `headrace.keep_tombstones` makes."""
+"""The trigger that `headrace.keep_tombstones` creates."""
 
-# A hash of a table's name, of what ALTER TABLE changes of its columns, and of its own unique indexes, triggers and
-# rules; `{oid}`: the table's. When its name is another one's by now, statements write to that: operators who build a
-# table anew exchange the two. When an index goes unnoticed, rows are found and put in order by a key that is none any
-# more; columns of an index never change. A foreign key has triggers at both of its tables, which stand for it here: no
-# index finds the keys that refer to a table. Headrace's own trigger is for users' changes.
+# A hash of a table's name, of the column properties that ALTER TABLE changes, and of its own unique indexes, triggers
+# and rules; `{oid}`: the table's. If another table has taken over the name, statements write to that one: operators who
+# rebuild a table swap the two. If an index change went unnoticed, rows would be found and ordered by an outdated key;
+# the columns of an index never change. A foreign key has triggers at both of its tables, which represent it here: no
+# index finds the keys that refer to a table. Headrace's own trigger, which is for users' changes, is excluded.
 _FORM = f"""(
 SELECT pg_catalog.bit_xor(f.hash) FROM (
     SELECT pg_catalog.hash_record_extended(ROW(f.attnum, f.attname, f.atttypid, f.atttypmod, f.attidentity, f.attgenerated), 0)
@@ -74,8 +74,8 @@ SELECT pg_catalog.bit_xor(f.hash) FROM (
 SAME_FORM = f"""SELECT 1 / ($2::int8 IS NOT DISTINCT FROM {_FORM.format(oid="$1::int8::oid")})::int4"""
 """Divides by zero unless a table has the form it was described with: $1 its OID, $2 `CatalogTable.form`.
 
-For one table: the server keeps the plan of that, and makes one of several tables anew each time, which takes longer
-than to execute it.
+For one table: the server keeps its plan. A plan for several tables would be made anew each time, which takes longer
+than executing it.
 """
 
 _TABLE = f"""
@@ -122,7 +122,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE n.nspname = %(owner)s AND c.relname = %(name)s AND c.relkind IN ('r', 'p')
 """
 
-# A domain's base type is found through domains over domains.
+# A domain's base type is found through nested domains.
 _COLUMNS = """
 WITH RECURSIVE base(oid, base, depth, not_null, has_default, modifier) AS (
     SELECT t.oid, t.oid, 0, false, false, -1 FROM pg_catalog.pg_type t
@@ -171,10 +171,10 @@ WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
 """
 
-_NAME_BYTES_MAX = 63  # of an identifier, as PostgreSQL is built everywhere
-_NAME_HASH_BYTES = 6  # tells the columns of one database apart
+_NAME_BYTES_MAX = 63  # PostgreSQL's usual limit for identifiers
+_NAME_HASH_BYTES = 6  # enough to distinguish the columns of one database
 
-# What the operator says of values of other types: functions named like the column.
+# An operator's conversions of other types' values: functions named like the column.
 _FUNCTIONS = """
 SELECT c.name, format('%%I.%%I', tn.nspname, t.typname) AS type_name, format('%%s.%%s', tn.nspname, t.typname) AS source_type,
        t.oid AS type_number, t.typarray AS array_number, quote_ident(f.proname) AS function
@@ -185,9 +185,9 @@ JOIN pg_catalog.pg_type t ON t.oid = f.proargtypes[0] JOIN pg_catalog.pg_namespa
 JOIN pg_catalog.pg_attribute a ON a.attrelid = %(oid)s AND a.attname = c.name AND a.atttypid = f.prorettype
 """
 
-# Unique and exclusion indexes: of the table itself, and those a partition has alone. A temporal key (WITHOUT OVERLAPS) is
-# both. Its index is GiST, where an operator class numbers `=` as it likes, and has it: the server refuses the key
-# otherwise.
+# Unique and exclusion indexes: of the table itself, and those that only a partition has. A temporal key (WITHOUT
+# OVERLAPS) is both. Its index is GiST, where an operator class chooses the number of `=`; it always has one, because
+# the server refuses the key otherwise.
 _INDEXES = """
 SELECT i.indrelid <> %(oid)s AS of_partition, i.indisexclusion OR m.amname <> 'btree' AS excludes,
        i.indisunique AND i.indisexclusion AS is_temporal,
@@ -224,11 +224,11 @@ class ValueForm:
 
     Args:
         type_name: quoted and qualified.
-        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is
-            an array itself), values must travel in a composite.
+        array_type: type of a parameter that holds many values, quoted; empty: the type has no array type (it is itself
+            an array), so values must travel in a composite.
         type_number: the type's OID.
-        input: call of the base type's input function with `%s` for a cstring, when casting text means something
-            else (text to regclass refuses numbers); empty: a cast is the same.
+        input: call of the base type's input function with `%s` for a cstring, where a cast from text would differ (text
+            to regclass refuses numbers); empty: a cast does the same.
     """
 
     type_name: str
@@ -239,12 +239,12 @@ class ValueForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What makes a value of another type one of the column's.
+    """A conversion of another type's values into the column's type.
 
     Args:
         source_type: the other type, `owner.name`.
         form: how its values travel.
-        function: an operator's, quoted and qualified; empty: a cast that keeps the value and its text.
+        function: an operator's function, quoted and qualified; empty: a cast that keeps the value and its text.
     """
 
     source_type: str
@@ -259,15 +259,15 @@ class CatalogColumn:
     Args:
         name: quoted.
         form: of its type.
-        base_type: of a domain, `owner.name`; else the type's own.
-        base_modifier: of a domain, what it says of its base type, as `type_modifier`; -1: nothing.
-        equals: the key index's equality operator for the column; empty when it is in no key that finds rows.
-        unique_equals: the same of any unique key's index, also of one that finds no rows.
-        is_hashable: `hash_record_extended` can hash it, and gives the same for its values in a statement.
-        conversions: other types whose values it takes.
-        collation: quoted, with its schema, where a value of the column's type does not have it by itself: it takes
-            texts for equal whose bytes differ, or is not the domain's; else empty.
-        generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: it is not.
+        base_type: for a domain, the base type `owner.name`; else the type's own.
+        base_modifier: for a domain, the modifier of its base type, as `type_modifier`; -1: none.
+        equals: the key index's equality operator for the column; empty when no key that finds rows contains it.
+        unique_equals: likewise for any unique key's index, including one that finds no rows.
+        is_hashable: `hash_record_extended` can hash it, and gives the same result for its values in a statement.
+        conversions: accepted other types.
+        collation: quoted, with its schema, if values of the column's type do not have it by default: a nondeterministic
+            collation, or one other than the domain's; else empty.
+        generated: `pg_attribute.attgenerated`: s (stored) or v (virtual); empty: not generated.
         is_not_null_domain: its type is a domain that refuses NULL.
     """
 
@@ -284,7 +284,7 @@ class CatalogColumn:
     is_not_null_domain: bool = False
 
     def collated(self, value: str) -> str:
-        """A value in the collation of the column, as SQL: two implicit ones that differ are an error to the server.
+        """Return SQL for a value in the column's collation: the server rejects two different implicit collations.
 
         Args:
             value: as SQL, of the column's type.
@@ -294,11 +294,11 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimaryKey:
-    """A table's primary key, for what is printed of it.
+    """A table's primary key, as far as messages and statements need it.
 
     Args:
         name: of the constraint.
-        columns: their names, in its order.
+        columns: their names, in the key's order.
         referring: (schema, table, constraint) of each foreign key that refers to it.
     """
 
@@ -312,24 +312,23 @@ class CatalogTable:
     """A table's description with what a session needs to write to it.
 
     Args:
-        table: what the port says.
+        table: the port's description.
         columns: parallel to `table.columns`.
         oid: of the table.
-        relation: how statements name it: quoted, with ONLY when it is not partitioned.
+        relation: its name in statements: quoted, with ONLY when it is not partitioned.
         is_partitioned: rows are stored in partitions.
         positions: column name -> position in `table.columns`.
         replica_identity: `pg_class.relreplident`.
-        form: hash of its name and columns; see `SAME_FORM`. Read first: what is described may be newer, never older.
+        form: hash of its name and columns (`SAME_FORM`). It is read first: the description may be newer, never older.
         comparable: names of the columns whose type has an equality that an index can use.
-        foreign_keys: from and to the table, where the apply process checks any.
-        looked_up: keys that find rows, of whose index the server can make use for `=`: not one in the order of another
-            collation than the column's, and not one that was not built to its end. None of a table that is partitioned
-            by the hash of several columns together: the server finds the partition of values that are compared with `=`
-                alone.
-        indexes: all of its own and its partitions', of whatever kind, as positions of the columns; -1: an expression.
+        foreign_keys: from and to the table, if the apply process checks any.
+        looked_up: keys that find rows through an index the server can use for `=`: complete, and in the column's
+            collation. Empty for a table that is partitioned by the hash of several columns together: there the server
+            finds the partition only if all of these are compared with `=`.
+        indexes: all of its own and its partitions', of any kind, as positions of the columns; -1: an expression.
         primary_key: None: it has none.
-        identity_columns: names of those of the index that is its replica identity, if that is not the primary key.
-        partitioned_by: names of the columns that say in which partition a row is.
+        identity_columns: column names of the index that is its replica identity, if that is not the primary key.
+        partitioned_by: names of the partition key's columns.
     """
 
     table: DestinationTable
@@ -358,7 +357,7 @@ class _Index:
 def is_reserved(owner: str) -> bool:
     """Whether a schema is the server's or Headrace's own.
 
-    An LCR that names a table of it is no change of a user's table, whoever sends it.
+    An LCR that names one of its tables is not a change of a user's table, whoever sends it.
     """
     return owner in {"headrace", "information_schema"} or owner.startswith("pg_")
 
@@ -371,17 +370,17 @@ def describe_table(
 ) -> CatalogTable | None:
     """Read a table's description.
 
-    None when there is no such table (a view or foreign table is none), or none that changes may be applied to
+    None when no such table exists (views and foreign tables do not count), or when no changes may be applied to it
     (`is_reserved`).
 
     Args:
         connection: inside a transaction or not.
         owner: schema.
         name: table.
-        settings: of the apply process that asks: a substitute key takes precedence.
+        settings: of the calling apply process: a substitute key takes precedence.
 
     Raises:
-        DatabaseUnavailable: the catalog cannot be read now.
+        DatabaseUnavailable: the catalog cannot be read at the moment.
     """
     if is_reserved(owner):
         return None
@@ -405,10 +404,10 @@ def describe_table(
 
 
 def conversion_function(owner: str, table: str, column: str) -> str:
-    """Name of the functions in the schema headrace that convert values for a column; not quoted.
+    """Return the name of the functions in the schema headrace that convert values for a column; not quoted.
 
-    PostgreSQL would cut a longer name, and columns of one table would share it: such a name ends with a hash of the
-    whole.
+    PostgreSQL would truncate a longer name, and columns of one table would share it. So such a name ends with a hash of
+    the whole.
 
     Args:
         owner: schema of the destination's table.
@@ -426,11 +425,11 @@ def conversion_function(owner: str, table: str, column: str) -> str:
 def table_version(catalog: CatalogTable, *, is_binary: bool, logged: Collection[str] = ()) -> TableVersion:
     """Describe a table of the catalog as a source's log would, with `version` 0.
 
-    A domain by the name of what is below it.
+    A domain has the name of its base type.
 
     Args:
-        catalog: from `describe_table`; of a source's table as well.
-        is_binary: the form in which the log stream would bring its values.
+        catalog: from `describe_table`; also of a source's table.
+        is_binary: the form of values in the log stream.
         logged: the kinds of generated columns (`CatalogColumn.generated`) that are in the log.
     """
     old_image = {"n": OldImage.NONE, "f": OldImage.FULL}.get(catalog.replica_identity, OldImage.KEY)
@@ -587,7 +586,7 @@ def _catalog_column(
             type_number=column["type_number"],
             input=column["input"] or "",
         ),
-        # A hash follows the collation, and the values in a statement have another one than a nondeterministic column.
+        # A hash depends on the collation, and values in a statement have another one than a nondeterministic column.
         is_hashable=column["is_deterministic"] and is_hashable(base, is_enum=column["base_kind"] == "e"),
         conversions=(*converted, *(_widening(name) for name in wider)),
         collation=column["collation"] or "",
@@ -607,21 +606,21 @@ def _widening(name: str) -> Conversion:
 def _unique_keys(
     indexes: list[dict[str, Any]], position_of: dict[int, int], of_table: list[dict[str, Any]]
 ) -> tuple[list[_Index], bool]:
-    """The plain unique keys, and whether there is uniqueness that values alone do not show."""
+    """Return the plain unique keys, and whether the table has uniqueness that values alone do not show."""
     unique: dict[tuple[int, ...], _Index] = {}
     hidden = False
     complete = {tuple(index["columns"]) for index in indexes if index["is_valid"]}
     for index in indexes:
         numbers = index["columns"]
         if not index["is_valid"]:
-            # It was not built to its end: rows from before may be there more than once. One of a partitioned table,
-            # made ON ONLY it, says nothing of its rows until every partition has one. New rows can violate it all the
-            # same. (A rebuilt one stands beside the one that it replaces.)
+            # An incomplete index: older rows may contain duplicates. One of a partitioned table, created ON ONLY it,
+            # says nothing about rows until every partition has one. New rows can still violate it. (A rebuilt index
+            # exists alongside the one it replaces.)
             hidden = hidden or tuple(numbers) not in complete
             continue
         if index["excludes"]:
-            # Rows collide in it whose values differ. No two rows are equal in a temporal key, of which the server
-            # refuses empty ranges: it finds a row as another key does.
+            # Rows with different values collide in it. Rows are never equal in a temporal key, for which the server
+            # refuses empty ranges: it finds a row like any other key.
             hidden = True
         if (
             (index["excludes"] and not _is_equality(index))
@@ -634,15 +633,14 @@ def _unique_keys(
             hidden = True
             continue
         if index["is_nondeterministic"]:
-            # Values that differ are equal: only the database can tell which. Its `=` finds rows, by the column's
-            # collation: of an index in another one it may find several.
+            # Different values count as equal: only the database knows which. Its `=` finds rows, by the column's
+            # collation: an index in another collation may find several.
             hidden = True
             if not index["has_columns_collations"]:
                 continue
         columns = tuple(position_of[number] for number in numbers)
         usual = [of_table[position]["equals_number"] for position in columns]
-        # An operator class of its own, such as bpchar_ops for text, may take values for equal that are not so
-        # otherwise.
+        # A non-default operator class, such as bpchar_ops for text, may treat values as equal that usually differ.
         hidden = hidden or any(
             own != other for own, other in zip(index["operator_numbers"], usual, strict=True) if other is not None
         )
@@ -651,14 +649,14 @@ def _unique_keys(
 
 
 def _is_equality(index: dict[str, Any]) -> bool:
-    """Whether rows that an exclusion index has are never equal in its columns, and it finds them by `=`."""
+    """Whether rows in an exclusion index are never equal in its columns, so that `=` on them finds one row."""
     return index["is_temporal"] and len(index["operators"]) == len(index["columns"])
 
 
 def _looked_up(
     identifying: list[_Index], indexes: list[dict[str, Any]], position_of: dict[int, int]
 ) -> tuple[tuple[int, ...], ...]:
-    """See `CatalogTable.looked_up`."""
+    """Return the keys for `CatalogTable.looked_up`."""
     usable = {
         tuple(position_of.get(number, -1) for number in index["columns"])
         for index in indexes
@@ -671,7 +669,7 @@ def _looked_up(
 
 
 def _identifying(unique: list[_Index], columns: tuple[DestinationColumn, ...]) -> list[_Index]:
-    """The keys that find rows, best first; the catalog query has the primary key first, then the smallest.
+    """Return the keys that find rows, best first; the catalog query has the primary key first, then the smallest.
 
     Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns": the smallest unique index with
     at least

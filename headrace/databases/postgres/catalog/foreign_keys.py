@@ -1,4 +1,4 @@
-"""The foreign keys of a table that changes are applied to, as PostgreSQL's catalog has them."""
+"""Foreign keys of a table that changes are applied to, as PostgreSQL's catalog describes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.databases.ports import ForeignKey
 
 __all__ = ["CheckedKey", "checked_keys", "foreign_keys"]
 
-# Foreign keys from the table and to it, those of its partitions too; not the copies that PostgreSQL makes of them for
-# partitions. The table itself may be a partition: then it has such a copy, and what refers to a table above it may
-# refer to its rows.
+# Foreign keys from the table and to it, including those of its partitions, but not the copies that PostgreSQL creates
+# for partitions. The table itself may be a partition: then it has such a copy, and keys that refer to a table above it
+# may refer to its rows.
 _FAMILY = """
 WITH family(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_tree(%(oid)s) r UNION SELECT %(oid)s::oid),
 above(relid) AS (SELECT r.relid FROM pg_catalog.pg_partition_ancestors(%(oid)s) r UNION SELECT relid FROM family)
@@ -40,7 +40,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 3, 4, 5, 6, 1, 2
 """
 
-# As above, with what a check of one needs. Columns that not every version has are read through JSON.
+# As above, plus what checking a key needs. Columns that exist only in some versions are read through JSON.
 _CHECKED_KEYS = f"""
 {_FAMILY}
 SELECT k.conname AS "constraint", cn.nspname AS owner, c.relname AS name, pn.nspname AS referred_owner, p.relname AS referred_name,
@@ -69,19 +69,19 @@ ORDER BY 1, 2, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedKey:
-    """A foreign key from or to a table, for whoever checks it.
+    """A foreign key from or to a table, with what checking it needs.
 
     Args:
         constraint: its name.
-        owner, name: of the referring table; of a partition, its partitioned table's.
+        owner, name: of the referring table; for a partition, its partitioned table's.
         columns: its columns there.
-        referred_owner, referred_name, referred_columns: what it refers to, likewise.
-        relation, referred_relation: how statements name both: without tables that inherit from them, of which the
-            constraint says nothing.
+        referred_owner, referred_name, referred_columns: the referenced side, likewise.
+        relation, referred_relation: both tables' names in statements, without inheriting tables, which the constraint
+            does not cover.
         operators: per column, referred = referring.
         referred_operators, own_operators: equality on either side.
         refers: the described table is the referring one.
-        is_referred: the described table is the one that is referred to.
+        is_referred: the described table is the referenced one.
     """
 
     constraint: str
@@ -103,7 +103,7 @@ class CheckedKey:
 def foreign_keys(
     cursor: psycopg.Cursor[dict[str, Any]], oid: int
 ) -> tuple[tuple[ForeignKey, ...], tuple[tuple[str, ...], ...]]:
-    """Read the keys from a table, and the columns of each of its keys that is referred to.
+    """Read the foreign keys of a table, and the columns of each of its keys that is referenced.
 
     Args:
         cursor: whose rows are dictionaries.
@@ -114,7 +114,7 @@ def foreign_keys(
 
 
 def checked_keys(cursor: psycopg.Cursor[dict[str, Any]], oid: int) -> tuple[CheckedKey, ...]:
-    """Read the keys from a table and to it with what a check of them needs.
+    """Read the keys from and to a table, with what checking them needs.
 
     Args:
         cursor: whose rows are dictionaries.
@@ -140,5 +140,5 @@ def _references(keys: list[dict[str, Any]]) -> Iterator[ForeignKey]:
 
 
 def _referred(keys: list[dict[str, Any]]) -> Iterable[tuple[str, ...]]:
-    """The columns of each key that is referred to, once, in one order."""
+    """Return the columns of each referenced key, once, in a fixed order."""
     return dict.fromkeys(tuple(sorted(key["referred_columns"])) for key in keys if key["is_referred"])

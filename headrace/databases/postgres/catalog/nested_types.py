@@ -1,4 +1,4 @@
-"""What a type's values are made of."""
+"""The types nested in a type."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ __all__ = ["parts_of"]
 
 
 def parts_of(type_: str) -> str:
-    """SQL for the types of a value's parts (`number`).
+    """Return SQL for the types of a value's parts (`number`).
 
-    An array's elements, a domain's base, a range's bounds, a multirange's ranges, a composite's fields. Where there is
-    none of a kind, it may be 0.
+    Parts are an array's elements, a domain's base, a range's bounds, a multirange's ranges, a composite's fields. A
+    missing part may appear as 0.
 
     Args:
-        type_: alias of a row of `pg_type`, of a FROM item before.
+        type_: alias of a row of `pg_type`, from an earlier FROM item.
     """
     return f"""(
         SELECT {type_}.typelem AS number UNION ALL SELECT {type_}.typbasetype

@@ -1,7 +1,7 @@
-"""What rows have in a column that is younger than they are, as the catalog of either side says it.
+"""Values of rows in columns added after the rows, as the catalog of either side has them.
 
-The server keeps the value with the table that has the rows, until it writes them anew: of a partitioned table with each
-partition, and never with the table itself.
+The server stores such a value with the table that holds the rows, until it rewrites them: for a partitioned table with
+each partition, never with the table itself.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import psycopg
 __all__ = ["KEPT_VALUES", "older_values"]
 
 
-# The values that older rows have in columns of `tables` (oids): one row for each column of a table (`root`) of which a
-# value is kept. `found` has it as SQL: more than one where partitions disagree, and NULL where it is not the table's.
-# `defaults` are the column's, as trees of nodes.
+# The values that older rows have in columns of `tables` (oids): one row for each column of a table (`root`) with a
+# stored value. `found` is the value as SQL: several where partitions disagree, and NULL where it is not the table's.
+# `defaults` are the column's, as node trees.
 #
-# A partition without a value is younger than the column, or was written anew: the others speak for the table. One that
-# was attached with the column in it does not, nor do those below it: it brought its own rows, which are copied by
-# themselves. ATTACH writes the attribute in the transaction of the entry in `pg_inherits`. Rows of a foreign partition
-# are neither copied nor compared. No lock is taken.
+# A partition without a value is younger than the column, or was rewritten: the others speak for the table. A partition
+# attached with the column does not, nor do those below it: it brought its own rows, which are copied separately. ATTACH
+# writes the attribute in the same transaction as the entry in `pg_inherits`. Rows of a foreign partition are neither
+# copied nor compared. No lock is taken.
 KEPT_VALUES = """(
     WITH RECURSIVE below (root, number, path) AS (
         SELECT number, number, ARRAY[]::oid[] FROM unnest(%(tables)s::oid[]) AS root (number)
@@ -54,7 +54,7 @@ WHERE a.attrelid = ANY (%(tables)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropp
 
 
 def older_values(connection: psycopg.Connection[Any], numbers: Sequence[int]) -> dict[tuple[int, str], str | None]:
-    """`Column.older_value` of every column, by its table's oid and its name.
+    """Return `Column.older_value` of every column, by its table's oid and its name.
 
     Args:
         connection: to the source.

@@ -1,8 +1,8 @@
-"""Where the rows of a table are stored, and which of them a partition holds, in words that mean the same in another database.
+"""Where a table's rows are stored, and which rows a partition holds, in terms that mean the same in another database.
 
 PostgreSQL itself writes the condition (`pg_get_partition_constraintdef`): bounds of the partition and of those above
-it, with names qualified as far as the session's empty search_path asks for. Of a hash partition it names the parent by
-OID, which is another one elsewhere: here it is the parent's name.
+it, with names qualified as the session's empty search_path requires. For a hash partition it names the parent by OID,
+which differs elsewhere: here that becomes the parent's name.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _HASH_PARENT = re.compile(r"satisfies_hash_partition\('(\d+)'::oid")
 
 
 def members_below(root: str) -> str:
-    """SQL for a table and its partitions (`number`), without a lock.
+    """Return SQL for a table and its partitions (`number`), without a lock.
 
-    `pg_partition_tree` waits for whoever holds a partition.
+    `pg_partition_tree` would wait for any session that has locked a partition.
 
     Args:
-        root: SQL for the table's oid, of a FROM item before.
+        root: SQL for the table's oid, from an earlier FROM item.
     """
     return f"""(
         WITH RECURSIVE below (number) AS (
@@ -63,13 +63,13 @@ ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTable:
-    """Where rows of a table are: a plain table itself, or one partition that has none.
+    """A relation that stores rows of a table: a plain table itself, or a partition without partitions.
 
     Args:
         owner, name: its own.
-        parent: what it is a partition of, qualified; empty: it is none.
-        is_foreign: they are at another server.
-        is_unlogged: a crash of the server removes them.
+        parent: its direct parent, qualified; empty: it is not a partition.
+        is_foreign: its rows are at another server.
+        is_unlogged: a crash of the server removes its rows.
     """
 
     owner: str
@@ -80,7 +80,7 @@ class StoredTable:
 
 
 def stored_tables(connection: psycopg.Connection[Any], number: int) -> tuple[StoredTable, ...]:
-    """Where a table's rows are, by name.
+    """Return the relations that store a table's rows, by name.
 
     Args:
         connection: any.
@@ -93,11 +93,11 @@ def stored_tables(connection: psycopg.Connection[Any], number: int) -> tuple[Sto
 
 
 def rows_of_others(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding]:
-    """Partitions that are foreign tables: the log has nothing of them, and a copy and a comparison pass over them.
+    """Report partitions that are foreign tables: the log lacks their changes; copies and comparisons skip them.
 
     Args:
         path: of the findings.
-        stored: where a table's rows are.
+        stored: the relations that store a table's rows.
     """
     for each in stored:
         if each.is_foreign:
@@ -111,11 +111,11 @@ def rows_of_others(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding
 
 
 def unlogged_findings(path: str, stored: Iterable[StoredTable]) -> Iterator[Finding]:
-    """Tables of a destination that do not outlive a crash of their server.
+    """Report tables of a destination that do not survive a crash of their server.
 
     Args:
         path: of the findings.
-        stored: where a table's rows are.
+        stored: the relations that store a table's rows.
     """
     for each in stored:
         if each.is_unlogged:
@@ -129,9 +129,9 @@ def unlogged_findings(path: str, stored: Iterable[StoredTable]) -> Iterator[Find
 
 
 def files_of(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
-    """Which files a table and its partitions have, with their sizes.
+    """Return the files of a table and its partitions, with their sizes.
 
-    A row that is written into an empty table changes that, also if it is gone again.
+    Writing a row into an empty table changes the result, even if the row is removed again.
 
     Args:
         connection: any.
@@ -149,7 +149,7 @@ def files_of(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
 
 
 def without_children(connection: psycopg.Connection[Any], owner: str, name: str) -> str:
-    """How a statement names a table of which it is to see the rows, and not those of tables that inherit from it.
+    """Return a table's name for statements that must see its rows, but not those of tables that inherit from it.
 
     Args:
         connection: any.
@@ -165,7 +165,7 @@ def without_children(connection: psycopg.Connection[Any], owner: str, name: str)
 
 
 def rows_of_partition(connection: psycopg.Connection[Any], table: tuple[str, str], part: tuple[str, str]) -> str:
-    """Read which rows a partition of a table holds, at any depth; empty: the table has no such partition.
+    """Return which rows a partition of a table holds, at any depth; empty: the table has no such partition.
 
     Args:
         connection: with an empty search_path.
@@ -183,18 +183,18 @@ def rows_of_partition(connection: psycopg.Connection[Any], table: tuple[str, str
 
 
 def partition_rows(connection: psycopg.Connection[Any], numbers: Collection[int]) -> dict[int, str]:
-    """Read which rows some partitions hold.
+    """Return which rows some partitions hold.
 
     Args:
         connection: with an empty search_path.
         numbers: OIDs of tables.
 
     Returns:
-        A condition over the table's columns for each of them that is a partition; "true" for a default partition that
-        is the only one.
+        A condition over the table's columns for each of them that is a partition; "true" for a default partition
+        without siblings.
     """
-    # The snapshot may show a partition that was detached or dropped since. The server computes root and condition from
-    # what there is now: both are NULL then, and no condition would mean every row.
+    # The snapshot may show a partition that has been detached or dropped since. The server computes root and condition
+    # from the current state: both are then NULL, and a missing condition would mean every row.
     rows = connection.execute(
         "SELECT c.oid::int8, coalesce(CASE WHEN pg_catalog.pg_partition_root(c.oid) IS NOT NULL THEN"
         " pg_catalog.pg_get_partition_constraintdef(c.oid) END, 'true')"

@@ -1,4 +1,4 @@
-"""What a PostgreSQL source's catalog says: tables, partitions, replica identities, rights, types."""
+"""A PostgreSQL source's catalog: tables, partitions, replica identities, rights, types."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ __all__ = [
 ]
 
 _NAME_BYTES_MAX = 63  # PostgreSQL's limit for identifiers
-# from this version on a publication can have the values of stored generated columns, never those of virtual ones
+# From this version on, a publication can include the values of stored generated columns, never those of virtual ones.
 GENERATED_FROM = 180000
 
-# How long a lock on a partition is waited for to read which rows it holds: a COMMIT lets go of its locks within a
-# millisecond of becoming visible, and whoever holds one for longer must not stop the log writer.
+# How long to wait for a lock on a partition to read which rows it holds. A COMMIT releases its locks within a
+# millisecond of becoming visible, and a session that holds one for longer must not stop the log writer.
 BOUNDS_WAIT_MS = 200
 
 
 def slot_name(topology: str, site: str) -> str:
-    """Name of the slot and of the publication: slots are known cluster-wide, so it contains the site as well.
+    """Return the name of the slot and of the publication: slots are cluster-wide, so it contains the site as well.
 
     Args:
         topology: its name.
         site: name of the source's site.
 
     Returns:
-        At most 63 characters of a-z, 0-9 and _; with a hash unless both names are of a-z and 0-9 and short enough.
+        At most 63 characters of a-z, 0-9 and _; with a hash unless both names consist of a-z and 0-9 and are short
+        enough.
     """
     plain = f"headrace_{topology}_{site}"
     if re.fullmatch(r"[a-z0-9_]{1,63}", plain) and "_" not in topology + site:
         return plain
-    # What was replaced or cut, and where the topology's name ends, is in the hash.
+    # The hash covers replaced and cut characters, and where the topology's name ends.
     digest = hashlib.blake2b(f"{topology}\0{site}".encode(), digest_size=4).hexdigest()
     cleaned = re.sub(r"[^a-z0-9_]", "_", plain.lower())
     return f"{cleaned[: _NAME_BYTES_MAX - 9]}_{digest}"
@@ -64,17 +65,17 @@ def slot_name(topology: str, site: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Where rows are stored: a plain table itself, or one partition.
+    """A relation that stores rows: a plain table itself, or one partition.
 
     Args:
         number: oid.
         owner, name: its own.
         identity: `relreplident`: d, n, f or i.
         has_identity: UPDATE and DELETE can be published.
-        has_primary_key: it would be an identity, if no other one were set.
+        has_primary_key: it would be an identity if no other one were set.
         is_unlogged: its changes are not in the log.
         generated_virtual: names of virtual generated columns.
-        unlogged_identity: generated columns in the key of its identity whose values are not in the log.
+        unlogged_identity: generated columns of its identity's key whose values are not in the log.
     """
 
     number: int
@@ -96,10 +97,10 @@ class CatalogTable:
         number: oid.
         owner, name: as LCRs name it.
         is_partitioned: has partitions.
-        has_primary_key: one that tells rows apart at the moment of a change; partitions that are made later have it, too.
-        owner_role: who owns it.
-        is_superusers: that is a superuser.
-        is_owned: this session's role owns it, or is a member of the role that does.
+        has_primary_key: one that identifies rows at the moment of a change; later partitions have it, too.
+        owner_role: its owner.
+        is_superusers: its owner is a superuser.
+        is_owned: this session's role owns it, or is a member of the owner.
         can_select: this role may read all of it.
         hides_rows: row-level security hides rows from this role.
         leaves: where rows are stored.
@@ -120,7 +121,7 @@ class CatalogTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnloggedTable:
-    """A table that a rule may mean, but whose changes are in no log."""
+    """A table that a rule may select, but whose changes are in no log."""
 
     owner: str
     name: str
@@ -141,7 +142,7 @@ def _names(connection: psycopg.Connection[Any], persistence: str) -> list[tuple[
 
 
 def table_names(connection: psycopg.Connection[Any]) -> tuple[tuple[str, str], ...]:
-    """Schema and name of every table that a rule could select."""
+    """Return schema and name of every table that a rule could select."""
     return tuple((owner, name) for _, owner, name in _names(connection, "p"))
 
 
@@ -150,7 +151,7 @@ def _selected(rules: Iterable[object], owner: str, name: str) -> bool:
 
 
 def unlogged_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[UnloggedTable, ...]:
-    """Unlogged tables that the rules would select.
+    """Return the unlogged tables that the rules would select.
 
     Args:
         connection: to the source.
@@ -161,7 +162,7 @@ def unlogged_tables(connection: psycopg.Connection[Any], rules: Sequence[object]
 
 
 def select_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[CatalogTable, ...]:
-    """Every permanent plain table and partitioned root that a rule set selects, by owner and name.
+    """Return every permanent plain table and partitioned root that a rule set selects, by owner and name.
 
     Args:
         connection: to the source; its role's rights and memberships are part of the answer.
@@ -250,10 +251,10 @@ def _leaves(connection: psycopg.Connection[Any], roots: list[int]) -> dict[int, 
 
 
 def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dict[int, OldImage]:
-    """What the log has of old rows of each partitioned table, by its number: the least of what its partitions have.
+    """Return what the log has of old rows of each partitioned table, by its number: the least that one of its partitions has.
 
-    Of one without partitions nothing is said: it has no rows. A partition does not get its replica identity from the
-    table, nor does one that is made later.
+    A table without partitions has no rows and no entry. Partitions, including later ones, do not inherit the table's
+    replica identity.
 
     Args:
         connection: to the source.
@@ -276,7 +277,7 @@ def old_images(connection: psycopg.Connection[Any], roots: Sequence[int]) -> dic
 
 
 def logged_generated(version: int) -> tuple[str, ...]:
-    """The kinds of generated columns (`pg_attribute.attgenerated`) whose values the log has, as `publication_steps` asks for them.
+    """Return the kinds of generated columns (`pg_attribute.attgenerated`) in the log, as `publication_steps` requests them.
 
     Args:
         version: of the server, as `server_version_num`.
@@ -285,14 +286,14 @@ def logged_generated(version: int) -> tuple[str, ...]:
 
 
 def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable]) -> tuple[SourceTable, ...]:
-    """The same tables with the columns that are in the log, and sizes.
+    """Return the same tables with the columns that are in the log, and sizes.
 
     Args:
         connection: to the source.
-        tables: from `select_tables`. One that was dropped meanwhile is left out.
+        tables: from `select_tables`. A table dropped meanwhile is skipped.
 
     Returns:
-        In the order of `tables`; size and row estimate of a partitioned one are those of all its partitions.
+        In the order of `tables`; size and row estimate of a partitioned table cover all its partitions.
     """
     rows = connection.execute(
         f"""
@@ -337,7 +338,7 @@ def source_tables(connection: psycopg.Connection[Any], tables: Sequence[CatalogT
 
 
 def publication_tables(connection: psycopg.Connection[Any], publication: str) -> dict[int, tuple[str, str]]:
-    """Tables that a publication names, as oid -> (schema, name); empty when there is no such publication.
+    """Return the tables that a publication names, as oid -> (schema, name); empty when no such publication exists.
 
     Args:
         connection: to the source.
@@ -357,14 +358,14 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
 
 
 def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
-    """Tables that a publication names, each with its identity.
+    """Return the tables that a publication names, each with its identity.
 
-    The number of the publication's entry is part of it: a table that leaves the publication and comes back has another
-    one.
+    The number of the publication's entry is part of the identity: a table that leaves the publication and returns gets
+    another one.
 
     Args:
         connection: to the source.
-        publication: its name, from `slot_name`; one that does not exist names no table.
+        publication: its name, from `slot_name`; a missing one names no table.
     """
     rows = connection.execute(
         f"""
@@ -389,14 +390,14 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
 
 
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:
-    """Every table that changes can come from, partitions with the root that LCRs name.
+    """Return every table that changes can come from, partitions with the root that LCRs name.
 
-    A partition that is partitioned itself is none: the log never names it, not even when all of the table is truncated.
-    Of a partition that is locked for `BOUNDS_WAIT_MS` the rows are not known.
+    A partition that is partitioned itself is not included: the log never names it, not even when the whole table is
+    truncated. The rows of a partition that is locked for `BOUNDS_WAIT_MS` remain unknown.
 
     Args:
         connection: to the source, without a transaction.
-        publication: its name, from `slot_name`; one that does not exist names no table.
+        publication: its name, from `slot_name`; a missing one names no table.
     """
     rows = connection.execute(
         f"""
@@ -429,15 +430,15 @@ def published_objects(connection: psycopg.Connection[Any], publication: str) -> 
 
 
 def _rows_held(connection: psycopg.Connection[Any], partitions: Sequence[int]) -> dict[int, str]:
-    """Which rows partitions hold.
+    """Return which rows partitions hold.
 
-    Those that cannot be read without waiting for a session that locked them are left out.
+    Partitions that cannot be read without waiting for a session's lock are skipped.
     """
     if not partitions:
         return {}
     with contextlib.suppress(psycopg.errors.LockNotAvailable):
         return _partition_rows_soon(connection, partitions)
-    # PostgreSQL opens the partition and all above it for this.
+    # PostgreSQL opens the partition and all tables above it for this.
     locked = connection.execute(
         """
         WITH RECURSIVE held (number) AS (
@@ -461,7 +462,7 @@ def _partition_rows_soon(connection: psycopg.Connection[Any], partitions: Sequen
 
 
 def published_relations(connection: psycopg.Connection[Any], publication: str) -> list[int]:
-    """Oids of every table that changes can come from, without waiting for a lock.
+    """Return the oids of every table that changes can come from, without waiting for a lock.
 
     Args:
         connection: to the source.

@@ -1,13 +1,13 @@
-"""What is known of PostgreSQL's types: which values are equal, have an order, are numbers, can be hashed, fit a wider type.
+"""Facts about PostgreSQL's types: which values are equal, ordered or numbers, can be hashed, or fit a wider type.
 
-Canonical equality (`DestinationColumn.equality`), the one place where it is decided: two values of the type are
-equal to PostgreSQL exactly when their canonical forms have equal bytes.
+Canonical equality (`DestinationColumn.equality`) is decided only here: PostgreSQL considers two values of a type equal
+exactly when their canonical forms have equal bytes.
 
     integer   int2, int4, int8, oid: the number
     numeric   numeric: without trailing zeros (1.0 = 1.00)
     float     float4, float8: one zero, one NaN
     bpchar    character(n): without trailing blanks
-    text      the value's bytes as they are, the same in text and in binary form: text, varchar and name under a
+    text      the value's unchanged bytes, the same in text and binary form: text, varchar and name under a
               deterministic collation, and enums
     uuid      its 16 bytes
     bytes     the bytes of its binary form: "char", bytea, bool, date, time, timetz, timestamp, timestamptz, money, inet,
@@ -15,7 +15,7 @@ equal to PostgreSQL exactly when their canonical forms have equal bytes.
     none      everything else: interval (1 month = 30 days), jsonb, arrays, ranges, composites, citext, text
               under a nondeterministic collation, every extension's type
 
-A domain has its base type's. A table with "none" in a unique key cannot be hashed: it is serialised.
+A domain has its base type's form. A table with "none" in a unique key cannot be hashed: it is serialised.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ _EQUALITY = {
     ),
 }
 _EQUALITY_OF = {f"pg_catalog.{name}": form for form, names in _EQUALITY.items() for name in names}
-# Types without an order that means something to a person are left out, though an index can sort them (jsonb, arrays,
-# ranges).
+# Types whose order means nothing to people are excluded, though an index can sort them (jsonb, arrays, ranges).
 _ORDERED = frozenset(
     f"pg_catalog.{name}"
     for name in (
@@ -89,10 +88,10 @@ _ORDERED = frozenset(
         "xid8",
     )
 )
-# Floating point adds up to something else in another order.
+# Floating-point sums depend on the order of addition.
 _NUMBERS = frozenset(f"pg_catalog.{name}" for name in ("int2", "int4", "int8", "numeric"))
-# Types whose every value has the same text, and the same canonical form, in the wider type: nobody can tell them apart.
-# Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks go).
+# Types whose every value has the same text and the same canonical form in the wider type: they are indistinguishable.
+# Not float4 in float8 (0.1 becomes 0.10000000149011612), not bpchar in text (trailing blanks are lost).
 _WIDER = {
     "pg_catalog.int4": ("int2",),
     "pg_catalog.int8": ("int2", "int4"),
@@ -101,7 +100,7 @@ _WIDER = {
 }
 _COLLATED = frozenset({"pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar", "pg_catalog.name"})
 
-# Types `hash_record_extended` can hash in every supported version; rows of tables without a key are found by it.
+# Types that `hash_record_extended` can hash in every supported version; it finds rows of tables without a key.
 _HASHABLE = frozenset(
     f"pg_catalog.{name}"
     for name in (
@@ -133,16 +132,16 @@ _HASHABLE = frozenset(
 
 
 def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str:
-    """The canonical form in which values of a type are hashed; see `DestinationColumn.equality`.
+    """Return the canonical form in which values of a type are hashed (`DestinationColumn.equality`).
 
     Args:
-        base_type: `owner.name`; of a domain the type below it.
+        base_type: `owner.name`; for a domain the type below it.
         is_enum: it is an enumerated type.
-        is_deterministic: the column's collation makes text equal only where its bytes are; True for types without
+        is_deterministic: the column's collation treats text as equal only if its bytes are; True for types without
             collation.
 
     Returns:
-        "none" when equal values may have different bytes and no canonical form of them is known here.
+        "none" when equal values may have different bytes and no canonical form is known here.
     """
     if is_enum:
         return "text"
@@ -152,7 +151,7 @@ def equality_of(base_type: str, *, is_enum: bool, is_deterministic: bool) -> str
 
 
 def is_ordered(base_type: str, *, is_enum: bool) -> bool:
-    """Whether values of a type have an order that means something to a person.
+    """Whether values of a type have an order that is meaningful to people.
 
     Args:
         base_type: `owner.name`; of a domain the type below it.
@@ -162,7 +161,7 @@ def is_ordered(base_type: str, *, is_enum: bool) -> bool:
 
 
 def is_number(base_type: str) -> bool:
-    """Whether values of a type add up to the same in every order."""
+    """Whether sums of a type's values do not depend on the order of addition."""
     return base_type in _NUMBERS
 
 
@@ -177,14 +176,14 @@ def is_hashable(base_type: str, *, is_enum: bool) -> bool:
 
 
 def wider_types(base: str, modifier: int, *, is_domain: bool = False) -> tuple[str, ...]:
-    """The other built-in types, without their schema, whose every value a type takes as it is.
+    """Return the other built-in types, without their schema, whose every value a type accepts unchanged.
 
     Args:
-        base: `owner.name`; of a domain what is below it.
+        base: `owner.name`; for a domain, of the type below it.
         modifier: of the type; -1: none.
-        is_domain: it is a domain, whose own modifier is not told.
+        is_domain: it is a domain, whose own modifier is unknown.
     """
     if modifier != -1 or (is_domain and base == "pg_catalog.varchar"):
-        # A cast to a domain over varchar(n) cuts what is too long, without an error.
+        # A cast to a domain over varchar(n) silently truncates what is too long.
         return ()
     return _WIDER.get(base, ())

@@ -1,1 +1,1 @@
-"""What is asked of two databases alike, to be compared: columns, types, and what else of a table's shape must fit."""
+"""Comparisons of a source's and a destination's catalogs: columns, types, and other properties of a table's shape."""

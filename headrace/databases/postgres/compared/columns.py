@@ -1,6 +1,6 @@
-"""What the log does not say of columns, at a source and at a destination.
+"""Properties of columns that the log does not describe, read at a source and at a destination.
 
-What is below their types, which are generated, which types are not built in.
+These are the types below their types, generated columns, and types that are not built in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["column_findings", "column_shapes"]
 
 
 def column_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-    """Read it of those tables that have such columns; nothing else of their shapes.
+    """Read these properties of tables that have such columns; no other part of their shapes.
 
     Args:
         connection: with an empty search_path.
@@ -39,7 +39,7 @@ def column_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableNam
 def column_findings(
     connection: psycopg.Connection[Any], site: str, shapes: Sequence[TableShape]
 ) -> tuple[Finding, ...]:
-    """What keeps the values of columns from being applied, or would change them.
+    """Find what keeps the values of columns from being applied, or would change them.
 
     Args:
         connection: to the destination, with an empty search_path.
@@ -53,7 +53,7 @@ def column_findings(
         path, mine = f"sites.{site} table {name}", here.get(name, TableShape(owner=name.owner, name=name.name))
         found += domain_findings(path, shape, mine)
         table = describe_table(connection, *name) if shape.computed or shape.types else None
-        if table is not None:  # one that is missing is made with its types
+        if table is not None:  # a missing table is created with its types
             found += type_findings(connection, path, name, shape.types, {each.column: each for each in mine.types})
             found += computed_findings(connection, path, shape, table, mine.computed)
     return tuple(found)

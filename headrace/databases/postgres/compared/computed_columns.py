@@ -1,17 +1,17 @@
-"""Columns that a source computes, and what becomes of them at a destination.
+"""Columns that a source computes, and their fate at a destination.
 
-    at the source                                  at the destination   what happens
-    plain                                          generated            refused: the value that arrives would be thrown away
-    stored, version 18 or later (in the log)       plain                written as any other value
-    virtual, or before version 18 (not in the log) plain                refused: the column would stay without the values
-    generated                                      generated            computed at both; other expressions are warned of
+    at the source                                  at the destination   result
+    plain                                          generated            refused: the arriving value would be discarded
+    stored, version 18 or later (in the log)       plain                written like any other value
+    virtual, or before version 18 (not in the log) plain                refused: the column would lack the values
+    generated                                      generated            computed on both sides; a warning if expressions differ
 
-The first row is `headrace.databases.postgres.compared.types.missing_alter`'s, which the log says enough for; the others need the source's
-catalog.
+The log says enough for the first row (`headrace.databases.postgres.compared.types.missing_alter`); the others need the
+source's catalog.
 
-Each partition may compute a column in its own way, and the table's own expression is what new partitions get. So the
-expressions of those that have rows are compared: each with the partition of its name, or with all of the destination's,
-where these are the same.
+Each partition may compute a column differently, and the table's own expression is what new partitions get. So the
+expressions of partitions with rows are compared: each with the partition of its name, or with all of the destination's
+if those are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.lcr.table_name import TableName, flow_text, remark
 
 __all__ = ["computed_as", "computed_columns", "computed_differences", "computed_findings"]
 
-# the text of an expression takes a lock of its table: of one that a user holds it is asked again at the next look
+# Printing an expression locks its table; if a user holds the lock, the next check asks again.
 _LOCK_TIMEOUT = "1s"
 
 _COMPUTED = """
@@ -47,8 +47,8 @@ JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 ORDER BY 1, 2, a.attnum
 """
 
-# Of partitions that have rows. The text of an expression takes a lock: of one that is stored as its table's, it is that
-# one's, where each column has its table's number.
+# For partitions that have rows. Printing an expression takes a lock. So a partition whose stored expression equals its
+# table's gets the table's text, if all columns have the same numbers in both.
 _OF_PARTS = f"""
 SELECT n.nspname::text AS owner, c.relname::text AS name, a.attname::text AS "column", pn.nspname::text AS part_owner, p.relname::text AS part_name,
        CASE WHEN d.adbin::text <> above.adbin::text OR EXISTS (
@@ -96,7 +96,7 @@ def computed_columns(
         for row in cursor.execute(_OF_PARTS, names) if partitioned else ():
             table = TableName(row["owner"], row["name"])
             whole = found[table].get(row["column"])
-            if whole is not None:  # else it was altered meanwhile
+            if whole is not None:  # else it was altered concurrently
                 part = ComputedPart(
                     owner=row["part_owner"], name=row["part_name"], expression=row["expression"] or whole.expression
                 )
@@ -105,14 +105,14 @@ def computed_columns(
 
 
 def computed_as(connection: psycopg.Connection[Any], table: TableName) -> dict[str, ComputedColumn]:
-    """A table's generated columns, by name.
+    """Return a table's generated columns, by name.
 
     Args:
         connection: with an empty search_path.
         table: its name.
 
     Raises:
-        psycopg.Error: a user has locked it.
+        psycopg.Error: a user has locked the table.
     """
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
@@ -128,18 +128,18 @@ def computed_differences(
     among: Mapping[str, Collection[TableName]] | None = None,
     accepted: Collection[str] = (),
 ) -> dict[str, ComputedDifference]:
-    """How a table computes columns, beside the source.
+    """Compare how a table computes columns with the source.
 
     Args:
         connection: to the destination, with an empty search_path.
         table: its name here.
         wanted: the source's columns, under the names that these and their partitions have here.
         computed_here: the destination's, by name.
-        among: of each column the partitions whose rows are asked about; None: all.
-        accepted: see `DestinationDatabase.computed_differences`.
+        among: for each column the partitions whose rows the caller asks about; None: all.
+        accepted: as in `DestinationDatabase.computed_differences`.
 
     Returns:
-        One of each column that both compute.
+        One for each column that both compute.
     """
     found = {}
     for column in wanted:
@@ -176,7 +176,7 @@ def computed_differences(
                 difference,
                 column,
                 mine,
-                # a partition's alone, where the table's others stay as they are
+                # only the partition's, where the table's other partitions stay as they are
                 parts={} if is_of_table else {name: each if name in here else None for name, each in other.items()},
                 expression=next(iter(there.values())) if is_uniform else None,
             )
@@ -185,7 +185,7 @@ def computed_differences(
 
 
 def _expressions(table: TableName, column: ComputedColumn) -> dict[TableName, str]:
-    """How each partition that has rows computes a column; the table itself where it has none."""
+    """Return each partition's expression for a column, for partitions with rows; the table's own if it has none."""
     return {TableName.of(part): part.expression for part in column.parts} or {table: column.expression}
 
 
@@ -196,12 +196,12 @@ def computed_findings(
     here: CatalogTable,
     computed_here: Sequence[ComputedColumn],
 ) -> Iterator[Finding]:
-    """Columns that the source computes whose values cannot come, and those that both compute, each its own way.
+    """Report computed columns whose values cannot arrive, and those that both sides compute differently.
 
     Args:
         connection: to the destination, with an empty search_path.
         path: of the findings.
-        wanted: the source's, with `computed`.
+        wanted: the source's shape, with `computed`.
         here: the destination's table.
         computed_here: its generated columns.
     """
@@ -234,12 +234,12 @@ def computed_findings(
 
 
 def _said_hanging(found: ComputedDifference) -> str:
-    """What hangs on a column that is dropped and made again, behind a problem."""
-    return f". On it hang here: {', '.join(found.hanging)}" if found.hanging else ""
+    """Return the objects that depend on a column to be recreated, as an addition to a problem."""
+    return f". Objects here that depend on it: {', '.join(found.hanging)}" if found.hanging else ""
 
 
 def _fix_of(found: ComputedDifference, why: str) -> str:
-    """The statements, or why there are none, and a remark."""
+    """Return the statements, or why none are given, and a remark."""
     if found.obstacle:
         return remark(f"{found.obstacle}; {why}")
     return f"{'; '.join(found.statements)}; {remark(why)}"

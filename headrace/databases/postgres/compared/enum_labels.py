@@ -1,4 +1,4 @@
-"""Labels of enumerated types: those that a destination lacks, and those that were renamed at the source."""
+"""Labels of enumerated types: those missing at a destination, and those renamed at the source."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.lcr.table_name import TableName, literal, remark
 
 __all__ = ["enum_labels", "label_findings"]
 
-# Also those that others are made of. The table is found in the
-# catalog: `to_regclass` raises for a role that may not use the schema, which preflight is to say in words of its own.
+# Includes types nested in others. The table is looked up in the catalog, because `to_regclass` raises an error for a
+# role that may not use the schema, which preflight reports in its own words.
 _ENUMS = f"""
 WITH RECURSIVE walk (oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
@@ -39,7 +39,7 @@ WHERE t.typtype = 'e' ORDER BY 1, 2
 
 
 def enum_labels(connection: psycopg.Connection[Any], table: TableName) -> tuple[EnumLabels, ...]:
-    """Read the enumerated types of a table's columns; none where there is no such table.
+    """Read the enumerated types of a table's columns; empty if the table does not exist.
 
     Args:
         connection: to its database.
@@ -56,16 +56,16 @@ def enum_labels(connection: psycopg.Connection[Any], table: TableName) -> tuple[
 def label_findings(
     path: str, wanted: Sequence[EnumLabels], here: Sequence[EnumLabels], earlier: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Labels that are missing, or in another order.
+    """Report labels that are missing, or in another order.
 
     Args:
         path: of the findings.
         wanted: the enums of a table at the source.
-        here: at the destination.
-        earlier: see `DestinationDatabase.preflight_shapes`.
+        here: the enums at the destination.
+        earlier: the earlier names by number, as in `DestinationDatabase.preflight_shapes`.
     """
     there = {(enum.owner, enum.name): enum.labels for enum in here}
-    by_name = {enum.name: enum for enum in here}  # it may be in another schema here
+    by_name = {enum.name: enum for enum in here}  # it may have another schema here
     for source in wanted:
         enum = (
             source
@@ -115,10 +115,10 @@ def label_findings(
 
 
 def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
-    """Statements that give a type the labels that are missing, of which nothing is recorded.
+    """Return statements that add missing labels to a type for which no mark is recorded.
 
-    A label that only the source has, in the place of one that only the destination has, was renamed: adding it would
-    leave old rows with the old label, and it could not be renamed any more.
+    A label that only the source has, in the position of one that only the destination has, was renamed. Adding it would
+    leave old rows with the old label, which could then no longer be renamed.
     """
     alter = f"ALTER TYPE {qualified(enum.owner, enum.name)}"
     renamed, doubtful = _renamed_labels(enum.labels, labels)
@@ -139,7 +139,7 @@ def _additions(enum: EnumLabels, labels: Sequence[str]) -> Iterator[str]:
 
 
 def _added(enum: EnumLabels, known: Collection[str]) -> Iterator[str]:
-    """In the source's order, which decides how values compare."""
+    """Add labels in the source's order, which decides how values compare."""
     for place, label in enumerate(enum.labels):
         if label in known:
             continue
@@ -157,9 +157,9 @@ def _added(enum: EnumLabels, known: Collection[str]) -> Iterator[str]:
 def _renamed_labels(
     there: Sequence[str], here: Sequence[str]
 ) -> tuple[dict[str, str], list[tuple[list[str], list[str]]]]:
-    """Labels that look renamed, as old -> new.
+    """Return labels that look renamed, as old -> new.
 
-    And those of which the numbers differ, so that nobody can tell which is which.
+    Also returns groups in which the counts differ, so that the labels cannot be matched.
     """
     renamed: dict[str, str] = {}
     doubtful: list[tuple[list[str], list[str]]] = []

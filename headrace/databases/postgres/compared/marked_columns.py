@@ -1,4 +1,4 @@
-"""Columns of tables as marks have them (`headrace.databases.ports.row_marks`), read the same way at a source and at a destination."""
+"""Columns of tables for marks (`headrace.databases.ports.row_marks`), read the same way at a source and a destination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from headrace.lcr.table_name import TableName
 
 __all__ = ["marked_columns", "marked_columns_of"]
 
-# Nothing here takes a lock of a table, as `pg_get_expr` does: a look waits for no user. The expression of a default is
-# a tree of nodes as text. One of another moment has a function of the clock or of a sequence, or calls one that is not
-# immutable. Where partitions have other defaults than their table, rows may have what either says.
+# Nothing here locks a table, as `pg_get_expr` would: a check must not wait for a user. A default's expression is read
+# as its node tree in text form. A default depends on the moment if it uses a function of the clock or of a sequence, or
+# calls one that is not immutable. Where a partition's default differs from its table's, rows may have the value of
+# either.
 _COLUMNS = f"""
 SELECT a.attrelid::int8 AS root, a.attname::text AS name, a.attnum::int AS number,
        coalesce('d' || d.oid, '{OF_TRANSACTION}' || a.xmin) AS stamp, a.attgenerated <> '' AS is_generated,

@@ -1,10 +1,10 @@
-"""Types that are not built in, at a source and at a destination: which is which, whatever schema each is in.
+"""Types that are not built in: which type of a source is which of a destination, whatever schema each is in.
 
 The log names a type by its schema and name. At the destination the same type may be in another schema: an extension is
-where its operator has put it, and a table whose schema is renamed has its enums there. So a type of the same name in
-any schema is taken for the source's (`is_same_name`), and `check` and `up`, which can ask both databases, refuse what
-has only the name: another kind of type, or one of another extension. Labels of enums and fields of composite types are
-compared by `headrace.databases.postgres.compared.shapes`.
+where its operator installed it, and the enums of a table whose schema is renamed move with it. So a type of the same
+name in any schema is taken for the source's (`is_same_name`). `check` and `up`, which can query both databases, refuse
+a type that shares only the name: another kind of type, or one of another extension. Labels of enums and fields of
+composite types are compared by `headrace.databases.postgres.compared.shapes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.lcr.type_name import possible_names, type_parts, type_text
 
 __all__ = ["is_same_name", "local_names", "named_types", "type_findings"]
 
-# Of the columns of tables; of an array what its elements are, of a domain what is below it.
+# Types of the tables' columns; for an array, of its elements; for a domain, of the type below.
 _NAMED = """
 WITH RECURSIVE walk (owner, name, "column", place, number) AS (
     SELECT n.nspname::text, c.relname::text, a.attname::text, a.attnum, a.atttypid
@@ -46,7 +46,7 @@ WHERE t.oid >= 10000 AND t.typtype <> 'd' AND NOT (t.typcategory = 'A' AND t.typ
 ORDER BY 1, 2, w.place
 """
 
-# Of these bare names every type here that is not built in.
+# Every type here with one of these bare names that is not built in.
 _HERE = """
 SELECT t.typname::text AS name, n.nspname::text AS owner
 FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -59,7 +59,7 @@ _KINDS = {"b": "a base type", "c": "a composite type", "e": "an enum", "r": "a r
 def is_same_name(one: str, other: str) -> bool:
     """Whether two types, each `owner.name` in its own database, may be the same.
 
-    Built-in ones by both, others by their names.
+    Built-in types are compared by both parts, others by their names.
 
     Args:
         one: a type of the source.
@@ -96,16 +96,16 @@ def named_types(
 
 
 def local_names(connection: psycopg.Connection[Any], types: Sequence[str]) -> dict[str, str]:
-    """What types of a source are called here, where that is not what the log calls them.
+    """Return the local names of a source's types where they differ from the log's.
 
-    Exactly one has the name, in another schema, or the schema's name has a dot.
+    They differ if exactly one type here has the name, in another schema, or if the schema's name has a dot.
 
     Args:
         connection: to the destination.
         types: `owner.name`; array types as the catalog names them.
 
     Returns:
-        The names here, as `type_text` writes them.
+        The local names, in the form of `type_text`.
     """
     wanted = {text: possible_names(text) for text in types if not text.startswith("pg_catalog.")}
     names = sorted({name for each in wanted.values() for name in each})
@@ -126,7 +126,7 @@ def type_findings(
     wanted: Sequence[NamedType],
     here: Mapping[str, NamedType],
 ) -> Iterator[Finding]:
-    """Types that the destination lacks, and columns whose type has only the name of the source's.
+    """Report types that the destination lacks, and columns whose type shares only the name with the source's.
 
     Args:
         connection: to the destination.
@@ -165,7 +165,7 @@ def _kind(named: NamedType) -> str:
 
 
 def _made(named: NamedType) -> str:
-    """The statement that makes a type, in the schema it has at the source."""
+    """Return the statement that creates a type, in the schema it has at the source."""
     if named.extension:
         schema = f"CREATE SCHEMA IF NOT EXISTS {quote(named.owner)}; " if named.owner != "public" else ""
         return f"{schema}CREATE EXTENSION {quote(named.extension)} SCHEMA {quote(named.owner)};"

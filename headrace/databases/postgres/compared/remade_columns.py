@@ -1,12 +1,12 @@
-"""Statements after which a destination computes a column as its source does.
+"""Statements that make a destination compute a column as its source does.
 
-    SET EXPRESSION           version 17 and later, where the type is the same: what hangs on the column stays. Not of a
-                             virtual column in a table with check constraints, or in a publication, which the server refuses.
-    DROP COLUMN, ADD COLUMN  else. Indexes and constraints of the column go with it, and are made again in the same
-                             transaction. Where a view, a foreign key of another table, a partition's own index or the
-                             like hangs on it, no statement is printed: it is named, and an operator takes it away first.
+    SET EXPRESSION           version 17 and later, if the type is the same: objects that depend on the column stay. Not for a
+                             virtual column in a table with check constraints or in a publication: the server refuses that.
+    DROP COLUMN, ADD COLUMN  otherwise. Indexes and constraints of the column are dropped with it, and recreated in the same
+                             transaction. If a view, a foreign key of another table, a partition's own index or the like
+                             depends on it, no statement is printed: the object is named, and an operator drops it first.
 
-One partition alone takes SET EXPRESSION: its column cannot be dropped.
+A single partition needs SET EXPRESSION: its column cannot be dropped.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = %(column)s 
 WHERE n.nspname = %(owner)s AND c.relname = %(name)s
 """
 
-# What a DROP COLUMN removes, or is refused for, in the order in which it is made again. `made`: the statement; NULL:
-# there is none. A NOT NULL is made with the column. What hangs on the table's hangs on that of each partition.
+# What a DROP COLUMN removes, or is refused for, in the order of recreation. `made`: the statement; NULL: none exists. A
+# NOT NULL is recreated with the column. What depends on the table's column depends on each partition's.
 _HANGING = f"""
 SELECT DISTINCT d.classid <> 'pg_catalog.pg_constraint'::regclass AS is_later, coalesce(k.contype::text, '') NOT IN ('p', 'u') AS is_no_key,
        pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid) AS what,
@@ -77,17 +77,17 @@ def recomputed(
     parts: Mapping[TableName, str | None],
     expression: str | None,
 ) -> ComputedDifference:
-    """A difference with the statements that end it.
+    """Return a difference with the statements that end it.
 
     Args:
         connection: to the destination, with an empty search_path.
         table: its name here.
         difference: of the column.
         wanted: the column of the source.
-        mine: the destination's.
-        parts: expressions of partitions that are to be altered alone; None: the destination has no such partition.
-            Empty: the table is altered, with all of them.
-        expression: of all partitions of the source; None: they have several.
+        mine: the destination's column.
+        parts: expressions of partitions to alter separately; None: the destination has no such partition. Empty: the
+            table is altered, with all its partitions.
+        expression: of all partitions of the source; None: they differ.
     """
     column = quote(mine.name)
     lacking = sorted(str(name) for name, each in parts.items() if each is None)
@@ -115,7 +115,7 @@ def recomputed(
 
 
 def _made_plain(table: TableName, wanted: ComputedColumn) -> str:
-    """What else can be done where the source's values are in the log."""
+    """Return the alternative where the source's values are in the log."""
     if not wanted.is_logged:
         return ""
     alter = f"ALTER TABLE {qualified(*table)} ALTER COLUMN {quote(wanted.name)} DROP EXPRESSION;"
@@ -123,7 +123,7 @@ def _made_plain(table: TableName, wanted: ComputedColumn) -> str:
 
 
 def remade(connection: psycopg.Connection[Any], table: TableName, wanted: ComputedColumn) -> ComputedDifference:
-    """How a column is dropped, and made again as one that is computed, with what hangs on it.
+    """Return how to drop a column and recreate it as a computed one, with the objects that depend on it.
 
     Args:
         connection: to the destination, with an empty search_path.
@@ -152,7 +152,7 @@ def remade(connection: psycopg.Connection[Any], table: TableName, wanted: Comput
     if also or any(each["made"] is None for each in hanging):
         return replace(
             found,
-            obstacle=f"an operator takes away what hangs on {wanted.name}, and makes it again behind: {alter};",
+            obstacle=f"an operator drops what depends on {wanted.name}, and recreates it after: {alter};",
         )
     if not hanging:
         return replace(found, statements=(alter,))
@@ -162,7 +162,7 @@ def remade(connection: psycopg.Connection[Any], table: TableName, wanted: Comput
 
 
 def _can_set(connection: psycopg.Connection[Any], table: TableName, mine: ComputedColumn) -> bool:
-    """Whether the server takes SET EXPRESSION for the column."""
+    """Whether the server accepts SET EXPRESSION for the column."""
     if connection.info.server_version < _EXPRESSIONS_FROM:
         return False
     if not mine.is_virtual:

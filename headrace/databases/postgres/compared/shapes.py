@@ -1,6 +1,6 @@
-"""What two databases may have differently though a table's columns fit: its partitions, its enums' labels, its keys.
+"""Properties that may differ between two databases though a table's columns fit: partitions, enum labels, keys.
 
-Read the same way at a source and at a destination, and compared at the destination, before the first row fails there.
+They are read the same way at a source and at a destination, and compared at the destination before the first row fails.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ JOIN pg_catalog.pg_class p ON p.oid = t.parentrelid JOIN pg_catalog.pg_namespace
 WHERE t.level > 0 ORDER BY t.level, n.nspname COLLATE "C", c.relname COLLATE "C"
 """
 
-# What is below columns of types that are not built in: an array's element, a domain's base, a range's bound, a
-# composite's fields; of all tables at once.
+# Types below columns of types that are not built in: an array's element, a domain's base, a range's bound, a
+# composite's fields; for all tables at once.
 _DOMAINS = """
 WITH RECURSIVE walk (owner, name, "column", part, place, type, oid, modifier, holder) AS (
     SELECT n.nspname::text, c.relname::text, a.attname::text, ''::text, ARRAY[a.attnum], a.atttypid, a.atttypid, a.atttypmod, 0::oid
@@ -87,7 +87,7 @@ WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS N
 ORDER BY i.indisprimary DESC, x.relname COLLATE "C"
 """
 
-# EXCLUDE, and temporal keys: all whose index knows operators other than `=`.
+# EXCLUDE, and temporal keys: all constraints whose index uses operators other than `=`.
 _EXCLUSIONS = """
 SELECT k.conname::text AS name, k.contype::text AS kind, pg_catalog.pg_get_constraintdef(k.oid) AS definition,
        coalesce(pg_catalog.pg_get_expr(i.indpred, i.indrelid), '') AS condition,
@@ -101,7 +101,7 @@ FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_index i ON i.indexrelid = k.c
 WHERE k.conrelid = %s::oid AND k.conexclop IS NOT NULL ORDER BY 1
 """
 
-_TAKES_ALL = frozenset({"UTF8", "SQL_ASCII"})  # each character of any encoding, or each byte
+_TAKES_ALL = frozenset({"UTF8", "SQL_ASCII"})  # accept every character of any encoding, or every byte
 
 
 def table_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
@@ -150,7 +150,7 @@ def _table_shape(connection: psycopg.Connection[Any], table: TableName) -> Table
 
 
 def standalone_tables(connection: psycopg.Connection[Any], tables: Collection[TableName]) -> frozenset[TableName]:
-    """Those of some names that are tables here, and no partitions.
+    """Return those names that are tables here, and not partitions.
 
     Args:
         connection: to the database.
@@ -167,9 +167,9 @@ def standalone_tables(connection: psycopg.Connection[Any], tables: Collection[Ta
 
 
 def domain_shapes(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-    """Read what is below the columns of those tables that have some of types that are not built in.
+    """Read the types below columns of types that are not built in, for tables that have such columns.
 
-    Nothing else of their shapes.
+    No other part of their shapes is read.
 
     Args:
         connection: with an empty search_path.
@@ -201,15 +201,15 @@ def shape_findings(
     *,
     earlier_labels: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """What fails or scans later, though every column fits.
+    """Report what fails or scans later, though every column fits.
 
     Args:
         path: of the findings.
         wanted: the table at the source.
-        here: at the destination.
-        columns: those that arrive.
-        taken: names of tables here that are no partitions.
-        earlier_labels: see `DestinationDatabase.preflight_shapes`.
+        here: the table at the destination.
+        columns: names of the arriving columns.
+        taken: names of tables here that are not partitions.
+        earlier_labels: as for `DestinationDatabase.preflight_shapes`.
     """
     yield from _missing_partitions(path, wanted, here, taken)
     yield from label_findings(path, wanted.enums, here.enums, earlier_labels or {})
@@ -218,12 +218,12 @@ def shape_findings(
 
 
 def encoding_findings(path: str, wanted: Sequence[TableShape], here: Sequence[TableShape]) -> Iterator[Finding]:
-    """Text that the destination's encoding does not have.
+    """Report encodings that lack characters of the source's text.
 
     Args:
         path: of the finding.
         wanted: tables at one source.
-        here: at the destination.
+        here: the tables at the destination.
     """
     theirs, mine = ({shape.encoding for shape in each} - {""} for each in (wanted, here))
     for encoding in sorted(mine - theirs - _TAKES_ALL if theirs else ()):
@@ -259,7 +259,7 @@ def _missing_partitions(
     path: str, wanted: TableShape, here: TableShape, taken: Collection[TableName]
 ) -> Iterator[Finding]:
     if not here.partitioned_by or here.partitioned_by != wanted.partitioned_by:
-        return  # one table takes all rows; or which partition takes which cannot be told from the bounds
+        return  # one table takes all rows, or the bounds do not show which partition takes which rows
     held = {partition.rows for partition in here.partitions}
     with_default = {partition.parent for partition in here.partitions if partition.bound == _DEFAULT}
     for partition in wanted.partitions:
@@ -286,14 +286,14 @@ def _missing_partitions(
 
 
 def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
-    """Types that would change the source's values without an error.
+    """Report types that would silently change the source's values.
 
-    Of those that are built in, the log says enough (`types.column_fits`).
+    For built-in types the log says enough (`types.column_fits`).
 
     Args:
         path: of the findings.
         wanted: from `domain_shapes` of the source.
-        here: of the destination.
+        here: from `domain_shapes` of the destination.
     """
     there = {(column.name, column.part): column for column in wanted.domains}
     for column in here.domains:
@@ -324,9 +324,9 @@ def domain_findings(path: str, wanted: TableShape, here: TableShape) -> Iterator
 
 
 def _takes(here: DomainColumn, source: DomainColumn) -> bool:
-    """Whether each value is taken as it is.
+    """Whether every value is accepted unchanged.
 
-    The log says it of a column's own type, and not of what is inside, which travels as text.
+    The log describes a column's own type, but not the types inside it, whose values travel as text.
     """
     if here.base_type == source.base_type:
         return modifier_fits(here.base_type, source.modifier, here.modifier)
@@ -337,8 +337,8 @@ def _takes(here: DomainColumn, source: DomainColumn) -> bool:
 
 
 def _other_fields(path: str, wanted: TableShape, here: TableShape) -> Iterator[Finding]:
-    """A composite's values have no names: each field would get another one's, if their types and their number allow it."""
-    renames: set[str] = set()  # a type that several columns have is altered once
+    """Report differing composite fields. Values carry no field names: fields with fitting types would get others' values."""
+    renames: set[str] = set()  # a type shared by several columns is altered once
     for column in {each.name: each for each in here.domains if _is_field(each)}.values():
         mine, theirs = (
             list(dict.fromkeys(each.part for each in shape.domains if each.name == column.name))
@@ -378,9 +378,9 @@ def _is_field_part(part: str) -> bool:
 
 
 def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) -> str:
-    """Statements for fields that look renamed at the source: of the same type, in the place of one that has no other.
+    """Return statements for fields that look renamed: same type, in the position of one that has no counterpart.
 
-    Empty: fields came or went, too.
+    Empty: fields were added or removed, too.
     """
     mine, theirs = ({each.part: each for each in shape.domains if each.name == column.name} for shape in (here, wanted))
     if len(mine) != len(theirs):
@@ -391,7 +391,7 @@ def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) 
             continue
         (below, _, name), (other_below, _, other_name) = old.part.rpartition("."), new.part.rpartition(".")
         is_alike = below == other_below and (old.base_type, old.modifier) == (new.base_type, new.modifier)
-        # What is inside of the field is not looked at; nor are names that a part's signs may be in.
+        # The inside of a field is not examined, nor are names that could contain a path's own characters.
         if (
             not is_alike
             or old.part in theirs
@@ -413,7 +413,7 @@ def _renamed_fields(here: TableShape, column: DomainColumn, wanted: TableShape) 
 def _altered_fields(
     here: TableShape, column: DomainColumn, wanted: TableShape, missing: Sequence[str], further: Sequence[str]
 ) -> str:
-    """What makes a type's fields those of the source, where new ones come last there too; else it must be made anew."""
+    """Return statements that give a type the source's fields, if new ones are last there too; else how to recreate it."""
     theirs = [each for each in wanted.domains if each.name == column.name]
     is_simple = all(
         part.startswith(".") and part.count(".") == 1 and not part.endswith(("[]", "<>"))
@@ -433,7 +433,7 @@ def _altered_fields(
 
 
 def _made_anew(here: TableShape, column: DomainColumn) -> str:
-    # Under its name, which the log says. A type that columns have cannot be altered.
+    # Under its name, which the log uses. A type that columns use cannot be altered.
     name = quote(column.name)
     return (
         "ALTER TYPE ... RENAME TO ...; then make the type anew as it is at the source, under the name it had, and give"
@@ -443,9 +443,9 @@ def _made_anew(here: TableShape, column: DomainColumn) -> str:
 
 
 def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
-    """Keys that the source does not have, and the source's identity where nothing here finds a row by it."""
+    """Report keys that the source does not have, and the source's identity where no key here finds a row by it."""
     table = qualified(here.owner, here.name)
-    temporal = {each.columns for each in here.exclusions if each.kind != "x"}  # see `_other_exclusions`
+    temporal = {each.columns for each in here.exclusions if each.kind != "x"}  # `_other_exclusions` reports them
     for key in here.keys:
         if key in temporal:
             continue
@@ -472,17 +472,18 @@ def _other_keys(path: str, wanted: TableShape, here: TableShape, columns: frozen
 
 
 def _other_exclusions(path: str, wanted: TableShape, here: TableShape, columns: frozenset[str]) -> Iterator[Finding]:
-    """Constraints in which rows collide here, and not at the source."""
+    """Report constraints in which rows collide here but not at the source."""
     table = qualified(here.owner, here.name)
     for each in here.exclusions:
         if not columns.issuperset(each.columns) or any(_is_as_strict(other, each) for other in wanted.exclusions):
             continue
         equal = {term.column for term in each.terms if term.is_equality}
         if any(set(key) <= equal for key in wanted.keys):
-            continue  # no two rows of the source are equal in it
+            continue  # no two rows of the source are equal in that key
         names = [quote(name) for name in each.columns]
         key = {"p": f", ADD PRIMARY KEY ({', '.join(names)})", "u": f", ADD UNIQUE ({', '.join(names)})"}
-        # The source may be of a version without temporal keys, have another primary key, or a constraint of the name.
+        # The source may be of a version without temporal keys, or have another primary key or a constraint of that
+        # name.
         terms = ", ".join(f"{name} WITH {'&&' if name is names[-1] else '='}" for name in names)
         at_source = each.definition if each.kind == "x" else f"EXCLUDE USING gist ({terms})"
         yield Finding(
@@ -496,5 +497,5 @@ def _other_exclusions(path: str, wanted: TableShape, here: TableShape, columns: 
 
 
 def _is_as_strict(source: Exclusion, here: Exclusion) -> bool:
-    """Whether rows that collide in one constraint collide in the other one, too."""
+    """Whether rows that collide in the source's constraint always collide in this one."""
     return set(source.terms) <= set(here.terms) and source.condition in {"", here.condition}

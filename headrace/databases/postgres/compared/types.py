@@ -1,14 +1,14 @@
-"""Whether a source table's rows can be written to a destination table as they are, and the ALTER that is missing.
+"""Whether a source table's rows can be written to a destination table unchanged, and which ALTER is missing.
 
-Values pass through in the source's binary form, so a column fits with the identical type, and a modifier that changes
-no value: a longer varchar, a numeric with more digits before the point, a finer timestamp. A column of another type
-fits where the server can convert each value on its way in:
+Values pass through in the source's binary form. So a column fits with the identical type and a modifier that changes no
+value: a longer varchar, a numeric with more digits before the point, a finer timestamp. A column of another type fits
+if the server can convert each value on arrival:
 
     wider        int2 -> int4 -> int8, varchar <-> text: by a cast, exactly
     a function   headrace."owner.table.column"(source type) RETURNS the column's type, made by the operator
 
-The function is for a type that changed within one transaction: rows that were written before the ALTER come when the
-destination is altered already, and only the operator knows what the source's ALTER said after USING.
+The function is for a type that changed within one transaction. Rows written before the ALTER arrive when the
+destination is already altered, and only the operator knows what the source's ALTER had after USING.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _HEADER_BYTES = 4  # PostgreSQL counts a length word in the modifiers of varchar
 _LENGTH = frozenset({"varchar", "bpchar"})
 _BITS = frozenset({"bit", "varbit"})
 _PRECISION = frozenset({"time", "timetz", "timestamp", "timestamptz"})
-_PRECISION_MAX = 6  # of a time without modifier: microseconds
+_PRECISION_MAX = 6  # for a time without modifier: microseconds
 _INTERVAL_FULL_PRECISION = 0xFFFF
-# Words that a type modifier of interval stands for, by PostgreSQL's field bits (year 4, month 2, day 8, hour 1024,
-# minute 2048, second 4096).
+# Words for the type modifiers of interval, by PostgreSQL's field bits (year 4, month 2, day 8, hour 1024, minute 2048,
+# second 4096).
 _INTERVAL_FIELDS = {
     4: " year",
     2: " month",
@@ -69,27 +69,27 @@ _INTERVAL_FIELDS = {
 
 
 def missing_tables(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
-    """The one command that creates what the destination does not have.
+    """Return the one command that creates what the destination lacks.
 
-    In their order, with what refers from one to the other.
+    It creates the tables in order, with the references between them.
 
     Args:
-        tables: see `dump_of`.
-        schemas: see `dump_of`.
+        tables: as for `dump_of`.
+        schemas: as for `dump_of`.
     """
     return f"{dump_of(tables, schemas)} | psql DESTINATION_DSN"
 
 
 def dump_of(tables: Sequence[TableName], schemas: Sequence[str] = ()) -> str:
-    """The command that shows what creates tables.
+    """Return the command that prints the statements which create tables.
 
     Args:
         tables: under their names at the source.
-        schemas: of which the destination has nothing: all of them is created, types and functions too.
+        schemas: schemas missing at the destination: everything in them is created, including types and functions.
     """
     selected = [f"--schema={shlex.quote(quote(schema))}" for schema in schemas]
     selected += [f"--table={shlex.quote(qualified(*table))}" for table in tables if table.owner not in schemas]
-    # What was captured, or is subscribed to, at the source is no business of the destination's.
+    # The source's publications and subscriptions do not concern the destination.
     return f"pg_dump --schema-only --no-publications --no-subscriptions {' '.join(selected)} SOURCE_DSN"
 
 
@@ -100,14 +100,14 @@ def missing_alter(
     *,
     source: TableName | None = None,
 ) -> str:
-    """What must be done before rows of `version` can be written.
+    """Return what must be done before rows of `version` can be written.
 
     Args:
         version: the source's description of the table.
-        catalog: the destination's; None: there is no such table.
-        now: the table as the source has it now: it tells whether the rows or the destination are behind. None: not
-            known.
-        source: what the source calls the table; None: as here.
+        catalog: the destination's table; None: it does not exist.
+        now: the table as the source has it now, which shows whether the rows or the destination are behind. None:
+            unknown.
+        source: the table's name at the source; None: as here.
 
     Returns:
         Statements for a person, one per line; empty when every column fits.
@@ -181,7 +181,7 @@ def missing_alter(
 
 
 def _nullable(version: TableVersion, catalog: CatalogTable, positions: Sequence[int]) -> Iterator[str]:
-    """What lets rows leave columns out that refuse NULL here.
+    """Return statements that let rows omit columns that refuse NULL here.
 
     Args:
         version: of the rows.
@@ -196,8 +196,8 @@ def _nullable(version: TableVersion, catalog: CatalogTable, positions: Sequence[
         column = quote(name)
         is_of_key = key is not None and name in key.columns
         if name in catalog.partitioned_by and (is_of_key or details.is_not_null_domain):
-            # A primary key has every column that the partitions are made by, and no NULL; their types stay: no ALTER
-            # helps.
+            # A primary key contains every column of the partition key, and no NULL; the types of those columns are
+            # fixed: no ALTER helps.
             yield (
                 f"{relation} is partitioned by {column}, which the source does not have, and which is never NULL here:"
                 f" make the table anew here without that column; then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
@@ -224,13 +224,13 @@ def _nullable(version: TableVersion, catalog: CatalogTable, positions: Sequence[
 
 
 def _other_key(version: TableVersion, catalog: CatalogTable, key: PrimaryKey, changes: Sequence[str]) -> Iterator[str]:
-    """What makes a primary key of the columns that arrive, where the one that is here has others.
+    """Return statements that make a primary key of the arriving columns, where the existing key has others.
 
     Args:
         version: of the rows.
         catalog: the destination table.
         key: its primary key.
-        changes: parts of ALTER TABLE that let its other columns be NULL.
+        changes: parts of ALTER TABLE that make its other columns nullable.
     """
     relation = qualified(version.owner, version.name)
     for owner, table, constraint in key.referring:
@@ -238,7 +238,7 @@ def _other_key(version: TableVersion, catalog: CatalogTable, key: PrimaryKey, ch
             "it refers to the primary key that goes; make it anew as the source has it, with what the key has then"
         )
     arriving = {column.name for column in version.columns if column.name in catalog.positions}
-    # The log's key is the source's, which is unique there; with FULL it is all columns.
+    # The log's key is the source's key, which is unique there; with FULL it is all columns.
     own = [column.name for column in version.columns if column.is_key and version.old_image is OldImage.KEY]
     rest = [name for name in key.columns if name in arriving]
     is_enough = own and arriving.issuperset(own) and set(catalog.partitioned_by).issubset(own)
@@ -254,13 +254,13 @@ def _other_key(version: TableVersion, catalog: CatalogTable, key: PrimaryKey, ch
 
 
 def _retyped(alter: str, name: str, column: Column, repair: str) -> str:
-    """What gives a column another type.
+    """Return the statement that gives a column another type.
 
-    Whether values change depends on who altered which side, from which type, under which settings: that is not known
+    Whether values change depends on who altered which side, from which type, under which settings: that is unknown
     here.
     """
     wanted = type_with_modifier(column.type_name, column.type_modifier)
-    # No cast is implicit between a type that is not built in and another one: the text of a value is what both have.
+    # No cast is implicit between a type that is not built in and another one: both share the text form of a value.
     using = "" if column.type_name.startswith("pg_catalog.") else f" USING {name}::text::{wanted}"
     return f"{alter} ALTER COLUMN {name} TYPE {wanted}{using}; " + remark(
         f"then {repair}: rows that are here already may have other values"
@@ -268,7 +268,7 @@ def _retyped(alter: str, name: str, column: Column, repair: str) -> str:
 
 
 def _made_plain(alter: str, name: str, wanted: str, column: CatalogColumn) -> str:
-    """What makes a generated column take values; the server cannot do so with a virtual one, which has stored none."""
+    """Return how to make a generated column plain; the server cannot do so with a virtual one, which stores no values."""
     if column.generated == "v":
         return (
             f"{alter} DROP COLUMN {name}, ADD COLUMN {name} {wanted}; -- it is generated here, and not at the source,"
@@ -287,18 +287,18 @@ def _has_type_of(one: Column, other: Column) -> bool:
 
 
 def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, str], dict[str, str]]:
-    """New name -> old name of columns that look renamed at the source.
+    """Return new name -> old name of columns that look renamed at the source.
 
-    And where the old name is another column's there.
+    Also returns columns whose old name is another column's at the source.
 
-    The log names columns, it does not number them: a column that the destination lacks, in the place of one that the
-    source lacks and of the same type, was renamed, or dropped and added again. Adding one would leave the old values
-    behind.
+    The log names columns but does not number them. A column that the destination lacks, in the position of one that the
+    source lacks and of the same type, was renamed, or dropped and added again. Adding a new one would leave the old
+    values behind.
     """
     given = {column.name: number for number, column in enumerate(version.columns)}
     renamed: dict[str, str] = {}
     taken: dict[str, str] = {}
-    place = 0  # where the destination's next column is, if both have the same columns
+    place = 0  # position of the destination's next column, if both sides have the same columns
     for number, column in enumerate(version.columns):
         position = catalog.positions.get(column.name)
         if position is None and place < len(catalog.columns):
@@ -307,14 +307,14 @@ def _renamed(version: TableVersion, catalog: CatalogTable) -> tuple[dict[str, st
                 if there.name not in given:
                     renamed[column.name] = there.name
                     position = place
-                elif given[there.name] > number:  # new columns come behind: this one is no new one
+                elif given[there.name] > number:  # new columns are last, so this one is not new
                     taken[column.name] = there.name
         place = place if position is None else position + 1
     return renamed, taken
 
 
 def column_fits(source: Column, column: DestinationColumn, details: CatalogColumn) -> bool:
-    """Whether every value of the source's column is a value of the destination's, or can be made one.
+    """Whether every value of the source's column is, or can be converted to, a value of the destination's.
 
     Args:
         source: the column as the log describes it.
@@ -322,12 +322,12 @@ def column_fits(source: Column, column: DestinationColumn, details: CatalogColum
         details: the same column, from the destination's catalog.
     """
     if column.is_generated:
-        return source.is_computed  # at both sites; any other value that arrives would be thrown away
+        return source.is_computed  # on both sides; any other arriving value would be discarded
     return _is_same(source, column, details) or conversion_of(source, column, details) is not None
 
 
 def conversion_of(source: Column, column: DestinationColumn, details: CatalogColumn) -> Conversion | None:
-    """Find what makes the source's values the destination's.
+    """Find the conversion of the source's values into the destination's.
 
     Args:
         source: the column as the log describes it.
@@ -335,7 +335,7 @@ def conversion_of(source: Column, column: DestinationColumn, details: CatalogCol
         details: the same column, from the destination's catalog.
 
     Returns:
-        None: the values pass unchanged; or the column does not fit, which `column_fits` tells.
+        None: the values pass unchanged, or the column does not fit (`column_fits` decides).
     """
     if column.is_generated or _is_same(source, column, details):
         return None  # a generated column is never written
@@ -347,8 +347,8 @@ def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) 
     if is_same_name(source.type_name, column.type_name):
         return modifier_fits(details.base_type, source.type_modifier, column.type_modifier)
     # The log names a domain's base type instead of the domain, without the domain's modifier. A value that the
-    # destination's domain refuses is a matter of data, not of the table; but one over numeric(5,2) refuses nothing, it
-    # rounds.
+    # destination's domain refuses is an error of the data, not of the table; but a domain over numeric(5,2) rounds
+    # instead of refusing.
     is_domain = details.base_type != column.type_name
     return (
         is_domain
@@ -358,9 +358,9 @@ def _is_same(source: Column, column: DestinationColumn, details: CatalogColumn) 
 
 
 def _may_be_domain(source: Column) -> bool:
-    """Whether the log names a base type and means a domain.
+    """Whether the log may name a base type where it means a domain.
 
-    Then nothing in it says what the domain does to values (`headrace.databases.postgres.compared.shapes` does).
+    The log then does not say what the domain does to values (`headrace.databases.postgres.compared.shapes` does).
     """
     is_builtin = source.type_number in BUILTIN_TYPES or (
         source.type_number == 0 and source.type_name.startswith("pg_catalog.")
@@ -369,12 +369,12 @@ def _may_be_domain(source: Column) -> bool:
 
 
 def modifier_fits(type_name: str, source: int, destination: int) -> bool:
-    """Whether a type with one modifier takes every value with another as it is.
+    """Whether a type with one modifier accepts every value with another one unchanged.
 
     Args:
         type_name: of both, `owner.name`.
         source: modifier of the values; -1: none.
-        destination: modifier of the type that is to take them; -1: none.
+        destination: modifier of the accepting type; -1: none.
     """
     if destination in {source, -1}:
         return True
@@ -389,8 +389,7 @@ def modifier_fits(type_name: str, source: int, destination: int) -> bool:
     if name in {"varchar", "varbit"}:
         return destination > source
     if name == "numeric":
-        # The scale decides how a value is displayed, so it must be the same: 1.50 is not 1.5000 to a comparison
-        # of record images.
+        # The scale decides how a value is displayed, so it must be equal: record images of 1.50 and 1.5000 differ.
         (source_digits, source_scale), (digits, scale) = _numeric(source), _numeric(destination)
         return scale == source_scale and digits >= source_digits
     return False
@@ -402,12 +401,12 @@ def _numeric(modifier: int) -> tuple[int, int]:
 
 
 def type_with_modifier(type_name: str, modifier: int) -> str:
-    """A type as DDL spells it, e.g. `numeric(12,2)` or `"app"."mood"`.
+    """Return a type in DDL syntax, e.g. `numeric(12,2)` or `"app"."mood"`.
 
     Args:
-        type_name: `owner.name` as the catalog has it, or from `type_text`; an array type in pg_catalog begins with "_"
+        type_name: `owner.name` as in the catalog, or from `type_text`; an array type in pg_catalog begins with "_"
             ("pg_catalog._int4").
-        modifier: `pg_attribute.atttypmod`; -1: none. Types outside pg_catalog are spelled without it.
+        modifier: `pg_attribute.atttypmod`; -1: none. Types outside pg_catalog are written without it.
     """
     owner, name = type_parts(type_name)
     if owner != "pg_catalog":
@@ -440,7 +439,7 @@ def _time_with_precision(name: str, precision: int) -> str:
 
 
 def immediate(definition: str) -> str:
-    """A constraint's definition without DEFERRABLE, which stands at its end: a column's name may have the word, too.
+    """Return a constraint's definition without the final DEFERRABLE; a column's name may contain the word, too.
 
     Args:
         definition: of a key, as `pg_get_constraintdef` spells it.

@@ -1,1 +1,1 @@
-"""Tables in pieces: read and written (`table_copy`), with a digest of each row (`row_text`), and looked at again by key."""
+"""Tables read and written in pieces (`table_copy`), with a digest of each row (`row_text`), and rechecked by key."""

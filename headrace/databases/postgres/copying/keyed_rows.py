@@ -1,9 +1,9 @@
-"""Rows of a table by their keys, for a comparison that looks at some of them again.
+"""Rows of a table by their keys, for a comparison that rechecks some of them.
 
-All keys of a look are asked for by one statement, as arrays that the server joins with the table: by an index on the
-key where it costs less, else in one scan of the table, however many keys there are. Operators of types that are not
-built in may be users' functions, or out of sight, NULL is equal to nothing, json and point have no `=`, and documents
-have texts of their own where encodings differ: such keys are joined by their texts, in one scan.
+One statement asks for all keys of a check, as arrays that the server joins with the table. It uses an index on the key
+where that costs less, else one scan of the table for any number of keys. Some keys are joined by their texts instead,
+in one scan. Operators of types that are not built in may be users' functions or invisible; NULL equals nothing; json
+and point have no `=`. Documents have other texts where encodings differ.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from headrace.lcr.table_name import TableName
 __all__ = ["rows_of_keys"]
 
 _OF_VALUES = (psycopg.DataError, psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable)
-_TEXT = "text"  # of a column that is not there any more
-_BYTES_AT_ONCE = 64 << 20  # of keys in a statement: a server takes 1 GB. Beyond, the table is scanned once more
-# Types of the key's columns, as text is cast to them: without a length, which would cut a value. Numbers of users'
-# objects begin with 16384. A cast of a user's would run as the role that compares.
+_TEXT = "text"  # type of a column that no longer exists
+_BYTES_AT_ONCE = 64 << 20  # keys per statement: a server accepts 1 GB. More keys need another scan
+# Types of the key's columns, to which text is cast: without a length, which would truncate values. OIDs of users'
+# objects begin at 16384. A user's cast would run as the comparing role.
 _TYPES = """
 SELECT a.attname::text, pg_catalog.format_type(a.atttypid, -1),
        a.atttypid < 16384 AND NOT EXISTS (SELECT FROM pg_catalog.pg_cast c WHERE c.oid >= 16384 AND c.casttarget = a.atttypid
@@ -47,17 +47,17 @@ def rows_of_keys(
     keys: Sequence[Key],
     rows: str,
 ) -> tuple[KeyedRow, ...]:
-    """See `headrace.databases.ports.copying.TableReader.keyed_rows`.
+    """Read the rows that have one of some keys (`headrace.databases.ports.copying.TableReader.keyed_rows`).
 
     Args:
         connection: in a transaction under the snapshot.
-        relation: how statements name the table.
+        relation: the table's name in statements.
         table: its name.
         kinds: of all these columns.
-        key: names of its columns.
-        columns: that are compared.
-        keys: see the port.
-        rows: see the port.
+        key: names of the key's columns.
+        columns: names of the columns to compare.
+        keys: key values to look for.
+        rows: condition that selects rows; empty: all.
     """
     found: list[Any] = []
     with translated("reading rows by their keys", table=str(table)):
@@ -68,16 +68,16 @@ def rows_of_keys(
         texts = f"ARRAY[{', '.join(shown(column, kind) for column, kind in valued(kinds, key).items())}]::text[]"
         fields = [f"v{place}" for place in range(len(key))]
         asked = f"FROM unnest({', '.join(['%s::text[]'] * len(key))}) AS asked ({', '.join(fields)})"
-        # it stands beside parameters
+        # the query also has parameters
         by_text = _beside(f'{texts} COLLATE "C" IN') + f" (SELECT ARRAY[{', '.join(fields)}] {asked})"
         by_value = (
             f"({_beside(', '.join(map(quote, key)))}) IN"
             f" (SELECT {', '.join(f'{value}::{_beside(types.get(column) or _TEXT)}' for value, column in zip(fields, key, strict=True))}"
             f" {asked})"
         )
-        # one that is not there any more is missing: the server says so of the other query
+        # A column that no longer exists is missing here: the server reports it for the other query.
         has_operators = all(map(types.get, key)) and not any(None in each for each in keys)
-        # The text of a value in an order of its own is none that its type reads, or another value's.
+        # A text in a normalized order is not the type's input text, or is another value's.
         has_operators = has_operators and all(kinds[column].in_order is None for column in key if column in kinds)
         read = (
             f"SELECT {texts} AS k, {row_text(connection, valued(kinds, columns))} AS r, xmin::text AS x FROM {relation} WHERE"
@@ -93,19 +93,19 @@ def rows_of_keys(
 def _first_that_can_be_asked(
     connection: psycopg.Connection[Any], queries: Sequence[str], values: Sequence[list[str | None]]
 ) -> list[Any]:
-    """The answer to the first query whose values its columns' types can have, and compare.
+    """Return the answer to the first query whose column types accept and compare the values.
 
-    The other side's types may be wider, or name what is not here; json and point have no `=`.
+    The other side's types may be wider, or name an object missing here; json and point have no `=`.
     """
     for query in queries[:-1]:
         with contextlib.suppress(*_OF_VALUES), connection.transaction():
-            # Planned for these values: how many there are decides between index and scan.
+            # Planned for these values: their number decides between index and scan.
             return connection.execute(query.encode(), values, prepare=False).fetchall()
     return connection.execute(queries[-1].encode(), values, prepare=False).fetchall()
 
 
 def _parts(keys: Sequence[Key]) -> Iterator[list[Key]]:
-    """The keys, as many at once as a statement takes."""
+    """Yield the keys in parts as large as a statement accepts."""
     some: list[Key] = []
     size = 0
     for each in keys:
@@ -120,5 +120,5 @@ def _parts(keys: Sequence[Key]) -> Iterator[list[Key]]:
 
 
 def _beside(sql: str) -> str:
-    """SQL as it stands beside parameters."""
+    """Escape SQL for a query with parameters."""
     return sql.replace("%", "%%")

@@ -1,15 +1,15 @@
-"""Values whose texts have their parts in an order that depends on the encoding of the database.
+"""Values whose text form orders its parts by the encoding of the database.
 
-jsonb and hstore keep their keys by length and bytes, tsvector its lexemes by bytes, each in the database's encoding:
-`{"é": 1, "zz": 2}` is shown so in LATIN1, and with "zz" first in UTF8. Databases of different encodings show equal
-values alike only if the parts are put in an order of their own. Here it is that of the parts' bytes in UTF-8, and a
-document is shown as its leaves, each behind its path:
+jsonb and hstore order their keys by length and bytes, tsvector its lexemes by bytes, each in the database's encoding.
+`{"é": 1, "zz": 2}` is shown like this in LATIN1, and with "zz" first in UTF8. Databases of different encodings show
+equal values alike only if the parts are put into a common order. Here it is the order of the parts' bytes in UTF-8, and
+a document is shown as its leaves, each after its path:
 
     {"é": [1, {}], "zz": null}      ->      ."zz" = null, ."é"[1] = 1, ."é"[2] = {}
 
-The same is done with what is inside of arrays, composite types and domains. It takes some ten times as long as a text,
-so it is asked for only where encodings differ, and of a value without a letter beyond ASCII, which has one order
-everywhere, the text stays as it is. Ranges over such types are not looked into.
+Parts inside arrays, composite types and domains are treated the same way. This takes about ten times as long as the
+plain text. So it is done only where encodings differ, and not for values of ASCII characters alone, whose order is the
+same everywhere. Ranges over such types are not examined.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.databases.postgres.connection import qualified, quote
 __all__ = ["AS_UTF8", "Shown", "has_other_order", "ordered_columns"]
 
 AS_UTF8: Final = frozenset({"UTF8", "SQL_ASCII"})
-"""Encodings of servers whose texts are taken for UTF-8 as they are."""
+"""Server encodings whose texts are treated as UTF-8 without conversion."""
 
 Shown = Callable[[str], str]
-"""Of an expression for a value, the SQL of a text of it."""
+"""Maps an SQL expression for a value to the SQL of its text."""
 
-# Of columns, and what is inside of their types: elements of arrays, fields of composite types, what domains are over.
+# Types of columns and of their parts: elements of arrays, fields of composite types, base types of domains.
 _TYPES = """
 WITH RECURSIVE walk (number) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
@@ -70,8 +70,8 @@ def has_other_order(encoding: str, other: str) -> bool:
     """Whether databases of these encodings may keep the parts of equal values in different orders.
 
     Args:
-        encoding: as a database calls it.
-        other: of the other database; empty: the same.
+        encoding: the database's name for it.
+        other: encoding of the other database; empty: the same.
     """
     return bool(other) and encoding != other and not {encoding, other} <= AS_UTF8
 
@@ -79,12 +79,12 @@ def has_other_order(encoding: str, other: str) -> bool:
 def ordered_columns(
     connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]
 ) -> dict[str, Shown]:
-    """The columns of a table whose texts depend on the encoding, and how they are shown in one order.
+    """Return the columns of a table whose texts depend on the encoding, and how they are shown in a common order.
 
     Args:
         connection: to the database of the table.
         owner: schema.
-        name: of the table.
+        name: the table.
         columns: their names.
     """
     asked = {"table": qualified(owner, name), "columns": list(columns)}
@@ -97,19 +97,19 @@ def ordered_columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """Makes the SQL for the types of some columns, by their numbers, in a database of this encoding."""
+    """Builds the SQL for the types of some columns, by type number, in a database of this encoding."""
 
     types: Mapping[int, Mapping[str, Any]]
     encoding: str
 
     def shown(self, number: int) -> Shown | None:
-        """How a column of a type is shown; None: its text is the same everywhere."""
+        """Return how a column of a type is shown; None: its text is the same everywhere."""
         ordered = self._ordered(number)
         if ordered is None:
             return None
 
         def text(value: str) -> str:
-            # IS NULL asks the fields of a composite value.
+            # IS NULL would test the fields of a composite value.
             plain = f"pg_catalog.concat({value})"
             return (
                 f"CASE WHEN {value} IS DISTINCT FROM NULL THEN CASE WHEN {self._is_ascii(plain)} THEN {plain}"
@@ -119,12 +119,12 @@ class _Order:
         return text
 
     def _below(self, number: int) -> Mapping[str, Any]:
-        """The type below all domains."""
+        """Return the type below all domains."""
         found = self.types[number]
         return self._below(found["base"]) if found["base"] else found
 
     def _ordered(self, number: int, depth: int = 0) -> Shown | None:
-        """The parts of a value that is not NULL, in one order; None: its text has one everywhere."""
+        """Return how the parts of a value that is not NULL are ordered; None: its text has the same order everywhere."""
         found = self._below(number)
         if found["kind"]:
             return {
@@ -146,7 +146,7 @@ class _Order:
         )
 
     def _elements(self, value: str, element: Shown, depth: int) -> str:
-        # In a query of its own: in FROM, `unnest` would make columns of the fields of composite elements.
+        # In a subquery: in FROM, `unnest` would expand composite elements into columns.
         place = f"headrace_{depth}"
         return (
             f"pg_catalog.concat(pg_catalog.array_dims({value}), ' ',"
@@ -173,11 +173,11 @@ class _Order:
         )
 
     def _bytes(self, text: str) -> str:
-        """What sorts texts by their bytes in UTF-8."""
+        """Return an expression that sorts texts by their bytes in UTF-8."""
         return f'({text}) COLLATE "C"' if self.encoding in AS_UTF8 else f"pg_catalog.convert_to({text}, 'UTF8')"
 
     def _is_ascii(self, text: str) -> str:
-        if self.encoding == "SQL_ASCII":  # counts bytes as letters
+        if self.encoding == "SQL_ASCII":  # counts bytes as characters
             letters = f"pg_catalog.length(pg_catalog.convert_to({text}, 'SQL_ASCII'), 'UTF8')"
             return f"pg_catalog.octet_length({text}) = {letters}"
         return f"pg_catalog.octet_length(pg_catalog.convert_to({text}, 'UTF8')) = pg_catalog.length({text})"

@@ -1,9 +1,9 @@
-"""The text of a row that its digest is of (`headrace.databases.postgres.copying.table_copy`).
+"""The text of a row, which is hashed for its digest (`headrace.databases.postgres.copying.table_copy`).
 
-PostgreSQL makes texts of at most 1 GB, and a `bytea` has two characters for each byte in a row's text, as a quote has.
-So the values of a row with large ones are hashed one by one, and its text is that of the hashes: no value is made text
-twice, and a `bytea` not at all. Whether a row has large values must not depend on how they are stored: the same row may
-be compressed at one side only.
+PostgreSQL's texts are limited to 1 GB, and in a row's text a `bytea` takes two characters per byte, as a quotation mark
+does. So for a row with large values each value is hashed alone, and the row's text consists of the hashes: no value is
+converted twice, and a `bytea` not at all. Whether a row counts as large must not depend on storage: the same row may be
+compressed on one side only.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = [
     "valued",
 ]
 
-# Of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotes), and must be below
-# 1 GB.
+# Size of a row's values together. A row's text is at most twice as long (a `bytea`, or a text of quotation marks), and
+# must be below 1 GB.
 LARGE_BYTES = 200 << 20
-# Of a value whose length is not known without its text: what takes less is not looked at. Compressed to a 255th at
-# best, and with eight characters a byte (bits), it has less than `LARGE_BYTES`.
+# Stored size of a value whose length is unknown without its text; smaller ones are not measured. Compressed to a 255th
+# at best, and with eight characters per byte (bits), such a value has less than `LARGE_BYTES`.
 _STORED_BYTES = 64 << 10
 _FIRST_OF_USERS = 16384  # below are the server's own objects
 _LIMIT_EXCEEDED = "54000"
 _TEXTS, _BYTES, _OTHER = "text", "bytea", "other"
 
-# By the type below all domains. A numeric is at most some 130,000 digits long.
+# By the type below all domains. A numeric has at most some 130,000 digits.
 _KINDS = """
 SELECT a.attname::text, CASE WHEN b.typlen <> -1 OR b.oid IN ('numeric'::regtype, 'inet'::regtype, 'cidr'::regtype) THEN ''
     WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype) THEN 'text' WHEN b.oid = 'bytea'::regtype THEN 'bytea' ELSE 'other' END
@@ -57,11 +57,12 @@ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.at
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
-    """How the values of a column are measured and shown.
+    """How values of a column are measured and shown.
 
     Args:
-        size: how large ones are found: "text", "bytea", "other", or "" of a type that has none.
-        in_order: makes the text of one whose parts are in another order at the other side; None: as its type shows it.
+        size: how large values are detected: "text", "bytea", "other", or "" for a type without large values.
+        in_order: builds the text of a value whose parts are ordered differently on the other side; None: the type's own
+            text.
     """
 
     size: str = ""
@@ -81,14 +82,14 @@ def column_kinds(
     Args:
         connection: to the database of the table.
         owner: schema.
-        name: of the table.
+        name: the table.
         columns: their names.
-        other_encoding: asked for that of the database with whose rows these are compared, where it matters; empty: the
-            same.
+        other_encoding: returns the encoding of the database with which rows are compared; called where it matters.
+            Empty: the same.
     """
     sizes = connection.execute(_KINDS, (qualified(owner, name), list(columns))).fetchall()
     encoding = connection.info.parameter_status("server_encoding") or ""
-    parts = [column for column, size in sizes if size == _OTHER]  # no other value has parts
+    parts = [column for column, size in sizes if size == _OTHER]  # other values have no parts
     ordered = (
         ordered_columns(connection, owner, name, parts) if parts and has_other_order(encoding, other_encoding()) else {}
     )
@@ -96,16 +97,16 @@ def column_kinds(
 
 
 def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, columns: Sequence[str]) -> None:
-    """Refuse columns whose types are made of texts by somebody's function, which would run as the role that compares.
+    """Refuse columns whose type a user's function casts from text: the function would run as the comparing role.
 
     Args:
         connection: to the database of the table.
         owner: schema.
-        name: of the table.
-        columns: whose values are given as texts.
+        name: the table.
+        columns: columns whose values are given as texts.
 
     Raises:
-        DatabaseError: there is one.
+        DatabaseError: a column has such a type.
     """
     found = connection.execute(
         "SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_cast c ON c.casttarget = a.atttypid AND"
@@ -123,11 +124,11 @@ def refuse_casts(connection: psycopg.Connection[Any], owner: str, name: str, col
 
 
 def is_large(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind]) -> str:
-    """The condition that a row's values are large together, as SQL; empty: they never are.
+    """Return the SQL condition that a row's values together are large; empty: they never are.
 
     Args:
         connection: to the server that measures.
-        values: an expression for each, and its kind (`column_kinds`).
+        values: expressions, each with its kind (`column_kinds`).
     """
     lengths = [
         f"coalesce({_length(connection, value) if kind.size == _TEXTS else f'pg_catalog.octet_length({value})'}, 0)"
@@ -144,11 +145,11 @@ def is_large(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind
 
 
 def row_text(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind]) -> str:
-    """The text of a row, or of the hashes of its values where these are large, as SQL; under the collation "C".
+    """Return SQL for the text of a row, or of its values' hashes if they are large; under the collation "C".
 
     Args:
-        connection: to the server that makes it.
-        values: see `is_large`; in the order of the row.
+        connection: to the server that builds it.
+        values: as for `is_large`, in the order of the row.
     """
     texts = [value if kind.in_order is None else kind.in_order(value) for value, kind in values.items()]
     text = f'ROW({", ".join(texts)})::text COLLATE "C"'
@@ -158,9 +159,9 @@ def row_text(connection: psycopg.Connection[Any], values: Mapping[str, ValueKind
 
 
 def shown(value: str, kind: ValueKind) -> str:
-    """The text of one value, as SQL: as its type shows it, or in an order that both sides have.
+    """Return SQL for the text of one value: its type's own, or one in an order that both sides share.
 
-    A cast to text can be a function of the type's owner, which would run as the role that compares.
+    A cast to text can be a function of the type's owner, which would run as the comparing role.
 
     Args:
         value: an expression.
@@ -170,7 +171,7 @@ def shown(value: str, kind: ValueKind) -> str:
 
 
 def _as_it_is(value: str, kind: ValueKind) -> str:
-    # IS NULL asks the fields of a composite value.
+    # IS NULL would test the fields of a composite value.
     return (
         f"{value}::text"
         if kind.size == _TEXTS
@@ -186,14 +187,14 @@ def _hashes(connection: psycopg.Connection[Any], value: str, kind: ValueKind) ->
 
 
 def _length(connection: psycopg.Connection[Any], text: str) -> str:
-    """Bytes of a text in UTF-8: the same row is large at both sides, or at none."""
+    """Return SQL for the bytes of a text in UTF-8: the same row is large on both sides, or on neither."""
     if connection.info.parameter_status("server_encoding") not in AS_UTF8:
         text = f"pg_catalog.convert_to({text}, 'UTF8')"
     return f"pg_catalog.octet_length({text})"
 
 
 def valued(kinds: Mapping[str, ValueKind], columns: Sequence[str]) -> dict[str, ValueKind]:
-    """The values of columns for `row_text`.
+    """Return the values of columns as `row_text` takes them.
 
     Args:
         kinds: of columns (`column_kinds`).
@@ -203,24 +204,24 @@ def valued(kinds: Mapping[str, ValueKind], columns: Sequence[str]) -> dict[str, 
 
 
 def hashed(connection: psycopg.Connection[Any], text: str, seed: int) -> str:
-    """SQL for the hash of a text's bytes in UTF-8.
+    """Return SQL for the hash of a text's bytes in UTF-8.
 
-    Two servers have the same text in different bytes where their encodings differ.
+    Servers with different encodings store the same text as different bytes.
 
     Args:
         connection: to the server that hashes.
-        text: as SQL, of collation "C".
-        seed: makes hashes that do not depend on each other.
+        text: SQL expression, of collation "C".
+        seed: different seeds give independent hashes.
     """
     if connection.info.parameter_status("server_encoding") in AS_UTF8:
         return f"pg_catalog.hashtextextended({text}, {seed})"
-    # The hash of a record with one field is the field's, and that of a bytea is the one of a text with the same bytes.
-    # Bytes alone cannot be hashed by SQL before version 18.
+    # The hash of a record with one field is the field's, and a bytea's hash is that of a text with the same bytes. SQL
+    # cannot hash bytes alone before version 18.
     return f"pg_catalog.hash_record_extended(ROW(pg_catalog.convert_to({text}, 'UTF8')), {seed})"
 
 
 def digest_sums(connection: psycopg.Connection[Any]) -> str:
-    """SQL for the digest of rows whose text is `r`: their number and two sums of hashes.
+    """Return SQL for the digest of rows whose text is `r`: their number and two sums of hashes.
 
     Args:
         connection: to the server that hashes.
@@ -230,16 +231,16 @@ def digest_sums(connection: psycopg.Connection[Any]) -> str:
 
 @contextlib.contextmanager
 def digesting(owner: str, name: str) -> Iterator[None]:
-    """Say of a value that is too large for its text what can be done about it.
+    """Explain the fix when a value is too large for its text.
 
     The server names neither its column nor its row.
 
     Args:
         owner: schema.
-        name: of the table.
+        name: the table.
 
     Raises:
-        DatabaseError: the server refused it.
+        DatabaseError: the server refused the value.
     """
     try:
         with translated("digesting a table", table=f"{owner}.{name}"):

@@ -1,6 +1,6 @@
-"""What a SELECT shows of a table; see `headrace.databases.ports.copying.TableReader.seen`.
+"""A table as a SELECT shows it (`headrace.databases.ports.copying.TableReader.seen`).
 
-Nothing here is shared with what is captured and copied.
+This module shares nothing with capture and copy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from headrace.databases.postgres.connection import translated
 
 __all__ = ["seen_table"]
 
-# Not from a SELECT itself: the server would plan it, and connect to where a foreign partition is.
+# Read from the catalog, not from a SELECT: the server would plan that, and connect to the server of a foreign
+# partition.
 _COLUMNS = """
 SELECT c.oid::int8, a.attname::text, a.attgenerated <> '', EXISTS (
     WITH RECURSIVE below (number) AS (
@@ -27,7 +28,7 @@ LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND N
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.attnum
 """
 
-# What a SELECT reads. A partition that is being detached has left the table.
+# The tables that a SELECT reads. A partition that is being detached has left the table.
 _MEMBERS = """
 WITH RECURSIVE seen (number) AS (
     SELECT %s::oid
@@ -42,12 +43,12 @@ ORDER BY 1, 2
 
 
 def seen_table(connection: psycopg.Connection[Any], owner: str, name: str) -> SeenTable | None:
-    """Ask what a SELECT shows of a table now; None: there is no such table.
+    """Return a table as a SELECT shows it now; None: it does not exist.
 
     Args:
         connection: to its database.
         owner: schema.
-        name: of the table.
+        name: the table.
     """
     with translated("looking at a table", table=f"{owner}.{name}"):
         shown = connection.execute(_COLUMNS, (owner, name)).fetchall()

@@ -1,20 +1,20 @@
-"""Reading and writing tables in pieces, PostgreSQL to PostgreSQL; see `headrace.databases.ports.copying`.
+"""Reading and writing tables in pieces, PostgreSQL to PostgreSQL (`headrace.databases.ports.copying`).
 
-A piece is a range of blocks of one stored table (of a partitioned table: of one partition), so pieces need no key, no
-sorting and no count. Under a shared snapshot the pieces of a table together are exactly its rows: a row that the
-snapshot sees lies in a block that existed when the pieces were planned, if they were planned after it was taken; the
-last piece has no end.
+A piece is a range of blocks of one stored table (for a partitioned table: of one partition), so pieces need no key, no
+sorting and no count. Under a shared snapshot the pieces of a table together are exactly its rows. If pieces are planned
+after the snapshot was taken, a row that the snapshot sees lies in a block that existed at planning; the last piece has
+no end.
 
-That holds for one file. VACUUM FULL, CLUSTER and pg_repack move rows to other blocks of another file; TRUNCATE and an
-ALTER TABLE that rewrites leave nothing in the new file that an older snapshot could see. So a plan made under a
-snapshot notes the file that the snapshot's catalog names, and a piece is read only while the table is locked (ACCESS
-SHARE) and still has that file. The lock lasts as long as the piece: no statement of a user waits longer than that.
+That holds for one file. VACUUM FULL, CLUSTER and pg_repack move rows to other blocks of another file; after TRUNCATE or
+a rewriting ALTER TABLE the new file has nothing that an older snapshot could see. So a plan made under a snapshot notes
+the file that the snapshot's catalog names. A piece is read only while the table is locked (ACCESS SHARE) and still has
+that file. The lock lasts as long as the piece: no user's statement waits longer than that.
 
-Binary COPY passes values through unchanged. It cannot be used for a type without send function, nor for reg* types,
-which are numbers of objects of one database, nor into a column of another type (a wider one: see
-`headrace.databases.postgres.compared.types`): such tables go as text, from and to sessions with the same settings.
+Binary COPY passes values through unchanged. It is impossible for a type without send function, for reg* types (which
+are object numbers of one database), and into a column of another type (a wider one, see
+`headrace.databases.postgres.compared.types`). Such tables travel as text, between sessions with the same settings.
 
-The hashes of a table's digest (`headrace.databases.table_digest`) are of each row's text
+A table's digest (`headrace.databases.table_digest`) hashes each row's text
 (`headrace.databases.postgres.copying.row_text`) in UTF-8, whatever encoding a database stores it in.
 """
 
@@ -65,23 +65,22 @@ from headrace.lcr.table_name import TableName
 
 __all__ = ["PostgresTableReader", "copy_in", "has_rows", "use_snapshot"]
 
-# What is handed on at once: COPY gives a row per message.
+# Size of a block that is passed on: COPY gives one message per row.
 _BLOCK_BYTES = 256 << 10
 _ONE_PIECE = 1 << 50  # bytes: more than a table has
 _FORMATS = {NATIVE: "binary", PORTABLE: "text"}
-# For a lock that only an ALTER, a VACUUM FULL and the like hold up: the table is tried again, the others go on
-# meanwhile.
+# For a lock that only an ALTER, a VACUUM FULL and the like block: the table is retried while other tables proceed.
 _LOCK_TIMEOUT = "10s"
 _NO_SUCH_TABLE = "42P01"
 _CURSOR = "headrace_rows"
-_FETCHED_ROWS = 1000  # for which users' code is called: a round trip costs little beside that
-_SPECIAL = re.compile(rb"[\\\n\r\t]")  # what COPY's text form does not take as it is
+_FETCHED_ROWS = 1000  # users' code is called for them: a round trip costs little by comparison
+_SPECIAL = re.compile(rb"[\\\n\r\t]")  # characters that COPY's text form escapes
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
-_INTERRUPT_TIMEOUT_S = 5.0  # another connection to the server, for a moment
-_BUCKET_MASK = (1 << 60) - 1  # of a hash: what is left is not negative
+_INTERRUPT_TIMEOUT_S = 5.0  # needs another brief connection to the server
+_BUCKET_MASK = (1 << 60) - 1  # makes a hash non-negative
 
-# Leaves of a partitioned table, or the table itself. Foreign partitions keep no rows here. `relfilenode` is what the
-# snapshot sees; `open_piece` compares it with what is now.
+# Leaves of a partitioned table, or the table itself. Foreign partitions store no rows here. `relfilenode` is the file
+# that the snapshot sees; `open_piece` compares it with the current one.
 _LEAVES = """
 SELECT n.nspname, c.relname, c.relfilenode::bigint,
        coalesce(pg_catalog.pg_relation_size(c.oid), 0) / current_setting('block_size')::bigint,
@@ -93,7 +92,7 @@ WHERE c.relkind = 'r' AND c.oid IN (
 ORDER BY 1, 2
 """
 
-# Every type a column's values are made of.
+# Every type in a column's values, directly or nested.
 _NOT_BINARY = f"""
 WITH RECURSIVE parts(oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
@@ -116,13 +115,12 @@ SELECT EXISTS (
 
 
 class PostgresTableReader:
-    """See `headrace.databases.ports.copying.TableReader`.
+    """A PostgreSQL `headrace.databases.ports.copying.TableReader`.
 
     Args:
         dsn: of the database.
-        application_name: what its session calls itself.
-        other_dsn: of the database with whose rows these are compared, which is asked for its encoding; empty: it has
-            the same.
+        application_name: of its session.
+        other_dsn: of the database with which rows are compared, to read its encoding; empty: the encoding is the same.
     """
 
     def __init__(self, dsn: str, *, application_name: str = "headrace copy", other_dsn: str = "") -> None:
@@ -132,7 +130,7 @@ class PostgresTableReader:
 
     @contextlib.contextmanager
     def export_snapshot(self) -> Iterator[str]:
-        """See `TableReader.export_snapshot`; on a connection of its own."""
+        """See `TableReader.export_snapshot`; on a separate connection."""
         with contextlib.closing(connect(self._dsn, application_name=self._application_name)) as connection:
             with translated("exporting a snapshot"):
                 connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -284,7 +282,7 @@ class PostgresTableReader:
         """See `TableReader.interrupt`."""
         connection = self._connection
         if connection is not None and not connection.closed:
-            with contextlib.suppress(psycopg.Error):  # the next time, then
+            with contextlib.suppress(psycopg.Error):  # a later call may succeed
                 connection.cancel_safe(timeout=_INTERRUPT_TIMEOUT_S)
 
     def close(self) -> None:
@@ -303,7 +301,7 @@ class PostgresTableReader:
             return column_kinds(self._session(), owner, name, columns, other_encoding=self._encoding_there)
 
     def _encoding_there(self) -> str:
-        """Of the database with whose rows these are compared; empty: there is none."""
+        """Return the encoding of the database with which rows are compared; empty: no such database."""
         if self._other_dsn and not self._other_encoding:
             with contextlib.closing(connect(self._other_dsn, application_name=self._application_name)) as other:
                 self._other_encoding = other.info.parameter_status("server_encoding") or ""
@@ -311,9 +309,9 @@ class PostgresTableReader:
 
     @contextlib.contextmanager
     def _unmoved(self, owner: str, name: str, snapshot: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-        """A transaction under the snapshot, and how statements name the table.
+        """Open a transaction under the snapshot and return it with the table's name in statements.
 
-        A whole table has every row in it that the snapshot saw.
+        The table is unmoved: it still has every row that the snapshot saw.
         """
         with use_snapshot(self._session(), snapshot) as connection:
             with translated("looking at a table", table=f"{owner}.{name}"):
@@ -325,7 +323,7 @@ class PostgresTableReader:
 
 
 class _OpenPiece:
-    """See `headrace.databases.ports.copying.OpenPiece`."""
+    """A piece that is being read (`headrace.databases.ports.copying.OpenPiece`)."""
 
     def __init__(
         self,
@@ -344,8 +342,8 @@ class _OpenPiece:
         self._source = f"ONLY {qualified(piece.owner, piece.name)}{where}"
 
     def digest(self, columns: Sequence[str]) -> TableDigest:
-        """See `OpenPiece.digest`: of the rows as the database's own text shows them."""
-        # OFFSET 0 keeps the row's text from being made twice.
+        """See `OpenPiece.digest`: the hashes are of the database's own text."""
+        # OFFSET 0 keeps the server from computing the row's text twice.
         with digesting(self._piece.owner, self._piece.name):
             text = row_text(
                 self._connection, valued(self._kinds(self._piece.owner, self._piece.name, columns), columns)
@@ -356,7 +354,7 @@ class _OpenPiece:
         return TableDigest(row_count=row[0], sums=(int(row[1]), int(row[2])))
 
     def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
-        """See `OpenPiece.rows`. End it before anything else is asked of the piece."""
+        """See `OpenPiece.rows`. Finish it before another call on the piece."""
         constants = "".join(f", {psycopg.sql.Literal(value).as_string(None)}::text" for value in added)
         query = f"COPY (SELECT {_names(columns)}{constants} FROM {self._source}) TO STDOUT (FORMAT {_FORMATS[form]})"
         pgconn = self._connection.pgconn
@@ -370,7 +368,7 @@ class _OpenPiece:
                 is_complete = True
             finally:
                 if not is_complete:
-                    # Nobody reads on: ending the connection is quicker than the rest of the table.
+                    # The caller stopped reading: closing the connection is quicker than reading the rest of the table.
                     self._connection.close()
             result = pgconn.get_result()
             while pgconn.get_result() is not None:
@@ -383,7 +381,7 @@ class _OpenPiece:
         return self._fetched(_names(columns))
 
     def _fetched(self, expressions: str) -> Iterator[list[TextRow]]:
-        """The rows, by a cursor: the session can be asked meanwhile."""
+        """Yield the rows from a cursor: the session accepts other calls meanwhile."""
         with translated("reading a table", table=f"{self._piece.owner}.{self._piece.name}"):
             self._connection.execute(
                 f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {expressions} FROM {self._source}".encode()
@@ -396,7 +394,7 @@ class _OpenPiece:
                     assert fetched is not None
                     if not fetched.ntuples:
                         break
-                    # As the server writes them: psycopg's own objects are not asked for.
+                    # In the server's text form, without psycopg's conversion into objects.
                     places = range(fetched.nfields)
                     yield [tuple(fetched.get_value(row, place) for place in places) for row in range(fetched.ntuples)]
             finally:
@@ -406,7 +404,7 @@ class _OpenPiece:
     def texts_of_log(self, types: Collection[str]) -> frozenset[str]:
         """See `OpenPiece.texts_of_log`.
 
-        What sends a value says it, of enumerated types and of extensions' texts such as citext.
+        The types' send functions decide; enumerated types and extensions' text types such as citext qualify.
         """
         with translated("reading the catalog"):
             found = self._connection.execute(
@@ -422,14 +420,14 @@ class _OpenPiece:
     def digest_values(self, columns: Sequence[str], blocks: Iterable[Sequence[TextRow]]) -> TableDigest:
         """See `OpenPiece.digest_values`.
 
-        The server reads the values as the columns' types, and shows them as rows of its own.
+        The server casts the values to the columns' types and computes the rows' texts itself.
         """
         table = f"{self._piece.owner}.{self._piece.name}"
         with translated("reading the catalog", table=table):
             types = dict(
                 self._connection.execute(
-                    # A cast cuts what is longer than the column here, and the destination's may be wider: of these
-                    # types a length changes no shorter value.
+                    # A cast truncates what is longer than the column here, and the destination's column may be wider.
+                    # For these types a length changes no shorter value.
                     "SELECT attname, pg_catalog.format_type(atttypid, CASE WHEN atttypid = ANY"
                     " ('{varchar,varchar[],varbit,varbit[]}'::regtype[])"
                     " THEN -1 ELSE atttypmod END) FROM pg_catalog.pg_attribute WHERE attrelid = %s::regclass AND"
@@ -446,7 +444,7 @@ class _OpenPiece:
                 f"v{place}::{types[column]}": kinds.get(column, ValueKind())
                 for place, column in zip(places, columns, strict=True)
             },
-        ).replace("%", "%%")  # it stands beside parameters
+        ).replace("%", "%%")  # the query also has parameters
         query = (
             f"SELECT {digest_sums(self._connection)} FROM (SELECT {row} AS r FROM"
             f" unnest({', '.join(['%s::text[]'] * len(columns))}) AS t ({', '.join(f'v{place}' for place in places)})"
@@ -493,11 +491,11 @@ class _OpenPiece:
 
 @contextlib.contextmanager
 def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[psycopg.Connection[Any]]:
-    """A read-only transaction that sees what the exported snapshot `name` saw; gives the connection back.
+    """Open a read-only transaction that sees what the exported snapshot `name` saw; yields the connection.
 
     Args:
         connection: to the same database, in autocommit mode.
-        name: as `Snapshot.name` gives it; empty: what is committed now.
+        name: as in `Snapshot.name`; empty: the committed state now.
 
     Raises:
         DatabaseUnavailable: the snapshot is gone (its session ended).
@@ -508,7 +506,7 @@ def use_snapshot(connection: psycopg.Connection[Any], name: str) -> Iterator[psy
         if name:
             try:
                 with translated("using a snapshot"):
-                    # SET takes no parameters; the name is one of the server's own.
+                    # SET takes no parameters; the name is quoted as a literal.
                     text = psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(psycopg.sql.Literal(name))
                     connection.execute(text)
             except DatabaseError as error:
@@ -529,16 +527,15 @@ def copy_in(
     *,
     form: str,
 ) -> int:
-    """See `TableWriter.copy_rows`; one COPY, which is all or nothing.
+    """Write rows by one COPY, all or nothing (`TableWriter.copy_rows`).
 
     Args:
-        connection: a session that is tagged and has its triggers off, else a two-way set-up would send the copied rows
-            back.
+        connection: a tagged session with triggers off; otherwise a two-way set-up would send the copied rows back.
         owner: the table's schema.
         name: the table.
         columns: names, in the order of the values.
         rows: blocks of `OpenPiece.rows`.
-        form: in which they come.
+        form: the blocks' form.
     """
     query = f"COPY {qualified(owner, name)} ({_names(columns)}) FROM STDIN (FORMAT {_FORMATS[form]})"
     return Pipeline(connection).copy_in(query, rows, f"copying into {owner}.{name}")
@@ -552,14 +549,14 @@ def has_rows(connection: psycopg.Connection[Any], table: DestinationTable) -> bo
     return row is not None and bool(row[0])
 
 
-# --------------------------------------------------------------------------- below
+# --------------------------------------------------------------------------- internals
 
 
 def _leaves(connection: psycopg.Connection[Any], owner: str, name: str) -> list[tuple[str, str, int, int, bool]]:
-    """(schema, name, file as the snapshot sees it, blocks, whether that is its file still) of each stored table."""
+    """Return (schema, name, file as the snapshot sees it, blocks, whether it is still the current file) per stored table."""
     root = qualified(owner, name)
     with translated("measuring a table", table=f"{owner}.{name}"):
-        # A table of this name that was made after the snapshot has other rows, and none that the snapshot could see.
+        # A table of this name that was created after the snapshot has other rows, none of them visible to the snapshot.
         seen = connection.execute("SELECT FROM pg_catalog.pg_class WHERE oid = %s::regclass", (root,)).fetchone()
         if seen is None:
             raise _rewritten(owner, name)
@@ -574,7 +571,7 @@ def _piece_blocks(connection: psycopg.Connection[Any], piece_bytes: int) -> int:
 
 
 def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, relation: str = "") -> None:
-    """Keep a table, or the one that is stored, from being rewritten until the transaction ends."""
+    """Keep a table, or its stored relation, from being rewritten until the transaction ends."""
     try:
         with translated(f"waiting to read {owner}.{name}", table=f"{owner}.{name}"):
             connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
@@ -590,13 +587,13 @@ def _lock(connection: psycopg.Connection[Any], owner: str, name: str, *, relatio
 def _rewritten(owner: str, name: str) -> DatabaseUnavailable:
     return DatabaseUnavailable(
         f"table {owner}.{name} was rewritten while it was read (VACUUM FULL, CLUSTER, TRUNCATE, ALTER TABLE, or dropped"
-        " and made again): it is read again from its beginning",
+        " and created again): it is read again from its beginning",
         table=f"{owner}.{name}",
     )
 
 
 def _goes_binary(connection: psycopg.Connection[Any], owner: str, name: str, columns: Mapping[str, str]) -> bool:
-    """Whether these columns can travel in binary form, to columns of the types (`owner.name`) given."""
+    """Whether these columns can travel in binary form to columns of the given types (`owner.name`)."""
     with translated("reading the catalog", table=f"{owner}.{name}"):
         asked = {"table": qualified(owner, name), "columns": list(columns), "types": list(columns.values())}
         found = connection.execute(_NOT_BINARY.encode(), asked).fetchone()
@@ -604,7 +601,7 @@ def _goes_binary(connection: psycopg.Connection[Any], owner: str, name: str, col
 
 
 def _blocks(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
-    """What COPY TO STDOUT gives, gathered."""
+    """Yield the output of COPY TO STDOUT in larger blocks."""
     block = bytearray()
     while True:
         length, data = pgconn.get_copy_data(0)
@@ -625,7 +622,7 @@ def _bucketed(
     columns: Mapping[str, ValueKind],
     buckets: int,
 ) -> str:
-    """Rows as (bucket, key as texts, text, version)."""
+    """Return SQL for rows as (bucket, key as texts, text, version)."""
     keys = ", ".join(shown(column, kind) for column, kind in key.items())
     return (
         f"SELECT ({hashed(connection, row_text(connection, key), 2)} & {_BUCKET_MASK}) % {buckets} AS b,"

@@ -1,20 +1,20 @@
-"""What needs more rights at a source than capturing.
+"""Work at a source that needs more rights than capturing.
 
-Its publication, which only an owner of its tables may make and change.
+This is its publication, which only an owner of its tables may create and alter.
 
 Job
     Where a site has an `admin_dsn`, do as its role what `up` and `down --purge` do with the publication. The role of
-    `dsn` then owns neither that nor a table: it may read the log and the tables. The slot is its own: it needs
+    `dsn` then owns neither it nor a table: it may read the log and the tables. It owns the slot, because it needs
     REPLICATION for the log anyway.
 
 Main path
-    `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is
-    asked: the publication names the new tables, too; what runs takes them for strangers until the controller has them
-    in its record (decision 95) -> everything is settled -> take_out: it names those that left no more.
-    `headrace down --purge` -> the site drops its slot -> remove.
+    `headrace check` -> PostgresSourceAdmin.preflight -> findings. `headrace up` -> prepare, before the controller gets
+    the new topology. The publication then names the new tables, too. Running processes treat them as unknown until the
+    controller has recorded them (decision 95) -> everything is settled -> take_out: the publication no longer names
+    tables that left. `headrace down --purge` -> the site drops its slot -> remove.
 
 Bounds
-    It runs inside a command: no process that goes on has the connection string.
+    It runs inside a command: no long-lived process has the connection string.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.lcr.table_name import remark
 
 __all__ = ["PostgresSourceAdmin"]
 
-_LOCK_TIMEOUT = "10s"  # as of what runs: a busy table must not block everybody behind us
+_LOCK_TIMEOUT = "10s"  # as for running processes: a busy table must not block sessions queued behind us
 
 _OWNER = f"""
 SELECT pg_catalog.pg_get_userbyid(p.pubowner), {IS_TRUSTED}, pg_catalog.pg_has_role(%s, p.pubowner, 'MEMBER')
@@ -55,10 +55,10 @@ WHERE c.oid::int8 = ANY (%s) AND pg_catalog.pg_has_role(%s, c.relowner, 'MEMBER'
 
 
 class PostgresSourceAdmin:
-    """See the module, and `headrace.databases.ports.operator.SourceAdmin`.
+    """A PostgreSQL `headrace.databases.ports.operator.SourceAdmin`.
 
     Args:
-        admin_dsn: of the role that makes and changes the publication.
+        admin_dsn: of the role that creates and alters the publication.
         dsn: of the role that captures, to the same database.
         site: name of the site.
     """
@@ -76,8 +76,8 @@ class PostgresSourceAdmin:
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
         """See `SourceAdmin.prepare`.
 
-        Of a slot whose publication is gone or was altered, and of the publication of a source that lost its slot,
-        nothing is made again: what runs says what is gone.
+        It recreates neither a missing or altered publication of an existing slot, nor the publication of a source that
+        lost its slot: the running processes report the loss.
         """
         running, name = self._administrator.running_role(), self._name(topology)
         with (
@@ -95,8 +95,7 @@ class PostgresSourceAdmin:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 if is_there and not has_slot and not was_source:
-                    # Of an earlier time: its entries would say of tables that their changes have been in the log since
-                    # then.
+                    # From an earlier time: its entries would claim that the log has had the tables' changes since then.
                     statements += _run(connection, [f"DROP PUBLICATION {quote(name)}"])
                 steps = publication_steps(connection, name, tables)
                 statements += _run(
@@ -112,7 +111,7 @@ class PostgresSourceAdmin:
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
     ) -> tuple[str, ...]:
-        """See `SourceAdmin.take_out`. A publication of which nothing is left, and that nobody reads, goes whole."""
+        """See `SourceAdmin.take_out`. A publication without remaining tables or readers is dropped."""
         running, name = self._administrator.running_role(), self._name(topology)
         with (
             own_ddl(self._admin_dsn, self._site),
@@ -130,14 +129,14 @@ class PostgresSourceAdmin:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 statements = tuple(_run(connection, [f"ALTER PUBLICATION {quote(name)} DROP TABLE {names}"]))
-                # Another call may have had one taken up while this one waited for the locks.
+                # While this call waited for the locks, another one may have had one of the tables recorded.
                 if not {each.identity for each in gone}.isdisjoint(recorded()):
                     raise psycopg.Rollback
                 done += statements
             return tuple(done)
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """See `SourceAdmin.remove`. Not while there is a slot, which could not be read without it."""
+        """See `SourceAdmin.remove`. No-op while a slot exists, which could not be read without the publication."""
         running, name = self._administrator.running_role(), self._name(topology)
         with (
             own_ddl(self._admin_dsn, self._site),
@@ -147,7 +146,7 @@ class PostgresSourceAdmin:
             return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
 
     def _see_same_database(self, connection: psycopg.Connection[Any], running: tuple[str, str]) -> None:
-        """Refuse a file that names another database for the administrator than what runs has."""
+        """Refuse an administrator's connection string that names another database than `dsn`."""
         roles, findings = self._administrator.roles(connection, running)
         if roles is None:
             raise DatabaseError(f"site {self._site}: {findings[0].problem}", hint=findings[0].fix)
@@ -204,7 +203,7 @@ def _table_findings(
             yield Finding(
                 path=f"{path} table {table.owner}.{table.name}",
                 problem="the role of admin_dsn does not own it and cannot publish it",
-                # Nobody should be made a superuser for this.
+                # No role should become a superuser for this.
                 fix=f"ALTER TABLE {qualified(table.owner, table.name)} OWNER TO {admin};"
                 if table.is_superusers
                 else f"GRANT {quote(table.owner_role)} TO {admin};",
@@ -228,7 +227,7 @@ def _table_findings(
 
 
 def _is_whole(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Whether a publication is there, and leaves out no change of its tables."""
+    """Whether a publication exists and omits no change of its tables."""
     try:
         publication_found(connection, name)
     except CapturedNoMore:

@@ -1,4 +1,4 @@
-"""Which types can travel in binary form: those whose bytes mean the same in another database."""
+"""Types that can travel in binary form: those whose bytes mean the same in another database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FIRST_NUMBER_NOT_FIXED", "BinaryObstacle", "binary_obstacles", "type
 
 FIRST_NUMBER_NOT_FIXED = 10_000  # type numbers from here on differ from cluster to cluster
 
-# Types whose binary form is a number of the source's own catalog.
+# Types whose binary form is a number from the source's own catalog.
 _CATALOG_NUMBER_TYPES = (
     "regproc",
     "regprocedure",
@@ -26,9 +26,9 @@ _CATALOG_NUMBER_TYPES = (
     "regdictionary",
     "regcollation",
 )
-# PostgreSQL's receive functions of these refuse the form its send functions give an empty value.
+# PostgreSQL's receive functions for these reject what its send functions produce for an empty value.
 _NOT_RECEIVED_TYPES = ("int2vector", "oidvector")
-# Of the types in `walk`, which begins with the seeds, those that keep a stream from being binary.
+# Among the types in `walk`, which begins with the seeds, those that keep a stream from being binary.
 _BAD_TYPES = """
         WITH RECURSIVE walk (top, type, part_of) AS (
             {seeds}
@@ -76,15 +76,15 @@ class BinaryObstacle:
 
 
 def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[int]) -> tuple[BinaryObstacle, ...]:
-    """Columns of the tables that keep a stream from being binary, one line per column.
+    """Return the columns of tables that keep a stream from being binary, one line per column.
 
-    The server raises an error, and the slot is jammed, when it meets a type without a send function inside an
-    array, range or composite. Numbers of the source's catalog mean nothing elsewhere: those in reg* values, and
-    those that the binary form of arrays and composites carries of their elements' user-defined types.
+    The server raises an error, and the slot is stuck, when it meets a type without a send function inside an array,
+    range or composite. Numbers from the source's catalog mean nothing elsewhere: reg* values, and the numbers of
+    user-defined element types in the binary form of arrays and composites.
 
     Args:
         connection: to the source.
-        relations: oids of tables and partitions, see `published_relations`.
+        relations: oids of tables and partitions (`published_relations`).
     """
     rows = connection.execute(
         _BAD_TYPES.format(
@@ -110,15 +110,16 @@ def binary_obstacles(connection: psycopg.Connection[Any], relations: Sequence[in
 
 
 def type_obstacles(connection: psycopg.Connection[Any], types: Collection[int], *, are_seen: bool) -> dict[int, str]:
-    """Which types keep a stream from being binary; see `binary_obstacles`. Waits for no lock.
+    """Return the types that keep a stream from being binary, like `binary_obstacles`. Waits for no lock.
 
     Args:
         connection: to the source.
         types: oids of columns' types, as the log has them.
-        are_seen: whatever altered one of them is visible. If not, one that is not in the catalog yet, and a composite,
-            which may have got another attribute, is an obstacle: nothing is known of it.
+        are_seen: whatever altered one of them is visible. If False, a type missing in the catalog is an obstacle, and
+            so is a composite, which may have got another attribute.
 
     Returns:
+        The reason, by the oid of each such type.
         The reason by the oid of each that does.
     """
     rows = connection.execute(

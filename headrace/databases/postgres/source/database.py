@@ -1,8 +1,8 @@
 """PostgreSQL as a source: publication and slot, log streams, snapshots, markers.
 
-Everything `prepare` makes has one name, `headrace_<topology>_<site>`: the publication of this database and the
-slot of this cluster. The publication is made before the slot: a slot older than its publication cannot read the
-changes between.
+Everything `prepare` creates has one name, `headrace_<topology>_<site>`: the publication of this database and the slot
+of this cluster. The publication is created before the slot: a slot older than its publication cannot read the changes
+between.
 
 Longer than 500 lines: it has every method of the port, and each is short.
 """
@@ -85,16 +85,15 @@ if TYPE_CHECKING:
 __all__ = ["MARKER_PREFIX", "PostgresSnapshot", "PostgresSource"]
 
 MARKER_PREFIX = "headrace.marker"
-# rows of one partition's bounds: what has none of them is passed over without reading, but for a default partition
+# For a query over one partition's bounds: partitions outside them are skipped unread, except a default partition.
 _HOLDS_TIMEOUT = "5s"
-_LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block everybody behind us
-_RELEASE_TIMEOUT_S = 10.0  # how long a slot may be held by a session that was told to end
+_LOCK_TIMEOUT = "10s"  # for the locks a publication needs: a busy table must not block sessions queued behind us
+_RELEASE_TIMEOUT_S = 10.0  # how long a terminated session may still hold a slot
 _POLL_S = 0.05
-# How long a snapshot is waited for: a commit takes milliseconds to become visible, unless a synchronous standby is
-# away.
+# How long to wait for a snapshot: a commit takes milliseconds to become visible, unless a synchronous standby is down.
 _VISIBLE_TIMEOUT_S = 60.0
-_VISIBLE_POLL_S = 0.002  # what a commit's flush takes
-# What is running now is in none of the exported snapshot's parts that count as committed.
+_VISIBLE_POLL_S = 0.002  # duration of a commit's flush
+# No transaction running now is among those that the exported snapshot counts as committed.
 _IS_VISIBLE = """
     SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
         SELECT FROM pg_snapshot_xip(present) AS running WHERE pg_visible_in_snapshot(running, %(exported)s::pg_snapshot)
@@ -104,7 +103,7 @@ _IS_VISIBLE = """
 
 
 class PostgresSnapshot:
-    """See `headrace.databases.ports.Snapshot`: a temporary slot's snapshot, alive as long as its session."""
+    """A `headrace.databases.ports.Snapshot`: a temporary slot's snapshot, alive as long as its session."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], session: psycopg.Connection[Any], *, slot: str, scn: Scn, name: str
@@ -126,9 +125,9 @@ class PostgresSnapshot:
         return self._name
 
     def is_captured(self) -> bool:
-        """See `Snapshot.is_captured`: what the log writer's slot was confirmed up to.
+        """See `Snapshot.is_captured`: compares with the confirmed position of the log writer's slot.
 
-        A command on its own session would end it.
+        Uses another session: a command on the snapshot's own would end it.
         """
         with translated("asking how far the log was read"):
             row = self._session.execute(
@@ -144,14 +143,15 @@ class PostgresSnapshot:
 
 
 class PostgresSource:
-    """See `headrace.databases.ports.SourceDatabase`. Connects when first used, and again after a break.
+    """A PostgreSQL `headrace.databases.ports.SourceDatabase`. Connects on first use, and reconnects after a break.
 
     Args:
         dsn: connection string.
         site: the site's name; by default the database's.
-        allow_any_version: take server versions that were never tried.
-        decoding_memory: bytes that a log stream's session holds of transactions in flight; 0: see `decoding_memory`.
-        has_admin: another role makes and changes the publication (`source.admin`).
+        allow_any_version: accept untested server versions.
+        decoding_memory: bytes of transactions in flight that a log stream's session may hold; 0: the default of the
+            module `decoding_memory`.
+        has_admin: another role creates and alters the publication (`source.admin`).
     """
 
     def __init__(
@@ -169,9 +169,9 @@ class PostgresSource:
         self._decoding_memory = decoding_memory
         self._has_admin = has_admin
         self._connection: psycopg.Connection[Any] | None = None
-        self._binary_types: set[int] = set()  # built-in ones that travel in binary form: no user can alter them
+        self._binary_types: set[int] = set()  # built-in types with a binary form: no user can alter them
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ catalog
 
     def database_identity(self) -> str:
         """See `SourceDatabase.database_identity`."""
@@ -179,7 +179,7 @@ class PostgresSource:
             return database_identity(self._session())
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
-        """See `SourceDatabase.tables`. Neither partitions, temporary, unlogged and system tables, nor our own schema."""
+        """See `SourceDatabase.tables`. Excludes partitions, temporary, unlogged and system tables, and our own schema."""
         with translated("reading the catalog"):
             connection = self._session()
             return source_tables(connection, select_tables(connection, rules))
@@ -263,7 +263,7 @@ class PostgresSource:
         return (*found, *refused, *logging_findings(logged, f"sites.{self._site}"))
 
     def current_scn(self) -> Scn:
-        """See `SourceDatabase.current_scn`: what is flushed, because nothing else is ever sent."""
+        """See `SourceDatabase.current_scn`: the flushed position, because only flushed log is sent."""
         return Scn(int(self._value("asking for the position", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")))
 
     def retained_bytes(self, topology: str) -> int | None:
@@ -276,7 +276,7 @@ class PostgresSource:
         return None if found is None else int(found)
 
     def holding_up(self) -> tuple[str, ...]:
-        """See `SourceDatabase.holding_up`: what the sessions of Headrace in this database wait for."""
+        """See `SourceDatabase.holding_up`: what Headrace's sessions in this database wait for."""
         with translated("asking who holds Headrace up"):
             return holding_up(self._session())
 
@@ -285,11 +285,11 @@ class PostgresSource:
     def check_prepared(self, topology: str, start: Scn) -> str:
         """See `SourceDatabase.check_prepared`.
 
-        From version 18 on a missing publication is no error, changes are left out.
+        From version 18 on a missing publication raises no error: its changes are silently omitted.
         """
         name = self._name(topology)
         with translated("asking for the slot and the publication"):
-            # The slot first: on another server both are missing, and that is no fault of this one.
+            # The slot first: on another server both are missing, and this server's publication was not dropped.
             slot_positions(self._session(), name, start)
             return publication_found(self._session(), name)
 
@@ -313,7 +313,7 @@ class PostgresSource:
             return tuple(finding for table in tables for finding in identity_findings(table, path, whole))
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
-        """See `SourceDatabase.captured`: what the publication names."""
+        """See `SourceDatabase.captured`: the tables that the publication names."""
         with translated("reading the publication"):
             return captured_tables(self._session(), self._name(topology))
 
@@ -361,7 +361,7 @@ class PostgresSource:
     def holds(self, table: TableName, rows: str) -> bool:
         """See `SourceDatabase.holds`."""
         with translated("looking for rows"), self._session().transaction():
-            # Somebody holds a lock at the destination meanwhile.
+            # A session holds a lock at the destination meanwhile.
             self._session().execute(f"SET LOCAL statement_timeout = '{_HOLDS_TIMEOUT}'".encode())
             found = (
                 self._session()
@@ -383,19 +383,19 @@ class PostgresSource:
             return tuple(steps)
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.prepare`. Making a slot waits for every transaction that is running.
+        """See `SourceDatabase.prepare`. Creating a slot waits for every running transaction.
 
-        An administrator has made the publication before.
+        With an administrator, the publication already exists.
 
         Raises:
-            DatabaseUnavailable: a table stayed locked, or an earlier call went on and did the same meanwhile; nothing
-                is half done, call again.
-            DatabaseError: something else has our name, or a right is missing.
-            LogGone: the publication of a slot that exists is gone, or was altered.
+            DatabaseUnavailable: a table stayed locked, or an earlier call continued and did the same meanwhile; nothing
+                is half done; retry.
+            DatabaseError: another object has our name, or a right is missing.
+            LogGone: the publication of an existing slot is missing or was altered.
         """
         steps = self.plan(topology, rules)
         if steps[-1].is_done:
-            # What was changed meanwhile is not sent: neither is made good in silence.
+            # Changes made meanwhile are not sent: neither a missing nor an altered publication is repaired silently.
             with translated("asking for the publication"):
                 publication_found(self._session(), self._name(topology))
         if self._has_admin and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
@@ -404,7 +404,8 @@ class PostgresSource:
         with own_ddl(self._dsn, self._site), translated("preparing the source"):
             connection = self._session()
             for statement in statements:
-                # Nobody queues behind a slot that is being made: it may wait, as every new try would wait for more.
+                # No session queues behind the creation of a slot, so it may wait; every new attempt would wait for more
+                # transactions.
                 limit = "0" if statement.startswith(MAKES_SLOT) else _LOCK_TIMEOUT
                 connection.execute(f"SET lock_timeout = '{limit}'")
                 try:
@@ -431,16 +432,16 @@ class PostgresSource:
             )
             if has_publication and not self._has_admin:
                 statement = f"DROP PUBLICATION {quote(name)}"
-                # who can run it, if this role cannot, needs it as it is
+                # a role that may run it, if this one may not, needs the exact statement
                 with own_ddl(self._dsn, self._site), translated(statement):
                     connection.execute(statement.encode())
                 statements.append(statement)
         return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
     def _drop_slot(self, connection: psycopg.Connection[Any], name: str) -> list[str]:
-        """Drop the slot after ending whoever uses it, as often as somebody takes it again.
+        """Drop the slot after ending its user, as often as another session takes it again.
 
-        Returns the statement, if there was a slot.
+        Returns the statement, if a slot existed.
         """
         statement = f"SELECT pg_drop_replication_slot({literal(name)})"
         deadline = time.monotonic() + _RELEASE_TIMEOUT_S
@@ -474,21 +475,12 @@ class PostgresSource:
         last_commit_scn: Scn = FIRST_SCN,
         force_libpq: bool = False,
     ) -> PostgresLogStream:
-        """See `SourceDatabase.open_stream`.
-
-        Args:
-            topology: names the slot and the publication.
-            start: see the port.
-            timeline: see the port.
-            allow_binary: see the port.
-            last_transaction: see the port.
-            last_commit_scn: see the port.
-            force_libpq: read through libpq, as over TLS.
+        """See `SourceDatabase.open_stream`; `force_libpq` reads through libpq, as over TLS.
 
         Raises:
             DatabaseUnavailable: the server changed, or was promoted, between the check and the stream.
-            DatabaseSetBack: see the port.
-            LogGone: see the port.
+            DatabaseSetBack: the database was restored to a state from before the end of the redo log.
+            LogGone: the server does not have everything after `start`.
         """
         from headrace.databases.postgres.source.log_stream.replication_stream import open_log_stream
 
@@ -512,7 +504,7 @@ class PostgresSource:
                 transaction=last_transaction,
             )
         stream = open_log_stream(
-            # As the slot: what synchronous_standby_names can name must be one site's alone.
+            # Named like the slot: a name in synchronous_standby_names must belong to one site alone.
             self._dsn,
             slot=name,
             publication=name,
@@ -522,7 +514,7 @@ class PostgresSource:
             force_libpq=force_libpq,
             decoding_memory=self._decoding_memory,
         )
-        # another connection, so perhaps another server of the dsn: it was not checked
+        # Another connection may reach another server of the dsn, which was not checked.
         if stream.options.timeline != checked:
             stream.close()
             self.close()
@@ -536,7 +528,7 @@ class PostgresSource:
     def check_stream(
         self, options: StreamOptions, described: Sequence[TableVersion], *, describers: Collection[int]
     ) -> None:
-        """See `SourceDatabase.check_stream`: types may have come by ALTER TABLE while a binary stream runs."""
+        """See `SourceDatabase.check_stream`: ALTER TABLE may add types while a binary stream runs."""
         found = {column.type_number: (table, column.name) for table in described for column in table.columns}
         asked = found.keys() - self._binary_types
         if not options.binary or not asked:
@@ -559,7 +551,7 @@ class PostgresSource:
             connection = self._session()
             if not are_visible(connection, seeing):
                 return None
-            # First the position, then the tables: a table made between is described by the log as well.
+            # First the position, then the tables: the log also describes a table created in between.
             scn = Scn(int(self._value("asking for the position", "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")))
             return DictionaryBuild(scn=scn, tables=published_objects(connection, self._name(topology)))
 
@@ -569,14 +561,14 @@ class PostgresSource:
         return Scn(int(self._value("writing a marker", query, (MARKER_PREFIX, content))))
 
     def open_snapshot(self, topology: str) -> PostgresSnapshot:
-        """See `SourceDatabase.open_snapshot`. Waits for every transaction that is running.
+        """See `SourceDatabase.open_snapshot`. Waits for every running transaction.
 
-        The server makes an exported snapshot from the log, and a transaction's commit is in the log a moment before its
+        The server builds an exported snapshot from the log, where a transaction's commit appears a moment before its
         rows are visible. A reader within this moment would not only miss them: it would mark them dead for everybody
-        (all versions until now). So the snapshot is given out when everything in it is visible.
+        (in all versions so far). So the snapshot is returned when everything in it is visible.
 
         Raises:
-            DatabaseUnavailable: something in the snapshot does not become visible, or the server cannot be reached.
+            DatabaseUnavailable: something in the snapshot does not become visible, or the server is unreachable.
         """
         from headrace.databases.postgres.source.log_stream.lsn import parse_lsn
 
@@ -602,7 +594,7 @@ class PostgresSource:
                 self._connection.close()
             self._connection = None
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _session(self) -> psycopg.Connection[Any]:
         if self._connection is None or self._connection.closed:
@@ -612,7 +604,7 @@ class PostgresSource:
         return self._connection
 
     def _is_binary(self, tables: Sequence[SourceTable]) -> bool:
-        """Tell whether the changes of these tables can travel in binary form; see `binary_types.binary_obstacles`."""
+        """Whether the changes of these tables can travel in binary form (`binary_types.binary_obstacles`)."""
         with translated("reading the catalog"):
             connection = self._session()
             rows = connection.execute(
@@ -627,7 +619,7 @@ class PostgresSource:
             return not binary_obstacles(connection, [int(row[0]) for row in rows])
 
     def _wait_visible(self, snapshot: PostgresSnapshot) -> None:
-        """Wait until no transaction of the snapshot is still on its way out: its commit logged, its rows not visible."""
+        """Wait until every transaction of the snapshot is visible: a commit is logged a moment before its rows are visible."""
         with translated("waiting for the snapshot's transactions"):
             session = self._session()
             with use_snapshot(session, snapshot.name):
@@ -660,15 +652,15 @@ def _needed_whole(
     *,
     all_of_them: bool = False,
 ) -> frozenset[TableName]:
-    """Tables and partitions of which somebody needs more of a row than its key, whatever they have now.
+    """Return tables and partitions of which a client needs more of a row than its key, whatever they log now.
 
-    Of those that lack an identity: only these are asked about, each with a query.
+    Only tables that lack an identity are examined, each with a query.
 
     Args:
         connection: to the source.
-        tables: to judge.
-        needs: what clients need.
-        all_of_them: others write them, too: whether a row differs is seen from all of its old values.
+        tables: tables to examine.
+        needs: of the clients.
+        all_of_them: others write them, too: detecting a differing row needs all of its old values.
     """
     broken = [table for table in tables if any(identity_findings(table, "", ()))]
     if all_of_them:

@@ -1,8 +1,9 @@
-"""Tables and partitions whose rows the log cannot identify: the server refuses the user's own UPDATE and DELETE of them.
+"""Tables and partitions whose rows the log cannot identify: the server refuses users' own UPDATE and DELETE of them.
 
-It refuses them for as long as the table is published: before, this is what capturing would break; later, it comes with
-`REPLICA IDENTITY NOTHING`, an index that is dropped, a partition that is made or attached without an identity, or a
-virtual generated column beside `REPLICA IDENTITY FULL`. Nothing is lost or differs: what the server refuses is nowhere.
+It does so for as long as the table is published. Before publication this is what capturing would break. Later it
+happens with `REPLICA IDENTITY NOTHING`, a dropped index, a partition created or attached without an identity, or a
+virtual generated column together with `REPLICA IDENTITY FULL`. Nothing is lost or differs: a refused change exists
+nowhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["identity_breaks", "identity_findings"]
 
 
 def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
-    """The user's statements that would start to fail once the table is published."""
+    """Return users' statements that would start to fail when the table is published."""
     lines = []
     for leaf in table.leaves:
         name = qualified(leaf.owner, leaf.name)
@@ -33,12 +34,12 @@ def identity_breaks(table: CatalogTable) -> tuple[str, ...]:
 
 
 def identity_findings(table: CatalogTable, path: str, whole: Collection[TableName]) -> Iterator[Finding]:
-    """Say what users cannot do with a captured table, or with partitions of it, and what lets them.
+    """Report statements that users cannot run on a captured table or its partitions, and the fix.
 
     Args:
         table: the table.
         path: of the site.
-        whole: tables and partitions of which a rule needs more of a row than its key.
+        whole: tables and partitions for which a rule needs more of a row than its key.
     """
     where = f"{path} table {table.owner}.{table.name}"
     for leaf in table.leaves:
@@ -67,11 +68,11 @@ def identity_findings(table: CatalogTable, path: str, whole: Collection[TableNam
 
 
 def _identified(leaf: Leaf, *, needs_whole: bool) -> str:
-    """What gives a table an identity. A primary key alone is none where another identity was set."""
+    """Return how to give a table an identity. A primary key alone is not enough if another identity was set."""
     alter = f"ALTER TABLE {qualified(leaf.owner, leaf.name)} REPLICA IDENTITY"
     full, default = f"{alter} FULL;", f"{alter} DEFAULT;"
     if leaf.generated_virtual:
-        # The server refuses FULL beside them.
+        # The server refuses FULL together with them.
         columns = ", ".join(leaf.generated_virtual)
         stored = f"make the virtual columns ({columns}) STORED{'' if leaf.identity == 'f' else f', and {full}'}"
         if needs_whole:

@@ -1,9 +1,9 @@
-"""What has rows or values that a rule's names reach and no log brings.
+"""Relations and values that a rule's names cover and no log brings.
 
-Said by `check`, as nobody would miss it before a switch-over.
+`check` reports them, because otherwise they would only be missed after a switch-over.
 
-A materialized view and a foreign table have rows, as a table has. A partition is captured as its table. A large object
-is known by a number: the number is replicated, and its bytes are not. Sequences and views are asked about only by name
+A materialized view and a foreign table have rows, as a table has. A partition is captured with its table. A large
+object is known by a number: the number is replicated, its bytes are not. Sequences and views are looked up only by name
 (`headrace sequences` compares sequences).
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Relation", "large_object_findings", "left_out_findings", "not_captured"]
 
-# A partition's root is what captures it. Foreign partitions are told with their table (`rows_of_others`).
+# A partition is captured through its root. Foreign partitions are reported with their table (`rows_of_others`).
 _RELATIONS = """
 SELECT n.nspname::text, c.relname::text, CASE WHEN c.relispartition THEN 'partition' ELSE
            CASE c.relkind WHEN 'm' THEN 'materialized view' WHEN 'f' THEN 'foreign table' WHEN 'v' THEN 'view' ELSE 'sequence' END END,
@@ -47,12 +47,12 @@ _WITH_ROWS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Something that is no table of its own.
+    """A relation that is not an independent table.
 
     Args:
-        owner, name: as the catalog has them.
+        owner, name: as in the catalog.
         kind: for people.
-        root: the table that it is a partition of; empty: of none.
+        root: the table that it is a partition of; empty: it is not a partition.
     """
 
     owner: str
@@ -61,7 +61,7 @@ class Relation:
     root: str = ""
 
     def described(self) -> str:
-        """What it is, and what a rule for it should say."""
+        """Describe it, and what a rule should name instead."""
         if self.root:
             return (
                 f"{self.owner}.{self.name} is a partition: name its table, {self.root}, which is captured with all"
@@ -71,7 +71,7 @@ class Relation:
 
 
 def not_captured(connection: psycopg.Connection[Any]) -> tuple[Relation, ...]:
-    """Everything that a rule could name and that is never captured by its own name.
+    """Return everything that a rule could name and that is never captured under its own name.
 
     Args:
         connection: to the source.
@@ -83,9 +83,9 @@ def not_captured(connection: psycopg.Connection[Any]) -> tuple[Relation, ...]:
 
 
 def left_out_findings(relations: Sequence[Relation], rules: Sequence[object], path: str) -> Iterator[Finding]:
-    """Of relations that have rows and that the rules would take if they were tables.
+    """Report relations with rows that the rules would select if they were tables.
 
-    Of those that a rule names, that rule is told.
+    Relations that a rule names are reported with that rule.
 
     Args:
         relations: from `not_captured`.
@@ -111,11 +111,11 @@ def left_out_findings(relations: Sequence[Relation], rules: Sequence[object], pa
 def large_object_findings(
     connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], path: str
 ) -> Iterator[Finding]:
-    """Of columns that may have numbers of large objects, where the database has some.
+    """Report columns that may contain numbers of large objects, if the database has any.
 
     Args:
         connection: to the source.
-        tables: that are captured.
+        tables: captured tables.
         path: of the findings.
     """
     names = {table.number: f"{table.owner}.{table.name}" for table in tables}

@@ -1,7 +1,7 @@
-"""What a PostgreSQL source will be asked to do, for `headrace plan`: beyond what its own `plan` says.
+"""Planned statements at a PostgreSQL source for `headrace plan`, beyond what its own `plan` returns.
 
-`plan_unseen_source` is for a server that does not exist yet, `plan_instantiation` says what copying the tables does. Locks are named as
-PostgreSQL's manual names them ("Explicit Locking").
+`plan_unseen_source` is for a server that does not exist yet, `plan_instantiation` shows the effect of copying tables.
+Locks are named as in PostgreSQL's manual ("Explicit Locking").
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["plan_instantiation", "plan_unseen_source"]
 
 
 def plan_instantiation(site: str) -> PlannedStatement:
-    """What the copy of the tables does to a source.
+    """Return what the copy of the tables does to a source.
 
     Args:
-        site: whose tables are copied.
+        site: the site whose tables are copied.
     """
     return PlannedStatement(
         statement="CREATE_REPLICATION_SLOT ... TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export'); LOCK TABLE ... IN ACCESS"
@@ -37,13 +37,13 @@ def plan_instantiation(site: str) -> PlannedStatement:
 def plan_unseen_source(
     topology: str, site: str, rules: Sequence[RuleSet], *, version: int
 ) -> tuple[PlannedStatement, ...]:
-    """What `prepare` will do to a source that does not exist yet.
+    """Return what `prepare` will do to a source that does not exist yet.
 
     Args:
         topology: name of the topology.
         site: name of the site.
         rules: rule sets of its captures.
-        version: major version of the server it will be.
+        version: major version that the server will have.
     """
     name = slot_name(topology, site)
     wanted = ", ".join(dict.fromkeys(_pattern(rule) for rule_set in rules for rule in rule_set.include or (Rule(),)))

@@ -1,7 +1,7 @@
-"""What keeps a PostgreSQL database from being a source, with the statement that fixes it.
+"""Findings that prevent a PostgreSQL database from being a source, each with the statement that fixes it.
 
-Nothing is changed. An error means that `prepare`, a snapshot or the stream would fail, or that the user's own
-statements would start to fail; a warning is something the operator should know.
+Nothing is changed. An error means that `prepare`, a snapshot or the stream would fail, or that users' own statements
+would start to fail; a warning is something the operator should know.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["preflight_source"]
 _PLAIN_NAME = re.compile(r'[^\s."*?]+')  # what a topology file writes without quotes
 
 
-# Of a partitioned table, not again of each partition.
+# For a partitioned table, without repetition for each partition.
 _DEFERRABLE = """
 SELECT c.conrelid::int8, format('%%I.%%I', n.nspname, r.relname), c.conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
 JOIN pg_class r ON r.oid = c.conrelid JOIN pg_namespace n ON n.oid = r.relnamespace
@@ -53,7 +53,7 @@ WHERE c.contype IN ('p', 'u', 'x') AND c.condeferrable AND c.conparentid = 0 AND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Server:
-    """What one query says of the server and the session's role."""
+    """Facts about the server and the session's role, from one query."""
 
     wal_level: str
     is_standby: bool
@@ -71,7 +71,7 @@ class _Server:
     idle_slot_timeout: str
     encoding: str
     standbys: tuple[str, ...]  # slots that standbys read and synchronized_standby_slots does not name
-    # slots that it names and no standby reads, and whether there is one of the name
+    # slots that it names and no standby reads, and whether the slot exists
     awaited: tuple[tuple[str, bool], ...]
     pending: tuple[str, ...]  # settings that a restart will change
 
@@ -87,17 +87,17 @@ def preflight_source(
     has_admin: bool = False,
     whole: Collection[TableName] = (),
 ) -> tuple[Finding, ...]:
-    """Check everything; see the module.
+    """Run all checks.
 
     Args:
         connection: a session of the role that will capture.
         rules: rule sets of the captures.
         site: for the findings' paths.
         streams: log streams and snapshots needed at once.
-        allow_any_version: do not refuse versions that were never tried.
-        may_be_copied: see `SourceDatabase.preflight`.
-        has_admin: another role makes the publication, and has to own the tables for it (`source.admin`).
-        whole: see `identity_findings`.
+        allow_any_version: do not refuse untested versions.
+        may_be_copied: as for `SourceDatabase.preflight`.
+        has_admin: another role creates the publication, and must own the tables for it (`source.admin`).
+        whole: as for `identity_findings`.
     """
     server = _server(connection)
     path = f"sites.{site}" if site else f"database {server.database}"
@@ -199,7 +199,7 @@ def _server_findings(server: _Server, path: str, streams: int) -> Iterator[Findi
             problem=f"wal_level is {server.wal_level}: the log cannot be decoded",
             fix="ALTER SYSTEM SET wal_level = logical; -- and restart the server",
         )
-    # When everything runs already, one of those in use is ours.
+    # When everything already runs, one of the used ones is ours.
     for setting in server.pending if server.wal_level == "logical" else ():
         yield Finding(
             path=path,
@@ -327,7 +327,7 @@ def _rules(rules: Sequence[object]) -> Iterator[Rule]:
 
 
 def _did_you_mean(rule: Rule, known: Sequence[tuple[str, str]]) -> str:
-    """The name that is nearest to a rule's, among the tables that there are; empty: none is near."""
+    """Return a suggestion with the existing name nearest to a rule's; empty: no name is near."""
     owners = sorted({owner for owner, _ in known})
     if not any(rule.matches_owner(owner) for owner in owners):
         near = _near(rule.owner, owners)
@@ -337,7 +337,7 @@ def _did_you_mean(rule: Rule, known: Sequence[tuple[str, str]]) -> str:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    """The nearest of `known`, upper and lower case aside, as a topology file writes it."""
+    """Return the nearest of `known`, ignoring case, as a topology file spells it."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     if not close:
@@ -355,7 +355,7 @@ def _table_findings(
         yield Finding(
             path=where,
             problem=f"role {server.role} does not own it and cannot publish it",
-            # Nobody should be made a superuser for this.
+            # No role should become a superuser for this.
             fix=f"ALTER TABLE {name} OWNER TO {role};"
             if table.is_superusers
             else f"GRANT {quote(table.owner_role)} TO {role};",
@@ -399,9 +399,9 @@ def _deferrable_findings(
     path: str,
     may_be_copied: Callable[[TableName], bool],
 ) -> Iterator[Finding]:
-    """Unique keys that are checked behind the statement here, and at each row at the destination.
+    """Report unique keys that are checked after the statement here, but at each row at the destination.
 
-    A deferrable one at the destination is refused: the sessions of apply would not check it at all
+    A deferrable key at the destination is refused: sessions of apply would not check it at all
     (`destination.preflight`).
     """
     names = {table.number: (table.owner, table.name) for table in tables}
@@ -409,8 +409,7 @@ def _deferrable_findings(
     for number, relation, name, definition in connection.execute(_DEFERRABLE, (list(names),)).fetchall():
         owner, table = names[number]
         shown = argument(TableName(owner, table))
-        # A copy deletes such a transaction. One that has rows of other tables stays, and an execution writes those
-        # alone.
+        # A copy deletes such a transaction, unless it has rows of other tables; executing it then writes only those.
         repair = (
             f"headrace copy FILE {shown}, then, if that leaves error transactions with rows of other tables: headrace"
             " errors execute FILE --all"
@@ -430,7 +429,7 @@ def _deferrable_findings(
 
 
 def _form_findings(obstacles: Sequence[BinaryObstacle], path: str) -> Iterator[Finding]:
-    """One for each column: which ones they are is asked for when a row is too long for text form."""
+    """Report one finding per column: operators need the list when a row is too long for text form."""
     for found in obstacles:
         yield Finding(
             path=f"{path} column {found.owner}.{found.table}.{found.column}",

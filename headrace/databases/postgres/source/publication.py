@@ -1,6 +1,6 @@
-"""The publication of a source: what names the captured tables to the log decoder.
+"""The publication of a source, which names the captured tables to the log decoder.
 
-Whether it is still the one that was made, and the steps that make it.
+This module checks that it is still the one that was created, and returns the steps that create it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ __all__ = [
 TABLE_LOCK = (
     "SHARE UPDATE EXCLUSIVE on each table, for a moment: waits for and holds up VACUUM, ALTER TABLE, CREATE INDEX"
 )
-"""What naming tables in a publication takes."""
+"""Lock that adding tables to a publication takes."""
 
-# Whoever owns a publication can have it leave out changes for a while, which are lost then without a sign. So a member
-# of the owner is not enough, nor is a superuser who asks.
+# The owner of a publication can make it omit changes for a while, which are then lost without a trace. So neither a
+# member of the owner is enough, nor a superuser that connects.
 IS_TRUSTED = """(p.pubowner IN (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user OR r.rolsuper)
     AND pg_catalog.pg_has_role(p.pubowner, 'USAGE'))"""
-"""Whether the role that asks may change a publication `p`, and nobody can but it and superusers."""
+"""Whether the connected role may alter a publication `p`, and only it and superusers can."""
 _OWNER = f"SELECT {IS_TRUSTED}, pg_catalog.pg_get_userbyid(p.pubowner)::text FROM pg_catalog.pg_publication p WHERE p.pubname = %s"
 
 
 def publication_found(connection: psycopg.Connection[Any], name: str) -> str:
-    """The publication with its number.
+    """Return the publication's name with its number.
 
     Args:
         connection: to the source.
         name: of the publication.
 
     Raises:
-        CapturedNoMore: there is none, or it leaves out changes of its tables.
+        CapturedNoMore: it is missing, or omits changes of its tables.
     """
     row = connection.execute(
         """
@@ -76,7 +76,7 @@ def publication_found(connection: psycopg.Connection[Any], name: str) -> str:
 
 
 def publication_gone(name: str) -> CapturedNoMore:
-    """Made again, it would not hold for what was changed while it was gone: those changes are not sent."""
+    """Return the error for a missing publication. Recreating it would not help: changes made meanwhile are not sent."""
     return CapturedNoMore(
         f"publication {name} was dropped: what was changed since then cannot be read from the log",
         hint=INSTANTIATE_AGAIN,
@@ -84,11 +84,11 @@ def publication_gone(name: str) -> CapturedNoMore:
 
 
 def owner_findings(connection: psycopg.Connection[Any], name: str, path: str) -> Iterator[Finding]:
-    """Refuse a publication that another role owns, which may have made it before we did.
+    """Refuse a publication that another role owns, which may have created it before us.
 
     Args:
-        connection: to the source, as the role that is to own the publication.
-        name: of the publication; it need not be there.
+        connection: to the source, as the role that should own the publication.
+        name: of the publication; it may be missing.
         path: of the finding.
     """
     row = connection.execute(_OWNER.encode(), (name,)).fetchone()
@@ -104,7 +104,7 @@ def owner_findings(connection: psycopg.Connection[Any], name: str, path: str) ->
 
 
 def publication_options(version: int) -> str:
-    """The options of our publications, as a statement has them.
+    """Return the options of our publications, in SQL syntax.
 
     Args:
         version: of the server, as `server_version_num`.
@@ -116,15 +116,15 @@ def publication_options(version: int) -> str:
 def publication_steps(
     connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False
 ) -> list[PlannedStatement]:
-    """The statements that make the publication, or bring it to these tables and our options.
+    """Return the statements that create the publication, or adapt it to these tables and our options.
 
-    One that is done already if it needs none.
+    If nothing is to do, the result is one step that is done already.
 
     Args:
         connection: to the source.
         name: of the publication.
-        tables: that it is to name.
-        has_admin: another role than the connection's runs them.
+        tables: tables that it should name.
+        has_admin: another role than the connection's runs the statements.
 
     Raises:
         DatabaseError: a publication of this name is not ours.
@@ -176,5 +176,5 @@ def publication_steps(
 
 
 def _listed(tables: Sequence[CatalogTable] | Any) -> str:  # noqa: ANN401 - or a view of a dict's values
-    """For a publication: without ONLY a plain table would bring the tables that inherit from it."""
+    """List tables for a publication: without ONLY a plain table would include the tables that inherit from it."""
     return ", ".join(("" if t.is_partitioned else "ONLY ") + qualified(t.owner, t.name) for t in tables)

@@ -1,31 +1,31 @@
 """Reads the marks of captured tables (`headrace.databases.ports.row_marks`) from PostgreSQL's catalog.
 
-What says that rows were rewritten, and by what
+Evidence that rows were rewritten, and by what
 
     a new file        ALTER TABLE with a rewrite; but also VACUUM FULL, CLUSTER, TRUNCATE, another tablespace.
-    a new stamp of    of a column without a default: the transaction that wrote its row of `pg_attribute`; of one with a
-    a column          default, the number of its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL,
+    a new stamp of    The stamp of a column without a default is the transaction that wrote its row of `pg_attribute`;
+    a column          with a default, the number of its default. ALTER COLUMN TYPE changes either; so do SET NOT NULL,
                       SET STATISTICS, SET DEFAULT.
 
-Only both together say that values were made anew (USING, an expression of a generated column, a default of a new column
-that is not the same for all rows). ALTER TABLE does it to a partitioned table and to all its partitions at once, so the
-stamps are of the table alone. Only the expression of a generated column can be altered in one partition, or in the
-table and no partition: each partition has stamps of its own for these.
+Only both together show that values were recomputed (USING, an expression of a generated column, a default of a new
+column that is not the same for all rows). ALTER TABLE does that to a partitioned table and to all its partitions at
+once, so stamps of the table alone are enough. Only the expression of a generated column can be altered in one
+partition, or in the table without its partitions: for these columns each partition has its own stamps.
 
-ALTER TABLE gives the rows that it writes anew another table for large values (TOAST), which VACUUM FULL, CLUSTER and
-TRUNCATE keep: where a table has one, it tells them apart. Whatever writes rows anew also makes the server forget what
-older rows have in a column that was added with a default, and writes the attribute's row of each such column in a table
-that has rows itself: the stamp proves nothing then, and without a TOAST table the rows have to say it.
+ALTER TABLE gives rewritten rows another table for large values (TOAST), which VACUUM FULL, CLUSTER and TRUNCATE keep:
+if a table has one, it distinguishes the two cases. A rewrite also makes the server drop the stored value that older
+rows have in a column added with a default. It also updates the `pg_attribute` row of each such column in a table that
+stores rows itself. The stamp then proves nothing, and without a TOAST table the rows themselves must decide.
 
 A partition of a published table can be made UNLOGGED, and LOGGED again, while rows are written into it: that leaves a
-new file and no stamp. A table without a TOAST table has rows that the transaction wrote which made the file: so has one
-that was truncated and filled in one transaction, whose indexes have the file numbers right behind it, as nothing else
-has.
+new file and no new stamp. A table without a TOAST table then has rows written by the transaction that created the file.
+So has a table that was truncated and filled in one transaction. Its indexes have file numbers right after the table's,
+which happens in no other case.
 
 A partition that was created as one has the same transaction in `pg_inherits` and in the rows of its system columns,
-which nothing changes later; one that was attached has another, unless both were done in one transaction, which has its
-rows then. One that ALTER TABLE wrote anew since it was created has a table for large values of another transaction, or
-has none, and another file.
+which nothing changes later. An attached partition has another one there, unless both were done in one transaction,
+which then wrote its rows. A partition rewritten by ALTER TABLE since its creation has a TOAST table of another
+transaction, or has none and another file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from headrace.lcr.type_name import type_text
 
 __all__ = ["began_empty", "computed_in", "row_marks", "was_written_anew"]
 
-# The first rows of a table lie in its first blocks, 8 KiB each: one megabyte is read in milliseconds.
+# The first rows of a table are in its first blocks of 8 KiB each: one megabyte is read in milliseconds.
 _FIRST_BLOCKS = 128
-_LOCK_TIMEOUT = "1s"  # for a partition that a user holds: it is asked again at the next look
+_LOCK_TIMEOUT = "1s"  # for a partition that a user has locked: the next check asks again
 
 _TABLES = """
 SELECT c.oid::int8, format('%%s.%%s.%%s.%%s', s.system_identifier, d.oid, c.oid, r.oid)
@@ -76,7 +76,7 @@ SELECT b.root::int8 AS root, c.oid::int8 AS oid, n.nspname::text AS owner, c.rel
 FROM below b JOIN pg_catalog.pg_class c ON c.oid = b.number AND c.relkind = 'r' JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
-# Types that are not built in: those of the columns, and what they are made of.
+# Types that are not built in: those of the columns, and those nested in them.
 _TYPES = f"""
 WITH RECURSIVE walk (root, number) AS (
     SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
@@ -124,7 +124,7 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
     """Read the marks of all tables that a publication names, by their identities (`CapturedTable.identity`).
 
     Args:
-        connection: to the source; in a transaction under a snapshot, what the snapshot sees.
+        connection: to the source; in a transaction under a snapshot, it reads what the snapshot sees.
         publication: its name.
     """
     identities = {int(number): str(identity) for number, identity in connection.execute(_TABLES, (publication,))}
@@ -148,14 +148,14 @@ def row_marks(connection: psycopg.Connection[Any], publication: str) -> dict[str
 
 
 def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str, ComputedColumn]:
-    """The columns that are computed in a captured table, by name.
+    """Return the computed columns of a captured table, by name.
 
     Args:
         connection: to the source, with an empty search_path.
         identity: from `captured_tables`: its third part is the table's number.
 
     Raises:
-        psycopg.Error: a user has locked it.
+        psycopg.Error: a user has locked the table.
     """
     query = (
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON"
@@ -166,29 +166,29 @@ def computed_in(connection: psycopg.Connection[Any], identity: str) -> dict[str,
 
 
 def began_empty(connection: psycopg.Connection[Any], number: int) -> bool:
-    """Whether a partition was created as one and not written anew since, so that the log has every row that it ever had.
+    """Whether a partition was created as one and not rewritten since, so that the log has every row it ever had.
 
     Args:
         connection: to the source, in autocommit mode.
         number: of the partition.
 
     Raises:
-        psycopg.Error: it is locked, or it may not be read.
+        psycopg.Error: it is locked or not readable.
     """
     created = connection.execute(_CREATED, {"part": number}).fetchone()
     return created is not None and not _has_rows_of(connection, *created)
 
 
 def was_written_anew(connection: psycopg.Connection[Any], number: int, stamp: str) -> bool:
-    """Whether rows of a partition were written by what made its file.
+    """Whether the transaction that created a partition's file also wrote rows of it.
 
     Args:
         connection: to the source, in autocommit mode.
         number: of the partition.
-        stamp: of a column, see `SourceDatabase.was_written_anew`; later statements stamp the table itself. Empty: none.
+        stamp: of a column (`SourceDatabase.was_written_anew`); later statements stamp the table itself. Empty: none.
 
     Raises:
-        psycopg.Error: it is locked, or it may not be read.
+        psycopg.Error: it is locked or not readable.
     """
     made = connection.execute(_WRITTEN, {"part": number}).fetchone()
     if made is None:
@@ -199,7 +199,7 @@ def was_written_anew(connection: psycopg.Connection[Any], number: int, stamp: st
 
 
 def _has_rows_of(connection: psycopg.Connection[Any], owner: str, name: str, transactions: Sequence[str]) -> bool:
-    """Whether rows in a table's first blocks are of one of these transactions."""
+    """Whether one of these transactions wrote rows in a table's first blocks."""
     numbers = ", ".join(f"'{int(transaction)}'" for transaction in transactions)
     with connection.transaction():
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())

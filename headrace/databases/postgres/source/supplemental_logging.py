@@ -1,11 +1,11 @@
-"""Supplemental logging in PostgreSQL: a table's replica identity, and what of a row the log has under it.
+"""Supplemental logging in PostgreSQL: a table's replica identity, and what the log then has of a row.
 
-    DEFAULT, INDEX   of UPDATE and DELETE the old values of the key's columns; no others
+    DEFAULT, INDEX   for UPDATE and DELETE only the old values of the key's columns
     FULL             the whole old row
-    any              of an UPDATE every new value but large ones (stored out of line) that it left alone; under FULL these
-                     are in the old row
+    any              for an UPDATE every new value except unchanged large ones (stored out of line); under FULL the old
+                     row has these
 
-So a rule that looks at other old values, or at a column that may be stored out of line, needs FULL.
+So a rule that reads other old values, or a column that may be stored out of line, needs FULL.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from headrace.rules.transformations.transformation import TransformationError
 
 __all__ = ["logged_tables", "logging_findings", "refused_conditions"]
 
-# encodings whose bytes are in the order of code points, or travel as they are
+# Encodings whose bytes are in the order of code points, or travel unconverted.
 _IN_ORDER_OF_UTF8 = ("UTF8", "LATIN1", "SQL_ASCII")
 
 
 def logged_tables(
     connection: psycopg.Connection[Any], tables: Sequence[CatalogTable], needs: Sequence[LogNeed]
 ) -> tuple[LoggedTable, ...]:
-    """What the log must have of each table, or of its partitions, for the rules.
+    """Return what the log must have of each table, or of its partitions, for the rules.
 
-    Tables without such rules are not named.
+    Tables without such rules are not included.
 
     Args:
         connection: to the source.
-        tables: that are captured.
+        tables: captured tables.
         needs: of every client.
     """
     columns_of = cache(lambda leaf: _columns(connection, leaf))
@@ -75,19 +75,19 @@ def logged_tables(
 
 
 def _at_source(needed: NeededColumns, need: LogNeed, table: CatalogTable, names: tuple[str, ...]) -> NeededColumns:
-    """Columns under the names that the source has for them; without those that only transformations add."""
+    """Return columns under the source's names, without those that only transformations add."""
     if not need.before:
         return needed
     try:
         origins = need.at_source(table.owner, table.name, names)
     except TransformationError:
-        return needed  # it cannot be transformed: that is reported by itself
+        return needed  # not transformable: reported separately
     old, new = (tuple(origins[name] for name in columns if name in origins) for columns in (needed.old, needed.new))
     return replace(needed, old=old, new=new)
 
 
 def _every_old(need: LogNeed, table: CatalogTable, there: _Columns) -> NeededColumns:
-    """The old values of every column outside the key that arrives, and of the new ones those that are named."""
+    """Return the old values of every arriving column outside the key, and of the new values those that are named."""
     try:
         arriving = set(need.at_source(table.owner, table.name, there.names).values())
     except TransformationError:
@@ -98,10 +98,7 @@ def _every_old(need: LogNeed, table: CatalogTable, there: _Columns) -> NeededCol
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A table's columns in their order; those that identify a changed row in the log.
-
-    Those whose values may be stored out of line.
-    """
+    """A table's columns in order: those that identify a changed row in the log, and those that may be out of line."""
 
     names: tuple[str, ...]
     identifying: frozenset[str]
@@ -109,7 +106,7 @@ class _Columns:
 
 
 def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, there: _Columns) -> LoggedTable:
-    """One table, or partition, for one rule."""
+    """Compare what the log of one table or partition has with what one rule needs."""
     lacking = tuple(f"old {name}" for name in needed.old if name not in there.identifying)
     maybe = tuple(f"new {name}" for name in needed.new if name in there.outside and name not in there.identifying)
     is_full = leaf.identity == "f"
@@ -126,7 +123,7 @@ def _logged(leaf: Leaf, need: LogNeed, needed: NeededColumns, there: _Columns) -
 
 
 def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
-    # MAIN values go out of line where a row does not fit a page otherwise. Types that are MAIN by themselves, such as
+    # MAIN values go out of line if a row does not fit a page otherwise. Types that are MAIN by default, such as
     # numeric, have no such values in practice.
     rows = connection.execute(
         """
@@ -146,7 +143,7 @@ def _columns(connection: psycopg.Connection[Any], leaf: Leaf) -> _Columns:
 
 
 def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Finding]:
-    """What is missing in the log, with the statement that puts it there.
+    """Report what is missing in the log, with the statement that adds it.
 
     Args:
         tables: from `logged_tables`.
@@ -175,7 +172,7 @@ def logging_findings(tables: Sequence[LoggedTable], path: str) -> Iterator[Findi
 def refused_conditions(
     connection: psycopg.Connection[Any], versions: Sequence[TableVersion], needs: Sequence[LogNeed], types: ValueTypes
 ) -> Iterator[Finding]:
-    """Conditions that cannot be evaluated for a table as the source would.
+    """Report conditions that cannot be evaluated for a table as the source would.
 
     Args:
         connection: to the source.
@@ -217,9 +214,9 @@ def refused_conditions(
 
 
 def _before_the_rule(need: LogNeed, version: TableVersion) -> TableVersion:
-    """A table version as it comes to a rule.
+    """Return a table version as a rule sees it.
 
-    Where it cannot be transformed, as far as it can: that is reported by itself.
+    If it cannot be transformed, as far as possible: that is reported separately.
     """
     with contextlib.suppress(TransformationError):
         for each in need.transformations(version.owner, version.name):
@@ -235,7 +232,7 @@ def _orders_bytes(tree: Node) -> bool:
 
 
 def _compared(need: LogNeed, version: TableVersion) -> frozenset[str]:
-    """The source's columns that a rule speaks of."""
+    """Return the source's columns that a rule uses."""
     names = frozenset(value.column for condition in need.rule.conditions for value in condition.columns)
     if not need.before:
         return names
@@ -247,7 +244,7 @@ def _compared(need: LogNeed, version: TableVersion) -> frozenset[str]:
 
 
 def _composite(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
-    """The columns of a table that are rows themselves, or domains over such."""
+    """Return the columns of a table that are of composite types, or domains over such."""
     rows = connection.execute(
         """
         WITH RECURSIVE walk (name, oid) AS (
@@ -262,7 +259,7 @@ def _composite(connection: psycopg.Connection[Any], version: TableVersion) -> fr
 
 
 def _without_bytes(connection: psycopg.Connection[Any], version: TableVersion) -> frozenset[str]:
-    """The columns of a table whose texts may be equal with other bytes."""
+    """Return the columns of a table whose texts may be equal with different bytes."""
     rows = connection.execute(
         """
         SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation

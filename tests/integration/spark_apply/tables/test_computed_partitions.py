@@ -142,7 +142,7 @@ def test_an_older_destination_drops_the_column_and_makes_it_again_with_what_hang
     assert_same(tables, "t", "bare")
     for said in (found["viewed"], by_check["viewed"][1]):
         assert "rule _RETURN on view app.seen" in found["viewed"]
-        assert "an operator takes away what hangs on total, and makes it again behind: ALTER TABLE" in said
+        assert "an operator drops what depends on total, and recreates it after: ALTER TABLE" in said
     assert list(tables.look()) == ["viewed"]
 
 

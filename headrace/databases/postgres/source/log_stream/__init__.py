@@ -1,5 +1,6 @@
 """The log of a PostgreSQL source as a stream: the slot, START_REPLICATION on the wire, and the decoder of pgoutput.
 
-`slot` makes and keeps the slot, `replication_stream` reads from it in gulps (`replication_wire`), `pgoutput` decodes what was read. `lsn`,
-`transactions`, `waits` and `decoding_memory` are what the server says of positions, transactions, and who holds up or holds what.
+`slot` creates and checks the slot, `replication_stream` reads from it in gulps (`replication_wire`), `pgoutput` decodes
+the result. `lsn`, `transactions`, `waits` and `decoding_memory` handle the server's positions, its transactions, who
+blocks Headrace, and the server's memory for decoding.
 """

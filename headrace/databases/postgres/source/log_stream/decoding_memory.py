@@ -1,11 +1,11 @@
-"""What the session that reads a source's log may hold of transactions in flight.
+"""How many bytes of transactions in flight the session that reads a source's log may hold.
 
-The server collects every transaction until its commit, and spills to its disk what exceeds `logical_decoding_work_mem`
-(64 MB unless the server's settings differ), to read it back at the commit. A transaction of 500,000 rows took 119 MB;
-held in memory it went through in 2.38 s instead of 3.29 s, with 1.49 s of the server's processor instead of 2.65 s. The
-memory is taken only while such transactions run.
+The server collects every transaction until its commit. What exceeds `logical_decoding_work_mem` (64 MB unless the
+server's settings differ) is spilled to its disk and read back at the commit. A transaction of 500,000 rows took 119 MB;
+held in memory it passed in 2.38 s instead of 3.29 s, with 1.49 s of the server's processor time instead of 2.65 s. The
+memory is used only while such transactions run.
 
-Every role may set the parameter, for its own session: it needs no right, and a REVOKE does not take it away.
+Every role may set the parameter for its own session: this needs no right, and a REVOKE cannot prevent it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_BYTES_MAX", "default_kb", "memory_findings", "set_decoding_memory"]
 
-# Two million rows like the measured ones. More is the operator's choice: nobody asked this server for it.
+# Two million rows like the measured ones. More is the operator's choice: the server's owner was not asked.
 DEFAULT_BYTES_MAX = 512 << 20
 
 
 def default_kb(server_kb: int, shared_buffers_kb: int) -> int:
-    """What is held where the topology file is silent.
+    """Return the memory to use where the topology file sets none.
 
-    The server's own setting is never lowered. `shared_buffers` is what its operator gave it: by PostgreSQL's advice a
-    quarter of the machine's memory, so as much again is there.
+    It is never below the server's own setting. `shared_buffers` is what the server's operator chose: by PostgreSQL's
+    advice a quarter of the machine's memory, so the same amount again is available.
 
     Args:
         server_kb: `logical_decoding_work_mem` of the server, in kB.
@@ -40,11 +40,11 @@ def default_kb(server_kb: int, shared_buffers_kb: int) -> int:
 
 
 def memory_findings(connection: psycopg.Connection[Any], size: int, path: str) -> Iterator[Finding]:
-    """Warn of more memory than the server's own settings suggest that it has to spare.
+    """Warn of more memory than the server's own settings suggest it can spare.
 
     Args:
         connection: to the source.
-        size: bytes that the topology file gives; 0: it is silent.
+        size: bytes from the topology file; 0: not set.
         path: of the site in the topology.
     """
     shared_buffers = _settings_kb(connection)[1] << 10
@@ -59,7 +59,7 @@ def memory_findings(connection: psycopg.Connection[Any], size: int, path: str) -
 
 
 def set_decoding_memory(connection: psycopg.Connection[Any], size: int) -> None:
-    """Set it for a session that is about to stream.
+    """Set the memory for a session that is about to stream.
 
     Args:
         connection: to the source, of kind `replication=database`; only the simple query protocol works there.
@@ -74,7 +74,7 @@ def set_decoding_memory(connection: psycopg.Connection[Any], size: int) -> None:
 
 
 def _settings_kb(connection: psycopg.Connection[Any]) -> tuple[int, int]:
-    """The session's `logical_decoding_work_mem`, and the server's `shared_buffers`."""
+    """Return the session's `logical_decoding_work_mem`, and the server's `shared_buffers`."""
     row = connection.execute(
         "SELECT pg_size_bytes(current_setting('logical_decoding_work_mem')) / 1024,"
         " pg_size_bytes(current_setting('shared_buffers')) / 1024"

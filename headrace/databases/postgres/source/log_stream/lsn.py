@@ -1,4 +1,4 @@
-"""SCNs as PostgreSQL writes them: `16/B374D848`."""
+"""SCNs in PostgreSQL's notation: `16/B374D848`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["format_lsn", "parse_lsn"]
 
 
 def parse_lsn(text: str) -> Scn:
-    """The SCN that PostgreSQL prints as `16/B374D848`."""
+    """Return the SCN that PostgreSQL prints as `16/B374D848`."""
     high, _, low = text.partition("/")
     return Scn(int(high, 16) << 32 | int(low, 16))
 
 
 def format_lsn(scn: int) -> str:
-    """The SCN as PostgreSQL prints it."""
+    """Return the SCN as PostgreSQL prints it."""
     return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:X}"

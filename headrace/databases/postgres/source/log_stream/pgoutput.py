@@ -1,7 +1,8 @@
 """The log decoder of PostgreSQL: framed pgoutput messages (protocol version 1) to arrays.
 
-The work is in `pgoutput_kernels.decode`. Here are the rare messages: table descriptions ('R'), names of user-defined
-types ('Y', right before the description that needs them), new origins ('O'), TRUNCATE ('T') and messages ('M').
+`pgoutput_kernels.decode` does the work. This module handles the rare messages: table descriptions ('R'), names of
+user-defined types ('Y', right before the description that needs them), new origins ('O'), TRUNCATE ('T') and messages
+('M').
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresLogDecoder"]
 
-# One scratch array for values, reused; a row with more values than that cannot exist (1600 columns, old and new).
+# One scratch array for values, reused; no row can have more values (1600 columns, old and new).
 _VALUES_MAX = 1 << 20
-# Tags that users make up for each transaction are forgotten at this many; it is far more than a topology has.
+# Users' tags of single transactions are dropped at this number; it is far more than a topology has.
 _TAGS_KEPT = 1 << 10
-_TAGS_MAX = 1 << 14  # in one chunk, whose transactions refer to them by 16 bits; it ends early at more
-_ROWS_MIN = 1 << 10  # scratch arrays are at least that long
+_TAGS_MAX = 1 << 14  # per chunk, whose transactions refer to them by 16 bits; a chunk ends early at more
+_ROWS_MIN = 1 << 10  # minimum length of scratch arrays
 
 
 class PostgresLogDecoder:
-    """See `headrace.databases.ports.LogDecoder`.
+    """PostgreSQL's `headrace.databases.ports.LogDecoder`.
 
-    Between calls it keeps the transaction in progress, the names of user-defined types, the tables described so far
-    and the origins seen. `reset` forgets the transaction only.
+    Between calls it keeps the transaction in progress, the names of user-defined types, and all tables described and
+    origins seen so far. `reset` drops only the transaction.
 
     Args:
-        options: of the stream the bytes came from.
+        options: of the stream that the bytes came from.
     """
 
     def __init__(self, options: StreamOptions) -> None:
         self._binary = options.binary
-        self._encoding = "utf-8"  # of names: the session's client_encoding, whatever the database's
+        self._encoding = "utf-8"  # of names: the session's client_encoding, not the database's
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
         self._changed_before = False  # the open transaction has rows in an earlier chunk
         self._type_names: dict[int, str] = {}
@@ -58,7 +59,7 @@ class PostgresLogDecoder:
         self._truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = {}
         self._messages: list[tuple[int, str, bytes]] = []
         self._scratch = _Scratch(_ROWS_MIN)
-        # Numbers of the tables described, where each one's columns begin in the third array (and the last one's end),
+        # Numbers of the described tables; start of each one's columns in the third array (and the end of the last);
         # their forms.
         self._table_index = (np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8))
         self._index_origins()
@@ -69,7 +70,7 @@ class PostgresLogDecoder:
         self._changed_before = False
 
     def decode(self, data: NDArray[np.uint8], start: int, *, rows_max: int) -> DecodedChunk:
-        """See `LogDecoder.decode`. May stop early, so go on until `consumed` covers the data.
+        """See `LogDecoder.decode`. May stop early: repeat until `consumed` covers the data.
 
         Raises:
             ProtocolError: the bytes are not whole pgoutput messages.
@@ -78,7 +79,7 @@ class PostgresLogDecoder:
         if len(self._tags) > _TAGS_KEPT:
             self._forget_tags()
         scratch = self._scratch = self._scratch.at_least(rows_max)
-        # One array type for the compiled kernels, wherever the bytes come from.
+        # The compiled kernels need one array type, whatever the bytes come from.
         data = data.view()
         data.flags.writeable = False
         state[kernels.STATE_POSITION] = start
@@ -88,7 +89,7 @@ class PostgresLogDecoder:
             scratch.continue_transaction(state)
         else:
             self._changed_before = False
-        # A form that was corrected when the last call stopped belongs to this call's rows.
+        # A form corrected when the last call stopped belongs to this call's rows.
         versions, self._versions = self._versions, {}
         self._truncates, self._messages = {}, []
         while True:
@@ -135,10 +136,10 @@ class PostgresLogDecoder:
                 versions.append(self._describe(message, names))
         return tuple(versions)
 
-    # ------------------------------------------------------------------ what the kernel leaves to Python
+    # ------------------------------------------------------------------ messages that the kernel leaves to Python
 
     def _handle(self, why: int, data: NDArray[np.uint8], versions: dict[int, TableVersion]) -> bool:
-        """Do what the kernel stopped for; False: the chunk ends before it."""
+        """Handle the message at which the kernel stopped; False: the chunk ends before it."""
         state = self._state
         has_rows = bool(state[kernels.STATE_ROWS])
         if has_rows and why in {kernels.RELATION, kernels.TYPE}:
@@ -215,7 +216,7 @@ class PostgresLogDecoder:
         )
 
     def _correct_form(self, object_number: int, position: int) -> TableVersion:
-        """The description with one column's form turned over, as its values show: it is a matter of the type."""
+        """Return the description with one type's form flipped, as its values show: the form depends on the type."""
         known = self._tables[object_number]
         number, form = known.columns[position].type_number, not known.columns[position].is_binary
         columns = tuple(replace(c, is_binary=form) if c.type_number == number else c for c in known.columns)
@@ -240,17 +241,17 @@ class PostgresLogDecoder:
         self._messages.append((order_scn, prefix, content))
 
     def _has_changed(self) -> bool:
-        """Tell whether the open transaction has changed a row, in this chunk or in an earlier one."""
+        """Whether the open transaction has changed a row, in this chunk or in an earlier one."""
         transaction = int(self._state[kernels.STATE_TRANSACTIONS]) - 1
         is_continued = transaction == 0 and self._changed_before
         return is_continued or int(self._state[kernels.STATE_ROWS]) > int(self._scratch.first_row[transaction])
 
     def _set_tag(self, tag: Tag) -> None:
-        """Tag the open transaction, as its user asks.
+        """Tag the open transaction, as its user requests.
 
-        A transaction has one tag. So a message behind its first change says nothing any more: that change may have gone
-        on without it. And what an apply process did keeps the apply process's tag, which is what keeps it from going
-        home.
+        A transaction has one tag. So a message after its first change has no effect: that change may already have been
+        passed on without it. A transaction of an apply process keeps the apply process's tag, which prevents it from
+        returning to its source.
         """
         known = int(self._state[kernels.STATE_TAG])
         if self._has_changed() or (known >= 0 and (self._tags[known].topology or self._tags[known].apply)):
@@ -265,7 +266,7 @@ class PostgresLogDecoder:
         return number
 
     def _forget_tags(self) -> None:
-        """Keep the tags of origins and of the open transaction only; a chunk has copies of its own."""
+        """Keep only the tags of origins and of the open transaction; chunks have their own copies."""
         tags, self._tags, self._tag_numbers = self._tags, [], {}
         self._origins = [
             (name, number if number < 0 else self._tag_number(tags[number])) for name, number in self._origins
@@ -276,7 +277,7 @@ class PostgresLogDecoder:
             self._state[kernels.STATE_TAG] = self._tag_number(tags[known])
 
     def _index_table(self, version: TableVersion) -> None:
-        """Put a table in its place: thousands are described one by one where a stream begins."""
+        """Insert a table into the index: thousands are described one by one when a stream begins."""
         objects, first, forms = self._table_index
         own = np.array([column.is_binary for column in version.columns], np.uint8)
         place = int(np.searchsorted(objects, version.object_number))
@@ -339,7 +340,7 @@ class _Scratch:
         return self if rows <= self.rows else _Scratch(rows)
 
     def continue_transaction(self, state: NDArray[np.int64]) -> None:
-        """The first transaction is the one that was open."""
+        """Begin with the transaction that was open."""
         self.transaction_id[0] = state[kernels.STATE_TRANSACTION_ID]
         self.order_scn[0] = state[kernels.STATE_ORDER_SCN]
         self.commit_scn[0] = 0
@@ -414,7 +415,7 @@ class _Message:
         return taken
 
     def type_name(self) -> tuple[int, str]:
-        """A whole 'Y' message: the type's number and qualified name; of a domain it is the base type's name."""
+        """Read a whole 'Y' message: the type's number and qualified name; for a domain the name is the base type's."""
         number, owner, name = self.integer(4), self.text(), self.text()
         return number, f"{owner or 'pg_catalog'}.{name}"
 
@@ -423,7 +424,7 @@ class _Message:
 
 
 def _with_forms(version: TableVersion, known: TableVersion) -> TableVersion:
-    """Keep what values have shown: user-defined types without a binary form stay in text."""
+    """Keep what values have shown: user-defined types without a binary form stay in text form."""
     in_text = {c.type_number for c in known.columns if not c.is_binary and c.type_number not in BUILTIN_TYPES}
     if not in_text:
         return version

@@ -1,11 +1,11 @@
 """Numba kernels over framed pgoutput messages: `scan` for the stream's reader, `decode` for the decoder.
 
-A frame is a CopyData message as the server sends it: 'd', int32 length (itself included), then 'w' and 24 bytes
-of positions before a pgoutput message (protocol version 1), or 'k' for a keepalive. All integers are big-endian.
+A frame is a CopyData message as the server sends it: 'd', int32 length (itself included), then 'w' and 24 bytes of
+positions before a pgoutput message (protocol version 1), or 'k' for a keepalive. All integers are big-endian.
 
-Kernels keep their place in an int64 state array, so that they can stop for what Python does better (table
-descriptions, new origins, messages) and go on. Counters move at the end of a message only: whatever stops a kernel
-inside a message leaves the state at its beginning.
+Kernels keep their position in an int64 state array, so that they can stop for work that Python does better (table
+descriptions, new origins, messages) and continue. Counters advance only at the end of a message: whatever stops a
+kernel inside a message leaves the state at its beginning.
 
 Longer than 500 lines: both kernels read the same frames.
 """
@@ -58,8 +58,8 @@ STATE_TRANSACTION_ID = 5  # of the open transaction, as the three below
 STATE_ORDER_SCN = 6
 STATE_COMMIT_TIME = 7
 STATE_TAG = 8
-STATE_PAYLOAD = 9  # where the pgoutput message starts that Python is asked to read
-STATE_FRAME_END = 10  # and where its frame ends
+STATE_PAYLOAD = 9  # start of the pgoutput message that Python must read
+STATE_FRAME_END = 10  # end of its frame
 STATE_COLUMN = 11  # WRONG_FORM: number of the column
 STATE_SIZE = 12
 
@@ -67,17 +67,17 @@ STATE_SIZE = 12
 SCAN_OPEN = 0  # 1: a transaction is open after the taken data; kept from call to call
 SCAN_END_SCN = 1  # highest end of a commit, or of a keepalive outside transactions; 0: none
 SCAN_COMMIT_SCN = 2  # of the last commit; 0: none
-SCAN_COMMIT_END = 3  # where its frame ends in the taken data
+SCAN_COMMIT_END = 3  # end of its frame in the taken data
 SCAN_OBJECTS = 4  # number of `objects`
 SCAN_TOLD = 5  # last position in any message of the server
 SCAN_WANTS_ANSWER = 6  # a keepalive wants one
-SCAN_FOLLOWS = 7  # what stands where the scan stopped: MORE, OTHER, DAMAGED
-SCAN_KEPT = 8  # where the taken data ends
+SCAN_FOLLOWS = 7  # what follows where the scan stopped: MORE, OTHER, DAMAGED
+SCAN_KEPT = 8  # end of the taken data
 SCAN_TRUNCATES = 9  # 1: a TRUNCATE is in the taken data
 SCAN_TRANSACTION = 10  # number of the transaction that began last; kept from call to call
 SCAN_DESCRIBERS = 11  # number of `describers`
 SCAN_COMMITTED = 12  # number of the transaction of the last commit; 0: none
-SCAN_SKIP = 13  # bytes still to come of a message that is left out; kept from call to call
+SCAN_SKIP = 13  # outstanding bytes of a dropped message; kept from call to call
 SCAN_STATE_SIZE = 14
 
 MORE = 0  # nothing, or part of a frame
@@ -105,14 +105,14 @@ _VALUE_NULL, _VALUE_UNCHANGED, _VALUE_TEXT, _VALUE_BINARY = ord("n"), ord("u"), 
 # Only these logical messages are ours; others are skipped without leaving the kernel.
 _PREFIX = np.frombuffer(b"headrace", np.uint8)
 
-# Any role that may connect to a source can write logical messages of up to 1 GB. So the reader takes those of ours
-# alone, and no more of their content than this: a marker of chaos tests has 4,096 bytes, a tag 2,000, a label 200. What
-# is cut stays too long to be a tag.
+# Any role that may connect to a source can write logical messages of up to 1 GB. So the reader keeps only our own, and
+# at most this much of their content: a marker of chaos tests has 4,096 bytes, a tag 2,000, a label 200. A truncated
+# message is still too long to be a tag.
 MESSAGE_CONTENT_MAX = 8192
 _PREFIX_BYTES_MAX = 32  # the longest of ours is "headrace.marker"
 _PREFIX_AT = 40  # in a frame: 'd', length, 'w' and its positions, 'M', flags, position
 MESSAGE_HEAD_BYTES = _PREFIX_AT + _PREFIX_BYTES_MAX + 5 + MESSAGE_CONTENT_MAX
-"""With so many bytes of a logical message's frame `scan` knows what to keep of it, and has it."""
+"""After this many bytes of a logical message's frame `scan` knows what to keep of it, and has it."""
 
 
 @njit(cache=True, inline="always")
@@ -138,16 +138,16 @@ def _put_u32(b, i, number):
 
 @njit(cache=True)
 def _kept_message_end(b, i, end, filled):
-    """Where that part of a logical message's frame ends which is kept.
+    """Return the end of the part of a logical message's frame that is kept.
 
     Args:
         b: uint8.
         i, end: of the frame, with 'M' in it.
-        filled: end of the bytes that came.
+        filled: end of the received bytes.
 
     Returns:
-        `end`: all of it; less: `MESSAGE_CONTENT_MAX` bytes of its content; 0: nothing, it is not ours; -1: more of it
-        must come first.
+        `end`: all of it; less: `MESSAGE_CONTENT_MAX` bytes of its content; 0: nothing, it is not ours; -1: undecided,
+        more of it must arrive first.
     """
     unknown = np.int64(-1) if end > filled else end  # the decoder refuses a message that ends too early
     came = min(end, filled)
@@ -171,23 +171,22 @@ def _kept_message_end(b, i, end, filled):
 
 @njit(cache=True)
 def scan(buffer, start, filled, state, objects, describers):
-    """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving what follows over them.
+    """Take the whole frames in `buffer[start:filled]`, dropping keepalives by moving later bytes over them.
 
-    Logical messages that are not ours are dropped in the same way, and long ones of ours are cut, before they have come
-    to their end: no buffer has to hold them, and redo does not get them. Nothing is counted by them: a transaction of
-    such messages alone is one without rows.
+    Logical messages that are not ours are dropped the same way, and long ones of ours are truncated. This happens
+    before they have arrived completely: no buffer has to hold them, and redo does not get them. They are not counted: a
+    transaction of only such messages is one without rows.
 
-    Names of types ('Y') are only taken together with the table description after them, so that no reader of the
-    data finds one without the other.
+    Names of types ('Y') are only taken together with the table description after them, so that no reader of the data
+    finds one without the other.
 
     Args:
-        buffer: uint8, writable; before `start` is data taken earlier.
+        buffer: uint8, writable; data taken earlier precedes `start`.
         start: where to begin.
         filled: end of the bytes in the buffer.
-        state: int64[SCAN_STATE_SIZE], in and out, see SCAN_*.
+        state: int64[SCAN_STATE_SIZE], in and out, the fields SCAN_*.
         objects: int64, object numbers of the table descriptions; when it is full the scan stops early.
-        describers: int64, of the same length, numbers of the transactions that have one of them, or a TRUNCATE, each
-            once.
+        describers: int64, of the same length, numbers of the transactions with one of them or a TRUNCATE, each once.
 
     Returns:
         Where it stopped: the first byte that was not taken. Taken data ends at state[SCAN_KEPT].
@@ -225,7 +224,7 @@ def scan(buffer, start, filled, state, objects, describers):
         if kind == _K and end - i >= 23:
             walked = _i64(buffer, i + 6)
             told = max(told, walked)
-            # In a transaction it is a position behind which the transaction's own commit may lie.
+            # Inside a transaction this position may be beyond the transaction's own commit.
             if is_open == 0:
                 end_scn = max(end_scn, walked)
             wants_answer |= np.int64(buffer[i + 22])
@@ -245,7 +244,7 @@ def scan(buffer, start, filled, state, objects, describers):
                     follows = DAMAGED
                     break
                 is_listed = described > 0 and describers[described - 1] == transaction
-                # Before the names of its types count as taken: they go with it.
+                # Break before the names of its types count as taken: they belong to it.
                 if (what == _RELATION and found == objects.shape[0]) or (
                     not is_listed and described == describers.shape[0]
                 ):
@@ -281,7 +280,7 @@ def scan(buffer, start, filled, state, objects, describers):
         kept += end - i
         i = end
     if types_at >= 0:
-        # A keepalive between the names was dropped: what was moved is already in front of the rest.
+        # A keepalive between the names was dropped: moved bytes already precede the rest.
         if kept != i:
             for k in range(kept - types_kept):
                 buffer[i - 1 - k] = buffer[kept - 1 - k]
@@ -305,7 +304,7 @@ def find_descriptions(b, message_start, message_end):
         message_start, message_end: int64, outputs.
 
     Returns:
-        (how many were found, which may be more than the outputs hold; where the frames end, -1: they are broken).
+        (number found, which may exceed the outputs; end of the frames, -1: they are broken).
     """
     i, found, n = 0, 0, b.shape[0]
     while i + 5 <= n:
@@ -336,7 +335,7 @@ def _find_table(table_object, object_number):
 
 @njit(cache=True, inline="always")
 def _find_origin(b, start, length, origin_first, origin_bytes):
-    """Which known origin has the name b[start : start + length]; -1: none."""
+    """Return which known origin has the name b[start : start + length]; -1: none."""
     for k in range(origin_first.shape[0] - 1):
         first = origin_first[k]
         if origin_first[k + 1] - first == length:
@@ -352,7 +351,7 @@ def _find_origin(b, start, length, origin_first, origin_bytes):
 
 @njit(cache=True, inline="always")
 def _is_ours(b, p, end):
-    """The logical message at p has a prefix that begins with ours."""
+    """Whether the prefix of the logical message at p begins with ours."""
     if end - p < 10 + _PREFIX.shape[0]:
         return False
     for k in range(_PREFIX.shape[0]):
@@ -387,31 +386,31 @@ def decode(
     origin_bytes,
     origin_tag,
 ):
-    """Decode frames from state[STATE_POSITION] on until something stops it; see the module.
+    """Decode frames from state[STATE_POSITION] on until something stops it (the codes at the top of the module).
 
     Args:
         b: uint8, the frames.
         state: int64[STATE_SIZE].
-        rows_max: rows in the outputs at which to stop.
+        rows_max: number of rows in the outputs at which to stop.
         command, object_number, old_image, old_first, new_first: per row, at least rows_max + 1 long.
         value_offset, value_length, value_binary: per value.
         transaction_id, order_scn, commit_scn, commit_time, tag, first_row: per transaction.
         table_object: int64[r], ascending; known tables.
-        table_first: int64[r + 1], where a table's columns begin in `table_form`.
+        table_first: int64[r + 1], start of a table's columns in `table_form`.
         table_form: uint8, TEXT or BINARY per column.
-        origin_first: int64[o + 1], where a known origin's name begins in `origin_bytes`.
+        origin_first: int64[o + 1], start of a known origin's name in `origin_bytes`.
         origin_bytes: uint8.
         origin_tag: int16[o], index of the origin's tag; -1: NULL.
 
     Returns:
-        Why it stopped.
+        Reason for stopping.
     """
     n = b.shape[0]
     i = state[STATE_POSITION]
     row, value, transaction = state[STATE_ROWS], state[STATE_VALUES], state[STATE_TRANSACTIONS]
     values_max = value_offset.shape[0]
     transactions_max = transaction_id.shape[0]
-    table, table_number = -1, np.int64(-1)  # the last row's table: most rows follow one of the same
+    table, table_number = -1, np.int64(-1)  # the last row's table, which most rows share
     why = AT_END
     end = i
     while i + 5 <= n:
@@ -457,7 +456,7 @@ def decode(
                 elif part == _OLD_FULL:
                     old_at, image = v, _FULL
                 elif part == _OLD_KEY:
-                    # A key has no NULLs: what is NULL here is no key column, and its old value is not known.
+                    # A key has no NULLs: a NULL here is not a key column, and its old value is unknown.
                     old_at, image, null = v, _KEY, _ABSENT
                 else:
                     why = BROKEN
@@ -516,7 +515,7 @@ def decode(
             if transaction >= transactions_max or row >= rows_max:
                 why = FULL
                 break
-            # A transaction that was open is sent again, whole: the reader of the redo has called reset() before.
+            # The source replays an open transaction whole: the reader of the redo has called reset() before.
             if state[STATE_OPEN] == 1:
                 why = BROKEN
                 break

@@ -1,23 +1,22 @@
 """The log stream of PostgreSQL: START_REPLICATION read in gulps from the raw socket.
 
 Job
-    Take pgoutput messages from a slot as fast as the server can make them, and tell it what is durable here.
+    Take pgoutput messages from a slot as fast as the server can produce them, and report to it what is durable here.
 
 Main path
     open_log_stream (libpq authenticates) -> PostgresLogStream.read -> Wire.fill -> pgoutput_kernels.scan -> LogChunk.
 
 When it reads
-    Idle: at once, as soon as the first byte is there; the rest of a transaction that has begun is waited for up to a
-    millisecond, so that a small transaction is one chunk. Behind (data was there before anybody asked): not before a
-    window since the last read has passed or 128 KiB are there; the window doubles up to 10 ms and ends with the
+    Idle: at once, when the first byte has arrived. The rest of a transaction that has begun is awaited for up to a
+    millisecond, so that a small transaction is one chunk. Behind (data had arrived before the call): not before a
+    window since the last read has passed or 128 KiB have arrived; the window doubles up to 10 ms and ends with the
     backlog.
 
 When nothing comes
-    From 16 on, a server's sender can miss the news of a commit that comes in the moment when it goes to sleep: it looks
-    at the log's end first and lists itself for the next commit's news after that. Measured on 18 beside nothing else:
-    once in some thousand transactions, and the transaction waits for the next commit or for half of
-    `wal_sender_timeout` (30 s). Any message of ours makes the sender look again, so a status goes out 10 ms after the
-    last news, 0.1 s, and 1 s.
+    From 16 on, a server's sender can miss the notification of a commit that arrives just as it goes to sleep. It looks
+    at the log's end first and registers for the next notification after that. Measured on an idle version 18: once in
+    some thousand transactions, and the transaction waits for the next commit or for half of `wal_sender_timeout` (30
+    s). Any message of ours makes the sender look again, so a status goes out 10 ms, 0.1 s and 1 s after the last data.
 """
 
 from __future__ import annotations
@@ -66,10 +65,10 @@ __all__ = ["PostgresLogStream", "format_lsn", "open_log_stream", "parse_lsn"]
 ACCUMULATE_BYTES = 128 << 10  # enough for one read to be cheap per row
 WINDOW_MIN_S = 0.000_25
 WINDOW_MAX_S = 0.010  # measured: more gains nothing
-IDLE_S = 0.002  # a wait this long for the first byte means that we keep up
+IDLE_S = 0.002  # a wait this long for the first byte means that the reader keeps up
 TRANSACTION_GRACE_S = 0.001  # a begun transaction's rest follows within microseconds if it is small
-# Seconds after the last news when the server is reminded to look at its log again. A commit that it missed came within
-# microseconds of what it sent before; later ones only help when a reminder, too, met such a moment.
+# Seconds after the last data at which the server is reminded to look at its log again. A missed commit arrived within
+# microseconds of the last sent data; later reminders only help if a reminder, too, met such a moment.
 REMINDERS_S = (0.010, 0.1, 1.0)
 OBJECTS_MAX = 4096  # table descriptions in one chunk; a chunk ends early at more
 
@@ -79,14 +78,14 @@ _EPOCH_S = 946_684_800  # of PostgreSQL: 2000-01-01
 
 
 class PostgresLogStream:
-    """See `headrace.databases.ports.LogStream`. Not shared between threads.
+    """PostgreSQL's `headrace.databases.ports.LogStream`. Not shared between threads.
 
     Args:
         connection: authenticated replication connection, already streaming.
-        wire: the way to its bytes.
+        wire: transport of its bytes.
         options: how to read them.
-        start_scn: where the stream begins.
-        received: bytes that came with the server's answer.
+        start_scn: start of the stream.
+        received: bytes that arrived together with the server's answer.
         monotonic: clock, seconds.
     """
 
@@ -105,7 +104,7 @@ class PostgresLogStream:
         self._options = options
         self._start_scn = start_scn
         self._monotonic = monotonic
-        # Unix sockets wake the reader for every byte whatever the low-water mark says.
+        # Unix sockets wake the reader for every byte, regardless of the low-water mark.
         self._has_low_water = wire.socket.family != getattr(socket, "AF_UNIX", None)
         self._buffer = Buffer()
         self._buffer.append(received)
@@ -138,10 +137,10 @@ class PostgresLogStream:
         """See `LogStream.read`.
 
         Raises:
-            DatabaseUnavailable: the connection broke: open a new stream.
-            LogGone: the slot was invalidated while it was read.
-            UnsupportedType: a value cannot be sent in binary form: open a new stream.
-            DatabaseError: the server refused to go on, e.g. the publication is gone.
+            DatabaseUnavailable: the connection broke; open a new stream.
+            LogGone: the slot was invalidated during reading.
+            UnsupportedType: a value cannot be sent in binary form; open a new stream.
+            DatabaseError: the server refused to continue, e.g. the publication is gone.
         """
         if self._is_closed:
             raise broken("it was closed here")
@@ -154,7 +153,7 @@ class PostgresLogStream:
                 return chunk
             if self._ended is not None:
                 raise self._ended
-            # What is left out, a gigabyte or messages without a pause, is no chunk, whatever comes of it.
+            # Dropped data, a gigabyte or messages without a pause, forms no chunk: the deadline still holds.
             if has_received and self._monotonic() >= deadline:
                 return None
             if not self._receive(deadline):
@@ -162,7 +161,7 @@ class PostgresLogStream:
             has_received = True
 
     def confirm(self, scn: Scn) -> None:
-        """See `LogStream.confirm`. Also shows the server that we live; call it every few seconds when not reading.
+        """See `LogStream.confirm`. Also shows the server that this reader is alive; call it every few seconds when not reading.
 
         Raises:
             DatabaseUnavailable: the connection broke.
@@ -181,7 +180,7 @@ class PostgresLogStream:
     # ------------------------------------------------------------------ chunks
 
     def _scan(self) -> None:
-        """Take the whole messages that came, answer what must be answered, note an end."""
+        """Take the whole messages that arrived, answer what must be answered, record an end of the stream."""
         buffer, state = self._buffer, self._state
         self._is_scanned = True
         while True:
@@ -204,7 +203,7 @@ class PostgresLogStream:
             self._ended = end_of_stream(frame)
             if self._ended is not None:
                 return
-        # A message larger than the buffer needs one that holds it; a large one may turn out to be left out.
+        # A message larger than the buffer needs a larger buffer; but a large one may turn out to be dropped.
         length = self._frame_length()
         if length > MESSAGE_BYTES_MAX:
             self._ended = ProtocolError("a message of the source's log stream is longer than any can be")
@@ -212,7 +211,7 @@ class PostgresLogStream:
             buffer.reserve(buffer.taken + min(length, kernels.MESSAGE_HEAD_BYTES))
         else:
             buffer.reserve(buffer.taken + length)
-        # The scan stopped because it could name no more tables: the rest waits for the next chunk.
+        # The scan stopped because its list of tables was full: the rest waits for the next chunk.
         self._is_scanned = max(int(state[kernels.SCAN_OBJECTS]), int(state[kernels.SCAN_DESCRIBERS])) < OBJECTS_MAX
 
     def _frame_length(self) -> int:
@@ -222,7 +221,7 @@ class PostgresLogStream:
         return 1 + int(_LENGTH.unpack_from(buffer.data, buffer.taken + 1)[0])
 
     def _take(self) -> LogChunk | None:
-        """The next chunk, if there is one that should not wait for more."""
+        """Return the next chunk, if one should not wait for more."""
         state, taken = self._state, self._buffer.taken
         end_scn, is_open = Scn(int(state[kernels.SCAN_END_SCN])), bool(state[kernels.SCAN_OPEN])
         if taken == 0 and end_scn <= self._told_scn:
@@ -254,7 +253,7 @@ class PostgresLogStream:
     # ------------------------------------------------------------------ bytes
 
     def _receive(self, deadline: float) -> bool:
-        """Wait for bytes as the module says and append them; False: the deadline came first."""
+        """Wait for bytes as the module describes and append them; False: the deadline came first."""
         limit = min(deadline, self._grace_ends()) if self._buffer.taken else deadline
         now = self._monotonic()
         if not self._may_have_more:
@@ -281,10 +280,10 @@ class PostgresLogStream:
         return True
 
     def _accumulate(self, seconds: float) -> bool:
-        """Wait until enough for a gulp is there (True) or the time is over."""
+        """Wait until enough for a gulp has arrived (True) or the time is over."""
         if seconds <= 0:
             return False
-        # poll counts in whole milliseconds, and hardly anything comes in two.
+        # poll has a resolution of whole milliseconds, and within two hardly anything arrives.
         if not self._has_low_water or seconds < IDLE_S:
             time.sleep(seconds)
             return False
@@ -296,8 +295,8 @@ class PostgresLogStream:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def _wait_and_remind(self, limit: float) -> bool:
-        """Wait for bytes until `limit`, on the clock; see "When nothing comes"."""
-        # until 15 the news sets a latch: it cannot be missed
+        """Wait for bytes until `limit`, on the clock, sending reminders ("When nothing comes")."""
+        # Up to 15 the notification sets a latch and cannot be missed.
         count = len(REMINDERS_S) if self._options.server_version >= 16 else 0
         while self._ended is None and self._reminders < count:
             due = self._news_at + REMINDERS_S[self._reminders]
@@ -315,11 +314,11 @@ class PostgresLogStream:
         return bool(ready.poll(seconds * 1000))
 
     def _send_status(self) -> None:
-        """Standby status update: everything up to the confirmed SCN is durable here.
+        """Send a standby status update: everything up to the confirmed SCN is durable here.
 
         What is only in memory is not "written" either: with `synchronous_commit = remote_write` a COMMIT would return
-        for it. Before anything is confirmed it is, as the server then ends an orderly shutdown by it, and lets no
-        COMMIT return.
+        for it. Before the first confirmation everything received is reported as written: the server then uses it to end
+        an orderly shutdown, and lets no COMMIT return for it.
         """
         now_us = int((time.time() - _EPOCH_S) * 1e6)
         written = self._confirmed_scn or int(self._state[kernels.SCAN_TOLD])
@@ -327,7 +326,7 @@ class PostgresLogStream:
         try:
             self._wire.send(_STATUS.pack(b"d", _STATUS.size - 1, b"r", *body))
         except DatabaseUnavailable as error:
-            # What came before the break still counts; the next read raises the error.
+            # Data from before the break still counts; the next read raises the error.
             self._ended = error
 
 
@@ -345,17 +344,18 @@ def open_log_stream(
     force_libpq: bool = False,
     decoding_memory: int = 0,
 ) -> PostgresLogStream:
-    """Authenticate, start replication and hand over the socket.
+    """Authenticate, start replication and take over the socket.
 
     Args:
         dsn: of the source.
         slot: name of a logical slot for pgoutput.
         publication: name.
-        start: SCN after which transactions are wanted; not below what the slot was confirmed up to.
-        binary: ask for values in binary form where their type has one.
+        start: SCN after which transactions are wanted; not below the slot's confirmed position.
+        binary: request values in binary form where their type has one.
         application_name: of the session.
-        force_libpq: read through libpq even where the raw socket would do.
-        decoding_memory: bytes that the server holds of transactions in flight; 0: see `decoding_memory`.
+        force_libpq: read through libpq even where the raw socket would work.
+        decoding_memory: bytes of transactions in flight that the server may hold; 0: the default of the module
+            `decoding_memory`.
 
     Raises:
         DatabaseUnavailable: no connection, or the slot is in use.
@@ -394,7 +394,7 @@ def open_log_stream(
 
 
 def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOptions:
-    """Ask the server who it is, over the very connection that will stream."""
+    """Ask the server for its identity, over the very connection that will stream."""
     with translated("opening the log stream"):
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     assert row is not None
@@ -404,8 +404,8 @@ def _identify(connection: psycopg.Connection[Any], *, binary: bool) -> StreamOpt
     except DatabaseUnavailable:
         raise
     except DatabaseError:
-        switches = ()  # the file of the history was removed: it is not known, and contradicts nothing
-    # Text of such a database has no known encoding, so the server does not convert it.
+        switches = ()  # the history file was removed: an unknown history contradicts nothing
+    # Text in such a database has no known encoding, so the server does not convert it.
     is_raw = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
     return StreamOptions(
         database_kind="postgres",

@@ -1,11 +1,11 @@
-"""The bytes of a log stream: the raw socket behind libpq's back, or libpq's own calls.
+"""The bytes of a log stream: from the raw socket, bypassing libpq, or through libpq's own calls.
 
 Why not libpq
-    The server sends every message on its own. A reader that wakes for each costs a context switch and a system call
-    per row on both sides: letting 64 KiB or some milliseconds accumulate halves the server's CPU and takes the
-    client's down to a tenth. libpq has no call for that. So the socket is duplicated after libpq has authenticated,
-    the replication protocol is spoken on the duplicate, and libpq is not touched again but to close. Over TLS the
-    bytes only exist inside libpq: there `get_copy_data` gives them message by message, and they are framed again.
+    The server sends every message separately. A reader that wakes for each costs a context switch and a system call per
+    row on both sides. Letting 64 KiB or some milliseconds of data accumulate halves the server's CPU time and cuts the
+    client's to a tenth. libpq has no call for that. So the socket is duplicated after libpq has authenticated, the
+    replication protocol is spoken on the duplicate, and libpq is used again only to close. Over TLS the bytes exist
+    only inside libpq: there `get_copy_data` returns them message by message, and they are framed again.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ __all__ = [
 ]
 
 GULP_BYTES = 4 << 20  # most bytes of a chunk, unless one message is larger
-MESSAGE_BYTES_MAX = (1 << 30) + 4096  # PostgreSQL allocates at most 1 GiB for a message; the rest is framing
-RECEIVE_BUFFER_BYTES = 4 << 20  # over a network: what the server can send while we write and sync
-# On one machine the server writes faster than we read, and each row is a packet of its own. A small buffer is full of a
-# few hundred of them, and the kernel joins packets over and over to make room, in the sender's processor time: a
-# backlog of 45 MB cost it 1.4 to 1.7 s with 64 KiB, 0.9 s with 512 KiB (measured, with `ACCUMULATE_BYTES` of a quarter
-# of it).
+MESSAGE_BYTES_MAX = (1 << 30) + 4096  # PostgreSQL's limit of 1 GiB for a message, plus framing
+RECEIVE_BUFFER_BYTES = 4 << 20  # over a network: holds what the server sends while we write and sync
+# On one machine the server writes faster than we read, and each row is a packet. A small buffer is full after a few
+# hundred of them, and the kernel keeps merging packets to make room, in the sender's processor time. A backlog of 45 MB
+# cost it 1.4 to 1.7 s with 64 KiB, 0.9 s with 512 KiB (measured, with `ACCUMULATE_BYTES` of a quarter of it).
 LOCAL_RECEIVE_BUFFER_BYTES = 512 << 10
 HANDSHAKE_TIMEOUT_S = 60.0
 
@@ -64,7 +63,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Buffer:
-    """Bytes that came: `[:taken]` belongs to the next chunk, `[taken:filled]` is to be scanned."""
+    """Received bytes: `[:taken]` belongs to the next chunk, `[taken:filled]` is still to be scanned."""
 
     def __init__(self) -> None:
         self._allocate(GULP_BYTES)
@@ -77,16 +76,16 @@ class Buffer:
 
     @property
     def size(self) -> int:
-        """Bytes it can hold."""
+        """Capacity in bytes."""
         return len(self.data)
 
     def reserve(self, size: int) -> None:
-        """Have room for `size` bytes in all."""
+        """Provide room for `size` bytes in all."""
         if size > self.size:
             self._resize(max(size, min(2 * self.size, MESSAGE_BYTES_MAX)))
 
     def append(self, *parts: bytes) -> None:
-        """Put behind what is there."""
+        """Append bytes."""
         total = sum(len(part) for part in parts)
         self.reserve(self.filled + total)
         for part in parts:
@@ -94,11 +93,11 @@ class Buffer:
             self.filled += len(part)
 
     def drop(self, start: int, end: int) -> None:
-        """Remove the bytes `[start:end]`; what follows moves up. `taken` stays as it is.
+        """Remove the bytes `[start:end]`; later bytes move up. `taken` is unchanged.
 
         Args:
-            start: offset from the buffer's begin; not below `taken`, except by `take`.
-            end: behind the last byte to remove; not above `filled`.
+            start: offset from the buffer's beginning; not below `taken`, except by `take`.
+            end: offset after the last byte to remove; not above `filled`.
         """
         if start != end:
             rest = self.filled - end
@@ -106,7 +105,7 @@ class Buffer:
             self.filled = start + rest
 
     def take(self) -> bytes:
-        """Cut off what was taken."""
+        """Cut off and return the taken bytes."""
         taken = bytes(self.view[: self.taken])
         self.drop(0, self.taken)
         self.taken = 0
@@ -121,18 +120,18 @@ class Buffer:
 
 
 class Wire(Protocol):
-    """How bytes come and go; `socket` only to wait on."""
+    """Transport of bytes; use `socket` only to wait on it."""
 
     socket: socket.socket
 
     def fill(self, buffer: Buffer) -> bool:
-        """Append what is there without waiting; True: more may be there already that the socket does not report."""
+        """Append what has arrived, without waiting; True: more may be available that the socket does not report."""
         ...
 
     def send(self, data: bytes) -> None:
         """Send a status, without waiting.
 
-        One that does not fit is dropped for the next, or the rest of it goes with the next.
+        A status that does not fit is dropped; the rest of a partly sent one goes out before the next.
         """
         ...
 
@@ -146,7 +145,7 @@ class RawWire:
 
     def __init__(self, duplicate: socket.socket) -> None:
         self.socket = duplicate
-        self._rest = b""  # of a message of which the socket took only the beginning
+        self._rest = b""  # unsent end of a message that the socket accepted only in part
 
     def fill(self, buffer: Buffer) -> bool:
         """See `Wire.fill`."""
@@ -172,8 +171,8 @@ class RawWire:
             sent = 0
         except OSError as error:
             raise broken(str(error)) from error
-        # A message that was begun must end, or the server could not read any later one. A status that was not begun is
-        # dropped: the next one says more.
+        # A partly sent message must be completed, or the server could not read any later one. An unsent status is
+        # dropped: the next one supersedes it.
         self._rest = unsent[sent:] if sent > begun else self._rest[sent:]
 
     def close(self) -> None:
@@ -182,7 +181,7 @@ class RawWire:
 
 
 class LibpqWire:
-    """The same bytes through libpq, for TLS."""
+    """The same protocol through libpq, for TLS."""
 
     def __init__(self, duplicate: socket.socket, connection: pq.abc.PGconn) -> None:
         self.socket = duplicate
@@ -196,20 +195,20 @@ class LibpqWire:
             while buffer.filled < GULP_BYTES:
                 count, data = self._connection.get_copy_data(1)
                 if count == 0:
-                    # TLS decrypts whole records: libpq may hold more than the socket still reports.
+                    # TLS decrypts whole records: libpq may hold more than the socket reports.
                     return came
                 if count < 0:
                     self._end(buffer)
                     return False
                 came = True
-                # 'w', its positions, then 'M': `scan` keeps nothing that is behind these bytes
+                # 'w', its positions, then 'M': `scan` keeps nothing after these bytes.
                 if count > kernels.MESSAGE_HEAD_BYTES and data[0] == ord("w") and data[25] == ord("M"):
                     count = kernels.MESSAGE_HEAD_BYTES
                 buffer.append(b"d", _LENGTH.pack(count + 4), bytes(data[:count]))
             return True
 
     def _end(self, buffer: Buffer) -> None:
-        """The stream ended: put what libpq knows of it behind the data, as the server would have sent it."""
+        """Append libpq's error report at the end of the stream, in the form the server would have sent."""
         result = self._connection.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             fields = (
@@ -268,13 +267,13 @@ def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
         slot: name of the slot, for errors.
 
     Returns:
-        What came behind the answer: the stream's first bytes, perhaps not a whole message.
+        Bytes after the answer: the stream's first ones, perhaps not a whole message.
 
     Raises:
         LogGone: the slot does not exist or was invalidated.
-        DatabaseUnavailable: the connection broke, nothing came for `HANDSHAKE_TIMEOUT_S`, or another session reads the
-            slot.
-        ProtocolError: the answer is none that PostgreSQL gives.
+        DatabaseUnavailable: the connection broke, nothing arrived for `HANDSHAKE_TIMEOUT_S`, or another session reads
+            the slot.
+        ProtocolError: the answer is not one that PostgreSQL gives.
     """
     wire.settimeout(HANDSHAKE_TIMEOUT_S)
     received = b""
@@ -303,16 +302,16 @@ def start_raw(wire: socket.socket, command: bytes, slot: str) -> bytes:
 
 
 def size_receive_buffer(wire: socket.socket) -> None:
-    """Give the socket a receive buffer for the way to the server: large over a network, small on one machine.
+    """Set the socket's receive buffer by the distance to the server: large over a network, small on one machine.
 
-    See `LOCAL_RECEIVE_BUFFER_BYTES`.
+    `LOCAL_RECEIVE_BUFFER_BYTES` gives the reason.
     """
     if wire.family == getattr(socket, "AF_UNIX", None):
         return
     with contextlib.suppress(OSError, ValueError):
         if wire.getpeername()[0] == wire.getsockname()[0]:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LOCAL_RECEIVE_BUFFER_BYTES)
-        # A smaller fixed one would be worse than the system's own.
+        # A smaller fixed size would be worse than the system's own sizing.
         elif int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="utf-8")) >= RECEIVE_BUFFER_BYTES:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
@@ -327,7 +326,7 @@ _TOO_LONG_HINT = (
     " the value fits"
 )
 
-# Whoever reads the log gets no further, and it does not name the table.
+# The log cannot be read past this change, and the error does not name the table.
 _NOT_UTF8_HINT = (
     "the log cannot be read past that change: correct the text at the source, and what writes it; then"
     f" {INSTANTIATE_AGAIN}"
@@ -335,7 +334,7 @@ _NOT_UTF8_HINT = (
 
 
 def end_of_stream(frame: bytes) -> Exception | None:
-    """What a message that is no CopyData means; None: nothing to us."""
+    """Interpret a message other than CopyData; None: it does not matter."""
     kind = frame[:1]
     if kind == b"E":
         sqlstate, message, hint = _error_fields(frame)
@@ -348,20 +347,20 @@ def end_of_stream(frame: bytes) -> Exception | None:
 
 
 def _error_fields(frame: bytes) -> tuple[str, str, str]:
-    """SQLSTATE, message and hint of an ErrorResponse."""
+    """Return SQLSTATE, message and hint of an ErrorResponse."""
     fields = {part[:1]: part[1:].decode("utf-8", "replace") for part in frame[5:].split(b"\0") if part}
     return fields.get(b"C", "XX000"), fields.get(b"M", "unknown error"), fields.get(b"H", "")
 
 
 def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> DatabaseError:
-    """The error for a log stream that the server refuses or ends."""
+    """Return the error for a log stream that the server refuses or ends."""
     text = f"reading the log: {without_values(sqlstate, message)}"
     context = {"slot": slot} if slot else {}
-    # 42704 in answer to START_REPLICATION: no such slot. Invalidated: "can no longer access replication slot",
-    # before 18 "can no longer get changes from replication slot".
+    # 42704 in answer to START_REPLICATION: the slot does not exist. Invalidated: "can no longer access replication
+    # slot", before 18 "can no longer get changes from replication slot".
     if (slot and sqlstate == "42704") or (sqlstate == "55000" and "no longer" in message):
         return LogGone(text, hint=INSTANTIATE_AGAIN, **context)
-    # 42883 on an open stream: a type without a send function, inside of a value of a type that has one.
+    # 42883 on an open stream: a type without a send function, inside a value of a type that has one.
     if not slot and sqlstate == "42883":
         return UnsupportedType(text, hint="no action needed: changes travel in text form from now on")
     if _TOO_LONG in message:
@@ -372,7 +371,7 @@ def _refused(sqlstate: str, message: str, *, hint: str = "", slot: str = "") -> 
 
 
 def broken(reason: str) -> DatabaseUnavailable:
-    """The error for a connection that broke."""
+    """Return the error for a broken connection."""
     return DatabaseUnavailable(f"reading the log: the connection broke: {reason}")
 
 

@@ -1,8 +1,8 @@
-"""The slot of a source: how it is made, whether it has what redo needs, and how it survives the promotion of a standby.
+"""The slot of a source: its creation, whether it has what redo needs, and how it survives a standby's promotion.
 
-From PostgreSQL 17 on a slot is made for failover: a standby with `sync_replication_slots` keeps a copy of it, and has
-it when it is promoted. The copy may be behind what the log writer confirmed; a stream begins where redo ends, so
-nothing comes twice.
+From PostgreSQL 17 on a slot is created with failover: a standby with `sync_replication_slots` keeps a copy of it, and
+still has it after a promotion. The copy may be behind what the log writer confirmed. A stream begins where redo ends,
+so nothing is duplicated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 MAKES_SLOT = "SELECT pg_create_logical_replication_slot("
 _FAILOVER_SLOTS_FROM = 170000
-# of pgoutput's commit message: where the transaction ends in the log, which is its commit SCN
+# In pgoutput's commit message: the end of the transaction in the log, which is its commit SCN.
 _COMMIT_END = slice(10, 18)
 _BEHIND = """
 SELECT named FROM unnest(string_to_array(replace(%s, ' ', ''), ',')) named
@@ -53,15 +53,15 @@ LEFT JOIN pg_replication_slots s ON s.slot_name = named WHERE s.restart_lsn IS N
 
 
 def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -> tuple[int, int]:
-    """What the slot was confirmed up to, and where the log ends.
+    """Return the slot's confirmed position, and the end of the log.
 
     Args:
         connection: to the source.
         name: of the slot.
-        start: how far redo is, for messages.
+        start: end of redo, for messages.
 
     Raises:
-        LogGone: the slot is not there, or was invalidated.
+        LogGone: the slot is missing or was invalidated.
     """
     reason = "invalidation_reason" if connection.info.server_version >= 170000 else "NULL"
     row = connection.execute(
@@ -94,16 +94,16 @@ def slot_positions(connection: psycopg.Connection[Any], name: str, start: Scn) -
 
 
 def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Scn:
-    """Where the stream can begin.
+    """Return where the stream can begin.
 
     Args:
         connection: to the source.
         name: of the slot.
-        start: where redo ends; FIRST_SCN: there is none.
+        start: end of redo; FIRST_SCN: no redo exists.
 
     Raises:
-        LogGone: the slot has not everything after `start`.
-        DatabaseSetBack: the log ends below it.
+        LogGone: the slot does not have everything after `start`.
+        DatabaseSetBack: the log ends below `start`.
     """
     confirmed, end = slot_positions(connection, name, start)
     if start != FIRST_SCN and confirmed > start:
@@ -126,19 +126,19 @@ def check_slot(connection: psycopg.Connection[Any], name: str, start: Scn) -> Sc
 
 
 def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, transaction: int) -> None:
-    """See that the server still has the last transaction of the redo log.
+    """Check that the server still has the last transaction of the redo log.
 
-    One that was set back has written other log since, perhaps beyond the end of redo: positions alone do not tell. It
-    may also have given the transaction's number to another one that committed; so the first refusal is kept
-    (`headrace.redo.writing.source_refusal`).
+    A database that was restored to an older state has written other log since, perhaps beyond the end of redo:
+    positions alone do not show it. It may also have given the transaction's number to another committed one; so the
+    first refusal is kept (`headrace.redo.writing.source_refusal`).
 
     Args:
         connection: to the source.
-        start: where redo ends.
-        transaction: the 32-bit number of its last transaction; 0: not known.
+        start: end of redo.
+        transaction: the 32-bit number of its last transaction; 0: unknown.
 
     Raises:
-        DatabaseSetBack: it has not.
+        DatabaseSetBack: the server does not have it.
     """
     if not transaction:
         return
@@ -147,7 +147,7 @@ def check_last_transaction(connection: psycopg.Connection[Any], start: Scn, tran
         (status,) = connection.execute("SELECT pg_xact_status(%s::text::xid8)", (whole,)).fetchone() or (None,)
     except psycopg.errors.InvalidParameterValue:
         status = "in the future"
-    # In progress: committed in the log and not visible yet, as while a synchronous standby is away. None: too old to be
+    # In progress: committed in the log and not visible yet, as while a synchronous standby is down. None: too old to be
     # known.
     if status in {"in the future", "aborted"}:
         raise DatabaseSetBack(
@@ -168,26 +168,26 @@ def check_same_log(
     last_commit_scn: Scn,
     transaction: int,
 ) -> None:
-    """See that what the server has committed up to the end of the redo log is what the log ends with.
+    """Check that the server's log up to the end of redo ends with the same transaction as the redo log.
 
-    It is asked from the slot's confirmed position on.
+    The check reads from the slot's confirmed position on.
 
-    The slot of a database that was set back was set back with it: it is confirmed up to less than redo has. So is the
-    slot of a server that crashed, and of a log writer that ended before it confirmed; then the server still has the
-    same transactions. The transaction with which both end says which it is: its place in the log and its number. A log
-    that is the same there is the same before.
+    When a database is restored to an older state, so is its slot, whose confirmed position is then below the end of
+    redo. The same is true of a server that crashed, and of a log writer that ended before it confirmed; then the server
+    still has the same transactions. The last transaction of both logs decides: its position in the log and its number.
+    Logs that agree there also agree before.
 
     Args:
         connection: to the source.
-        name: of the slot, which nobody reads.
+        name: of the slot, which no session reads.
         publication: its name.
-        start: where redo ends.
+        start: end of redo.
         binary: the form in which values travel.
-        last_commit_scn: commit SCN of the last transaction of redo; FIRST_SCN: not known.
-        transaction: its 32-bit number; 0: not known.
+        last_commit_scn: commit SCN of the last transaction of redo; FIRST_SCN: unknown.
+        transaction: its 32-bit number; 0: unknown.
 
     Raises:
-        DatabaseSetBack: it has others.
+        DatabaseSetBack: the server has other transactions.
         DatabaseUnavailable: a standby that the server waits for lacks a part of the log.
     """
     if FIRST_SCN in {start, last_commit_scn}:
@@ -228,15 +228,15 @@ def check_same_log(
 
 
 def check_standbys(connection: psycopg.Connection[Any], standbys: str, start: Scn) -> None:
-    """See that named standbys have the log up to an SCN: the server shows nothing beyond them, and waits for them.
+    """Check that named standbys have the log up to an SCN: the server waits for them and sends nothing beyond them.
 
     Args:
         connection: to the source.
-        standbys: names of their slots, as `synchronized_standby_slots` has them.
-        start: up to where the log is to be read.
+        standbys: names of their slots, as in `synchronized_standby_slots`.
+        start: SCN up to which the log will be read.
 
     Raises:
-        DatabaseUnavailable: one lacks a part of it, or is not there.
+        DatabaseUnavailable: a standby lacks a part of it, or does not exist.
     """
     behind = [str(name) for (name,) in connection.execute(_BEHIND, (standbys, format_lsn(start))).fetchall()]
     if behind:
@@ -248,20 +248,20 @@ def check_standbys(connection: psycopg.Connection[Any], standbys: str, start: Sc
 
 
 def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timeline: int, start: Scn) -> int:
-    """See that a server's log continues a redo log that may end on an earlier timeline.
+    """Check that a server's log continues a redo log that may end on an earlier timeline.
 
     Args:
         connection: to the server.
-        dsn: of the server, which tells the history of its timelines to replication sessions only.
+        dsn: of the server, which gives the history of its timelines to replication sessions only.
         site: name of the source site, for messages.
-        timeline: of the redo log; 0: there is none.
-        start: where it ends.
+        timeline: of the redo log; 0: no redo log exists.
+        start: end of the redo log.
 
     Returns:
-        The timeline that the server's log is on now.
+        The current timeline of the server's log.
 
     Raises:
-        LogGone: it does not.
+        LogGone: the log does not continue it.
     """
     now = _timeline(connection)
     if timeline not in {0, now}:
@@ -270,16 +270,16 @@ def continues(connection: psycopg.Connection[Any], dsn: str, site: str, *, timel
 
 
 def _timeline(connection: psycopg.Connection[Any]) -> int:
-    """The timeline of the log now.
+    """Return the current timeline of the log.
 
-    Pg_control_checkpoint() tells the one of before until the first checkpoint after a promotion.
+    After a promotion, pg_control_checkpoint() returns the previous one until the first checkpoint.
     """
     (now,) = connection.execute("SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)").fetchone() or ("1",)
     return int(now, 16)
 
 
 def _why_no_slot(connection: psycopg.Connection[Any]) -> str:
-    """On a server that was promoted: why its slot did not come with it; else empty."""
+    """Return why the slot of a promoted server was lost; empty: the server was not promoted."""
     if _timeline(connection) == 1:
         return ""
     if connection.info.server_version < _FAILOVER_SLOTS_FROM:
@@ -291,15 +291,15 @@ def _why_no_slot(connection: psycopg.Connection[Any]) -> str:
 
 
 def _timelines_left(dsn: str, timeline: int) -> dict[int, Scn]:
-    """The timelines that a server's log was on before this one, with the SCN at which it left each.
+    """Return the earlier timelines of a server's log, with the SCN at which it left each.
 
     Args:
         dsn: of the server.
-        timeline: that it is on.
+        timeline: its current timeline.
 
     Raises:
         DatabaseUnavailable: no connection.
-        DatabaseError: the file of the timeline's history is gone.
+        DatabaseError: the timeline's history file is gone.
     """
     if timeline == 1:
         return {}
@@ -308,14 +308,14 @@ def _timelines_left(dsn: str, timeline: int) -> dict[int, Scn]:
 
 
 def timelines_left(connection: psycopg.Connection[Any], timeline: int) -> dict[int, Scn]:
-    """See `_timelines_left`.
+    """Read the earlier timelines of a log, with the SCN at which it left each.
 
     Args:
         connection: a replication session of the server.
-        timeline: that it is on.
+        timeline: its current timeline.
 
     Raises:
-        DatabaseError: the file of the timeline's history is gone.
+        DatabaseError: the timeline's history file is gone.
     """
     if timeline == 1:
         return {}
@@ -329,7 +329,7 @@ def timelines_left(connection: psycopg.Connection[Any], timeline: int) -> dict[i
 
 
 def keep_at_standbys(connection: psycopg.Connection[Any], slot: str) -> None:
-    """Let standbys keep a slot in step that was made without it.
+    """Let standbys synchronize a slot that was created without failover.
 
     Args:
         connection: a replication session of the slot's database; it does not use the slot yet.
@@ -346,7 +346,7 @@ def keep_at_standbys(connection: psycopg.Connection[Any], slot: str) -> None:
 
 
 def slot_statement(name: str, *, has_failover: bool) -> str:
-    """The statement that makes a slot, for standbys to keep in step with where they can.
+    """Return the statement that creates a slot, synchronized to standbys where possible.
 
     Args:
         name: of the slot.
@@ -356,14 +356,14 @@ def slot_statement(name: str, *, has_failover: bool) -> str:
 
 
 def slot_step(connection: psycopg.Connection[Any], name: str) -> PlannedStatement:
-    """The step of `prepare` that makes the slot.
+    """Return the step of `prepare` that creates the slot.
 
     Args:
         connection: to the source.
         name: of the slot.
 
     Raises:
-        DatabaseError: something else has the name.
+        DatabaseError: another object has the name.
     """
     row = connection.execute(
         "SELECT database = current_database() AND plugin = 'pgoutput' FROM pg_replication_slots WHERE slot_name = %s",

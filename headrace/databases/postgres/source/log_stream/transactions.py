@@ -1,4 +1,4 @@
-"""Transactions of the log in the database that they come from: whether it shows them, and their numbers in full."""
+"""Transactions of the log in their source database: whether they are visible, and their 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HALF_ROUND = 1 << 31  # of the transaction numbers in the log, which have 32 bi
 
 
 def are_visible(connection: psycopg.Connection[Any], transactions: Collection[int]) -> bool:
-    """Tell whether every statement from now on sees what some transactions did that are committed in the log.
+    """Whether every statement from now on sees the effects of some transactions that are committed in the log.
 
     Args:
         connection: to the source, without a transaction.
@@ -27,7 +27,7 @@ def are_visible(connection: psycopg.Connection[Any], transactions: Collection[in
 
 
 def whole_number(connection: psycopg.Connection[Any], transaction: int) -> int:
-    """The 64-bit number of a transaction.
+    """Return the 64-bit number of a transaction.
 
     Args:
         connection: to the source.
@@ -37,7 +37,7 @@ def whole_number(connection: psycopg.Connection[Any], transaction: int) -> int:
 
 
 def _snapshot(connection: psycopg.Connection[Any]) -> tuple[int, set[int]]:
-    """The first number that had not ended yet, and those before it that run."""
+    """Return the first number that had not ended yet, and the running ones below it."""
     row = connection.execute(
         "SELECT pg_snapshot_xmax(now)::text::int8, ARRAY(SELECT running::text::int8 FROM pg_snapshot_xip(now) AS"
         " running) FROM pg_current_snapshot() AS now"
@@ -47,5 +47,5 @@ def _snapshot(connection: psycopg.Connection[Any]) -> tuple[int, set[int]]:
 
 
 def _nearest(number: int, end: int) -> int:
-    """The nearest number to `end` with these 32 bits: transactions in the log are never 2^31 others away."""
+    """Return the nearest number to `end` with these 32 bits: the log's transactions are never 2^31 numbers away."""
     return end + (number - end + _HALF_ROUND) % (2 * _HALF_ROUND) - _HALF_ROUND

@@ -1,4 +1,4 @@
-"""Who holds up what Headrace waits for at a source: a slot and a snapshot wait for every transaction that is running."""
+"""Transactions that block Headrace at a source: a slot and a snapshot wait for every running transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 __all__ = ["holding_up"]
 
 # A slot and a snapshot wait for transactions in any database of the server; pid 0 stands for prepared ones.
-# Only who may read all of pg_stat_activity sees what other roles' sessions run.
+# Only a role that may read all of pg_stat_activity sees what other roles' sessions run.
 _HOLDING_UP = """
     SELECT DISTINCT CASE WHEN holder.pid IS NOT NULL THEN
         format('the open transaction of pid %%s: it began %%s ago, role %%s, application %%s, database %%s, %%s; its last query: %%s',
@@ -32,5 +32,5 @@ _HOLDING_UP = """
 
 
 def holding_up(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
-    """See `headrace.databases.ports.SourceDatabase.holding_up`; `connection` is none of those that wait."""
+    """Implement `headrace.databases.ports.SourceDatabase.holding_up`; `connection` must not be one that waits."""
     return tuple(row[0] for row in connection.execute(_HOLDING_UP, {"ours": "headrace%"}).fetchall())
