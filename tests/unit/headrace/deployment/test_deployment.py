@@ -642,7 +642,7 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
             deployment.switch(name, on=on)
     stopped = Wanted(spec.state_dir, component.name)
     stopped.save(enabled=False)
-    assert deployment.switch(name, on=True) == f"{component.name}: not stopped any more; {capture} bypasses it"
+    assert deployment.switch(name, on=True) == f"{component.name}: no longer stopped; {capture} bypasses it"
     assert stopped.is_enabled()
 
     actors.running[component.name] = {"spec": spec}
@@ -653,14 +653,14 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
     assert switched == [(component.name, "stop_component"), (component.name, "start_component")]
 
 
-def test_stopping_a_queue_names_the_apply_processes_that_do_without_it_and_go_on(monkeypatch, tmp_path):
+def test_stopping_a_queue_names_the_apply_processes_that_bypass_it(monkeypatch, tmp_path):
     spec = read(tmp_path, SITES + TWO_SOURCES)
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     actors.running["queue:q2"] = {"spec": spec}
     monkeypatch.setattr(actors, "call", lambda *_: None)
     deployment = Deployment(spec)
-    assert deployment.switch("q2", on=False) == "queue:q2: stopped; a1 does without it and goes on"
+    assert deployment.switch("q2", on=False) == "queue:q2: stopped; a1 bypasses it and continues"
     assert deployment.switch("q2", on=True) == "queue:q2: started"
 
 
