@@ -8,9 +8,8 @@ Verdicts, in the order in which they are checked
     APPLIED       an apply server reported it.
     ERROR QUEUE   an apply server put it there, and it has not been applied since.
     DISCARDED     every row of it was discarded on the way; the note says where and why.
-    PASSED        the low watermark is above it, but the process that knew more was restarted. The transaction is
-    applied,
-                  in the error queue, or was discarded.
+    PASSED        the low watermark is above it, but the process that knew more was restarted. The transaction
+                  is applied, in the error queue, or was discarded.
     ON THE WAY    none of that yet; it was last seen at the named component.
 """
 

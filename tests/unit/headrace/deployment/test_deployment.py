@@ -106,7 +106,7 @@ def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec
         gone.connect()
     assert "headrace down" in caught.value.hint
     (problem,) = gone.down()
-    assert "was not ended" in problem
+    assert "were not ended" in problem
     again = Deployment.read(spec.file)
     assert again.address == ""
     assert again.down() == []
@@ -191,7 +191,7 @@ def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
     for refused in (named.connect, named.up):
         with pytest.raises(ConfigError, match=f"from {spec.state_dir}, not from {named.spec.state_dir}"):
             refused()
-    assert "was not ended" in named.down()[0]
+    assert "were not ended" in named.down()[0]
     assert clusters.ended == []
     assert Deployment.read(spec.file).down() == []
     assert clusters.ended == ["head:6379"]
