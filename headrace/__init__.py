@@ -1,23 +1,23 @@
-"""Headrace: log-based replication that is steered by rules.
+"""Headrace: log-based, rule-based replication.
 
 An import may only point down this list:
 
     cli          the command `headrace`: its verbs and options
-    chaos demo   faults under load; the demonstration. testing: what users test their functions with
-    faults load  what faults of a running topology are made of; clients that write meanwhile, and know what was acknowledged
-    commands     what a verb does that is more than a call
-    tracing      where a transaction is, and why it was taken or left out
-    deployment   bringing a topology up and down, and asking it
+    chaos demo   faults under load; the demonstration. testing: for users who test their functions
+    faults load  the faults of a running topology; clients that write meanwhile and know what was acknowledged
+    commands     verbs that are more than a call
+    tracing      where a transaction is, and why it was taken or discarded
+    deployment   starting, ending and querying a topology
     audit        who changed what with which command
-    console      how a person is answered: tables, progress, exit codes
-    simulation   whole topologies on databases in memory, in virtual time
+    console      answers to people: tables, progress, exit codes
+    simulation   whole topologies on in-memory databases, in virtual time
     (actors, spark_apply and topology stand here, beside this package)
     redo         the redo log: written, kept, mined
     databases    ports of databases, and their implementations
     (protos, the wire, stands here)
     rules        which changes are taken, and how they are changed
-    links        what a batch travels between: publishers, subscribers, and redo's receivers
-    status       what components say of themselves: typed, and as JSON at one border
+    links        the ends of a batch's journey: publishers, subscribers, and redo receivers
+    status       what components report: typed, and as JSON at one border
     lcr          logical change records, and batches of them
     base         errors, clocks, files, failpoints
 

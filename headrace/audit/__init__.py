@@ -1,4 +1,5 @@
-"""Who did what to a topology: `operator` runs a command, and `log` keeps the commands that change what runs or what rows are.
+"""Who did what to a topology.
 
-`verbs` says which those are. The command line notes them, `listing` is `headrace audit`.
+`operator` identifies the user of a command, and `log` keeps the commands that change what runs or rows. `verbs` says
+which commands these are. The command line records them, and `listing` is `headrace audit`.
 """

@@ -14,16 +14,16 @@ from headrace.console.output import Output
 
 __all__ = ["list_commands"]
 
-_NO_END = "no end: it runs, or it was killed"
+_NO_END = "no end: it is running, or was killed"
 
 
 def list_commands(output: Output, state_dir: Path, last: int) -> int:
-    """Print the newest commands of the log, the oldest first.
+    """Print the newest commands of the log, oldest first.
 
     Args:
-        output: where they are printed.
-        state_dir: of the topology.
-        last: how many at most.
+        output: prints them.
+        state_dir: the topology's state folder.
+        last: maximum number of commands.
 
     Returns:
         The exit code.
@@ -34,14 +34,14 @@ def list_commands(output: Output, state_dir: Path, last: int) -> int:
     for command in commands:
         output.result(_line(command))
     if not commands:
-        output.result("no command is noted")
+        output.result("no command is recorded")
     if lines.damaged:
         output.say(f"warning: {counted(lines.damaged, 'line')} of {state_dir / FILE} cannot be read")
     return DONE
 
 
 def _commands(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One document per command, in the order in which they began: its first line, and how it ended."""
+    """Return one document per command, in the order in which they began: its first line, and how it ended."""
     commands: dict[Any, dict[str, Any]] = {}
     for number, entry in enumerate(entries):
         command = commands.setdefault(entry.get("id", number), {"began": None, "ended": None, "outcome": None})

@@ -1,8 +1,9 @@
 """`audit.log` of a state folder: one JSON document per line, appended and never changed.
 
 Several commands may write at once, and any of them may be killed. Each line is one write at the end of the file
-(`O_APPEND`), under a lock on the file itself. Whoever gets the lock of a file that was renamed meanwhile opens the new
-one. A line that could not be written whole is taken back; one that a crash of the machine cut is ended before the next.
+(`O_APPEND`), under a lock on the file itself. A command that gets the lock of a file that was renamed meanwhile opens
+the new one. A line that could not be written whole is taken back; a line that a crash of the machine cut is terminated
+before the next one.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ __all__ = ["AUDIT_FILES", "FILE", "AuditLog", "Lines"]
 FILE = "audit.log"
 OLDER_FILE = "audit.log.1"
 AUDIT_FILES = frozenset({FILE, OLDER_FILE})
-BYTES_MAX = 8 << 20  # as of the other logs; some 10,000 commands
-# a write takes milliseconds: whoever holds the lock for longer was stopped, and a command does not wait for that
+BYTES_MAX = 8 << 20  # as in the other logs; some 10,000 commands
+# A write takes milliseconds. A process that holds the lock for longer was stopped, and a command does not wait for it.
 LOCK_S = 5.0
 _LOCK_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """What the log holds.
+    """Contents of the log.
 
     Args:
-        entries: the documents, the oldest first.
-        damaged: how many lines are no document.
+        entries: the documents, oldest first.
+        damaged: number of lines that are no document.
     """
 
     entries: tuple[dict[str, Any], ...]
@@ -48,7 +49,7 @@ class AuditLog:
     """The log of one state folder.
 
     Args:
-        state_dir: of the topology; `append` makes it.
+        state_dir: the topology's state folder; `append` creates it.
     """
 
     state_dir: Path
@@ -60,7 +61,7 @@ class AuditLog:
             entry: the document.
 
         Raises:
-            OSError: it could not be written; what was there still is.
+            OSError: it could not be written; the log is unchanged.
         """
         if (problem := not_owned(self.state_dir)) is not None:
             raise PermissionError(problem[0])
@@ -75,7 +76,7 @@ class AuditLog:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """The file, open and locked, and the one of this name."""
+        """Yield the current file of this name, open and locked."""
         descriptor = self._opened()
         try:
             yield descriptor
@@ -102,7 +103,7 @@ class AuditLog:
             time.sleep(_LOCK_POLL_S)
 
     def lines(self) -> Lines:
-        """Everything that the log holds, of the older file too.
+        """Return everything in the log, including the older file.
 
         Raises:
             OSError: it cannot be read.
@@ -122,7 +123,7 @@ class AuditLog:
 
 
 def _write_whole(descriptor: int, line: bytes) -> None:
-    """Add a line to a locked file with one write, or nothing of it.
+    """Add a whole line to a locked file with one write, or nothing.
 
     Raises:
         OSError: it could not be written whole.

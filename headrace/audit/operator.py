@@ -1,4 +1,4 @@
-"""Who runs a command, as the system knows it; no variable of the environment is asked."""
+"""Who runs a command, as the system knows it; environment variables are not trusted."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 __all__ = ["login_user", "named", "operator"]
 
 _LOGIN = Path("/proc/self/loginuid")
-_NO_LOGIN = 2**32 - 1  # of a process that no login has begun
+_NO_LOGIN = 2**32 - 1  # of a process that no login has started
 
 
 def operator() -> str:
-    """Who edits: the process's user, and who logged in where `sudo` made that another one."""
+    """Return the process's user, and the login user if `sudo` changed it, with the host's name."""
     user, login = os.getuid(), login_user()
     name = named(user) if login is None or login == user else f"{named(user)} (login {named(login)})"
     return f"{name}@{socket.gethostname()}"
 
 
 def login_user() -> int | None:
-    """The user who logged in, which stays what it is under `sudo` and `su`.
+    """Return the user who logged in, who stays the same under `sudo` and `su`.
 
-    None: nobody did, as in a service, or the system does not keep it.
+    None: nobody logged in, as in a service, or the system does not keep it.
     """
     try:
         found = int(_LOGIN.read_text(encoding="ascii"))
@@ -33,7 +33,7 @@ def login_user() -> int | None:
 
 
 def named(user: int) -> str:
-    """The name of a user; the number where there is no name."""
+    """Return a user's name, or the number if there is no name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -1,10 +1,10 @@
-"""Which verbs of the command line are noted in the audit log, and what of them.
+"""Verbs of the command line that the audit log records, and what it records of them.
 
-Each passes through `noting`, and those that change something are written.
+Each verb passes through `noting`, which records those that change something.
 
-A noted command has two lines: one when it has read its topology, before it does anything, and one when it ends. A
-command that was killed has the first alone. A command that cannot be noted goes on and says so: on a full disk, `stop`
-and `down` are what an operator needs.
+A recorded command has two lines: one when it has read its topology, before it does anything, and one when it ends. A
+command that was killed has only the first. A command that cannot be recorded continues and says so: on a full disk,
+`stop` and `down` are what an operator needs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOTED: Mapping[str, frozenset[str]] = {
     "errors execute": frozenset(),
     "errors delete": frozenset(),
 }
-"""Verb to the options of which one must be given: without them it only shows something. None: it is noted always."""
+"""By verb, the options of which one must be given: without them it only shows something. Empty: always recorded."""
 
 READ_ONLY = frozenset(
     {
@@ -60,21 +60,21 @@ READ_ONLY = frozenset(
         "audit",
         "errors list",
         "errors show",
-        "certs",  # writes files that nothing uses until somebody names them, and overwrites none
-        "demo",  # has databases of its own, and removes them
+        "certs",  # writes files that nothing uses until they are named, and overwrites none
+        "demo",  # has its own databases, and removes them
     }
 )
-_VALUES = frozenset({"sets"})  # column=value: values of rows stay out of every log
-_ITEMS_MAX = 100  # of a list of numbers or tables: a line that a person can read
+_VALUES = frozenset({"sets"})  # column=value: row values must not enter any log
+_ITEMS_MAX = 100  # of a list of numbers or tables: a readable line
 _CHARACTERS_MAX = 300  # of one argument: a name has 63 bytes, a path seldom more than this
 
 
 class Noted:
-    """One command that is noted.
+    """One command that is recorded.
 
     Args:
         verb: with its words, such as "errors edit".
-        arguments: as the command line has parsed them.
+        arguments: as parsed by the command line.
         say: prints a message.
     """
 
@@ -93,17 +93,17 @@ class Noted:
         self._log: AuditLog | None = None
 
     def begin(self, state_dir: Path) -> None:
-        """Write that the command begins; once.
+        """Record that the command begins; at most once.
 
         Args:
-            state_dir: of its topology.
+            state_dir: its topology's state folder.
         """
         if self._log is None:
             self._log = AuditLog(state_dir)
             self._write(self._log, "began", {"arguments": self._arguments})
 
     def end(self, outcome: Mapping[str, Any]) -> None:
-        """Write how the command ended; not where it ended before it had a topology.
+        """Record how the command ended, unless it ended before it had a topology.
 
         Args:
             outcome: with its exit code or error code.
@@ -132,10 +132,10 @@ _running: ContextVar[Noted | None] = ContextVar("_running", default=None)
 
 @contextmanager
 def noting(verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[Callable[[object], None]]:
-    """Note a verb of the command line while the block runs it. See `Noted` for the arguments.
+    """Record a verb of the command line while the block runs it. The arguments are those of `Noted`.
 
     Yields:
-        To be called with what the verb returned.
+        A function to call with the verb's return value.
     """
     needed = NOTED.get(verb)
     if needed is None or (needed and not any(arguments.get(option) for option in needed)):
@@ -160,10 +160,10 @@ def noting(verb: str, arguments: Mapping[str, Any], say: Callable[[str], None]) 
 
 
 def began(state_dir: Path) -> None:
-    """The verb that runs has read its topology: it is noted from here on, if it is one that changes something.
+    """Record the running verb, which has read its topology, if it changes something.
 
     Args:
-        state_dir: of the topology.
+        state_dir: the topology's state folder.
     """
     noted = _running.get()
     if noted is not None:
@@ -171,9 +171,9 @@ def began(state_dir: Path) -> None:
 
 
 def _outcome_of(error: BaseException) -> dict[str, Any]:
-    """How a command ended that an exception ended.
+    """Return how a command ended with an exception.
 
-    Refused before it did anything wrong, failed on the way, or interrupted.
+    It was refused before it changed anything, failed on the way, or was interrupted.
     """
     if isinstance(error, HeadraceError):
         code = exit_code_of(error)
@@ -189,16 +189,16 @@ def _outcome_of(error: BaseException) -> dict[str, Any]:
 
 
 def _login() -> dict[str, Any]:
-    """Who logged in, where the system keeps it."""
+    """Return who logged in, if the system keeps it."""
     user = login_user()
     return {"login_uid": None, "login": None} if user is None else {"login_uid": user, "login": named(user)}
 
 
 def written_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a command's arguments is written: those that were given, bounded, without values of rows.
+    """Return a command's arguments for the log: those that were given, bounded, without row values.
 
     Args:
-        arguments: as the command line has parsed them.
+        arguments: as parsed by the command line.
     """
     return {
         name: _written(name, given)

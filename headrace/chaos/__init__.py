@@ -1,5 +1,5 @@
-"""`headrace chaos`: break a live topology on purpose, wait until it has healed, and check that nothing was harmed.
+"""`headrace chaos`: break a live topology on purpose, wait until it has healed, and check that it took no harm.
 
-`command` is what the command line calls, `run` the way of one run. `schedule` draws what breaks, `faults` breaks it, by `headrace.faults`.
-`load` writes meanwhile, `invariants` looks at what must hold, `report` says what was found.
+`command` is the entry from the command line, and `run` the course of one run. `schedule` draws faults, and `faults`
+makes them with `headrace.faults`. `load` writes meanwhile, `invariants` checks overviews, and `report` has the results.
 """

@@ -1,4 +1,4 @@
-"""`headrace chaos` as a command: progress while it runs, the report at its end, also of a run that was interrupted."""
+"""`headrace chaos` as a command: progress while it runs, and a report at its end, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
     """Break a running topology and report.
 
     Args:
-        output: of the command.
-        deployment: of the topology.
-        options: of the run.
+        output: output of the command.
+        deployment: the topology's deployment.
+        options: options of the run.
 
     Returns:
-        The exit code: DONE when something broke, all of it healed, every invariant held and the contents are identical.
+        The exit code: DONE if a fault fired, everything healed, every invariant held and the contents are identical.
 
     Raises:
-        HeadraceError: why it could not begin, or go on.
-        KeyboardInterrupt: after what is in force was undone, and what was found until then is shown.
+        HeadraceError: why it could not begin or continue.
+        KeyboardInterrupt: after the faults in force are undone and the results so far are shown.
     """
-    # before anything: whatever ends the run, its seed is known
+    # Print the seed first, so that it is known whatever ends the run.
     output.say(f"breaking topology {deployment.spec.name}: seed {options.seed}")
     with live_lines(output, "chaos") as show, chaotic(deployment, options, show) as chaos:
         try:
@@ -51,18 +51,19 @@ def run_chaos(output: Output, deployment: Deployment, options: Options) -> int:
     output.result(rendered(report))
     if not report.is_fine:
         output.say(
-            f"again: headrace chaos FILE --seed {options.seed}; the logs are in {deployment.spec.state_dir / 'logs'}"
+            f"to repeat: headrace chaos FILE --seed {options.seed}; the logs are in"
+            f" {deployment.spec.state_dir / 'logs'}"
         )
     return DONE if report.is_fine else FINDING
 
 
 def show_schedule(output: Output, spec: TopologySpec, options: Options) -> int:
-    """Show what a seed breaks first, without a look at what runs.
+    """Show the first faults of a seed, without looking at the running topology.
 
     Args:
-        output: of the command.
+        output: output of the command.
         spec: the topology.
-        options: of the run.
+        options: options of the run.
 
     Returns:
         The exit code.

@@ -1,9 +1,9 @@
-"""What chaos does to a running topology.
+"""Faults of `headrace chaos` in a running topology.
 
-Each fault finds its target, fires, proves that it fired, is undone, and knows when its own harm is over.
+Each fault finds its target, fires, proves that it fired, is undone, and knows when its own damage has healed.
 
-A fault that was made is not yet one that fired: a cut link proves it by a connection that was refused, a swallowing one
-by lost bytes, a full disk by a component that says so. What did not fire is reported as that, and counts for nothing.
+A fault that was made has not necessarily fired. A cut link proves it by a refused connection, a half-open link by lost
+bytes, a full disk by the component's state. A fault without proof is reported as not fired, and does not count.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ACTIONS", "Action", "Fault", "Field", "action_of"]
 
-_DELAY_S = 0.3  # per direction of a slow link: a round trip across the world, twice
-_DISK_FULL = "PAUSED: DISK IS FULL"  # a state of the log writer
-_REDO_ROOM_BYTES = 4096  # a full disk lets the next page be written, and what follows is written in part
+_DELAY_S = 0.3  # per direction of a slow link: twice the round trip around the world
+_DISK_FULL = "PAUSED: DISK IS FULL"  # state of the log writer
+_REDO_ROOM_BYTES = 4096  # a full disk accepts the next page, and only a part of what follows
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class Field:
     """What faults act on.
 
     Args:
-        deployment: of the topology.
-        processes: of it.
-        in_force: what is done to processes.
-        links: between its sites.
+        deployment: the topology's deployment.
+        processes: the topology's processes.
+        in_force: faults in force on processes.
+        links: links between the topology's sites.
     """
 
     deployment: Deployment
@@ -63,34 +63,34 @@ class Field:
 
 
 class Fault:
-    """One fault. `fire`, `watch` while it is in force, `undo`, then `missing` until it answers with nothing.
+    """One fault: `fire`, `watch` while it is in force, `undo`, then `missing` until it returns an empty text.
 
     Args:
         field: what it acts on.
-        target: of it, one of those that its action lists.
+        target: one of the targets that its action lists.
     """
 
     def __init__(self, field: Field, target: str) -> None:
         self.field, self.target = field, target
         self.evidence = ""
-        """What proves that it fired; empty: it has not."""
+        """The proof that it fired; empty: it has not."""
 
     def fire(self) -> None:
-        """Do it.
+        """Make the fault.
 
         Raises:
-            NotFired: the target is not there now.
+            NotFired: the target does not exist now.
         """
         raise NotImplementedError
 
     def watch(self) -> None:
-        """Look for evidence; called all the time while it is in force."""
+        """Look for evidence; called repeatedly while the fault is in force."""
 
     def undo(self) -> None:
-        """Take it back, as far as it does not heal by itself; idempotent."""
+        """Undo what does not heal by itself; idempotent."""
 
     def missing(self) -> str:
-        """What of its own harm has not healed yet; empty: nothing."""
+        """Return what of its own damage has not healed yet; empty: nothing."""
         return ""
 
 
@@ -98,7 +98,7 @@ class Fault:
 
 
 class _Kill(Fault):
-    """SIGKILL of the process of a component, and of whatever else runs in it."""
+    """SIGKILL of a component's process, and of everything else that runs in it."""
 
     def fire(self) -> None:
         self._process = self._find()
@@ -152,7 +152,7 @@ class _KillExecutor(_KillWorker):
 
 
 class _ServerDown(Fault):
-    """SIGKILL of every process of an embedded server: what a power cut leaves of it. Its site starts it again."""
+    """SIGKILL of every process of an embedded server, as after a power cut. Its site restarts it."""
 
     def fire(self) -> None:
         processes = self.field.processes.server(self.target)
@@ -165,14 +165,14 @@ class _ServerDown(Fault):
             pid = self.field.processes.server(self.target)[0].pid
         except NotFired as error:
             return error.message
-        return "" if pid != self._pid else f"the server of {self.target} has not been started again"
+        return "" if pid != self._pid else f"the server of {self.target} has not been restarted"
 
 
-# --------------------------------------------------------------------------- processes that stand still
+# --------------------------------------------------------------------------- frozen processes
 
 
 class _Freeze(Fault):
-    """SIGSTOP of a process: it answers nobody, and does not know that time passes. SIGCONT undoes it."""
+    """SIGSTOP of a process: it does not answer, and does not notice that time passes. SIGCONT undoes it."""
 
     _processes: Sequence[psutil.Process] = ()
 
@@ -183,7 +183,7 @@ class _Freeze(Fault):
         deadline = time.monotonic() + GONE_TIMEOUT_S
         while not is_stopped(self._processes[0]):
             if time.monotonic() > deadline:
-                raise NotFired(f"process {self._processes[0].pid} does not stand still")
+                raise NotFired(f"process {self._processes[0].pid} cannot be frozen")
             time.sleep(0.01)
 
     def _find(self) -> list[psutil.Process]:
@@ -191,19 +191,19 @@ class _Freeze(Fault):
 
     def watch(self) -> None:
         if is_stopped(self._processes[0]):
-            self.evidence = f"process {self._processes[0].pid} stood still"
+            self.evidence = f"process {self._processes[0].pid} was frozen"
 
     def undo(self) -> None:
         self.field.in_force.undo()
 
     def missing(self) -> str:
-        return f"{self.target} still stands still" if any(map(is_stopped, self._processes)) else ""
+        return f"{self.target} is still frozen" if any(map(is_stopped, self._processes)) else ""
 
 
 class _FreezeServer(_Freeze):
-    """SIGSTOP of every process of an embedded server: a machine that hangs.
+    """SIGSTOP of every process of an embedded server, like a machine that hangs.
 
-    New connections are accepted, and nobody answers.
+    New connections are accepted, but never answered.
     """
 
     def _find(self) -> list[psutil.Process]:
@@ -239,7 +239,7 @@ class _OnLinks(Fault):
         raise NotImplementedError
 
     def _count(self, proxy: Proxy) -> int:
-        """What grows on a link where this fault has fired."""
+        """Return a counter of the link that grows when this fault has fired."""
         raise NotImplementedError
 
     def watch(self) -> None:
@@ -255,12 +255,12 @@ class _OnLinks(Fault):
             proxy.heal()
 
     def missing(self) -> str:
-        # A component that had no connection before has no need of one.
+        # A component that had no connection before need not connect again.
         return "" if all(proxy.connections for proxy in self._used) else f"{self.target}: not connected again"
 
 
 class _Cut(_OnLinks):
-    """Every connection is reset, and new ones are refused."""
+    """Reset every connection, and refuse new ones."""
 
     def _break(self, proxy: Proxy) -> None:
         proxy.cut()
@@ -273,7 +273,7 @@ class _Cut(_OnLinks):
 
 
 class _HalfOpen(_OnLinks):
-    """Connections stay, and what is sent on them is lost: only pings find out."""
+    """Keep connections open, but lose what is sent on them: only pings detect it."""
 
     def fire(self) -> None:
         super().fire()
@@ -291,14 +291,14 @@ class _HalfOpen(_OnLinks):
     def missing(self) -> str:
         lost = [self._count(proxy) > before for proxy, before in zip(self.proxies, self._before, strict=True)]
         anew = [proxy.accepted > accepted for proxy, accepted in zip(self.proxies, self._accepted, strict=True)]
-        # What was in use while bytes were lost is dead for ever: both ends must have noticed.
+        # A connection that was used while bytes were lost is dead for good: both ends must have noticed.
         if all(new for new, is_lost in zip(anew, lost, strict=True) if is_lost):
             return ""
-        return f"{self.target}: nobody has noticed that a connection is dead"
+        return f"{self.target}: no component has noticed that a connection is dead"
 
 
 class _Slow(_OnLinks):
-    """Everything arrives late, in order."""
+    """Deliver everything late, in order."""
 
     def _break(self, proxy: Proxy) -> None:
         proxy.delay_s = _DELAY_S
@@ -318,12 +318,10 @@ class _Slow(_OnLinks):
 
 
 class _DiskFull(Fault):
-    """The log writer of a site may not make its redo file longer.
+    """Keep a site's log writer from extending its redo file.
 
-    The kernel writes a part of a record, and refuses the rest (EFBIG).
-
-    A bound on the size of files (RLIMIT_FSIZE) of that process alone: a full disk would concern everybody on the
-    machine.
+    The kernel writes a part of a record, and refuses the rest (EFBIG). The fault is a bound on the size of files
+    (RLIMIT_FSIZE) of that process only, because a full disk would affect everything on the machine.
     """
 
     def fire(self) -> None:
@@ -337,7 +335,7 @@ class _DiskFull(Fault):
         if status is not None and status.state == _DISK_FULL:
             self.evidence = f"site:{self.target}: {_DISK_FULL}"
         elif not self.evidence:
-            # Its own log grows by this even where nobody else writes.
+            # The marker makes the log grow even if there are no other writers.
             with contextlib.suppress(HeadraceError):
                 self.field.deployment.connect().call(f"site:{self.target}", "write_marker", bytes(_REDO_ROOM_BYTES))
 
@@ -351,7 +349,7 @@ class _DiskFull(Fault):
 
 
 def _newest_size(folder: Path) -> int:
-    """Size of the file of a redo log that is being written."""
+    """Return the size of the redo file that is being written."""
     newest = max(
         (path.stat() for path in folder.iterdir() if path.is_file()), key=lambda each: each.st_mtime, default=None
     )
@@ -360,7 +358,7 @@ def _newest_size(folder: Path) -> int:
     return newest.st_size
 
 
-# --------------------------------------------------------------------------- which there are
+# --------------------------------------------------------------------------- actions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,11 +366,11 @@ class Action:
     """A fault that the schedule can draw.
 
     Args:
-        name: of it, for people.
-        kind: by which `--faults` chooses it.
-        make: makes the fault of a target.
+        name: its name, for people.
+        kind: the kind by which `--faults` selects it.
+        make: makes the fault for a target.
         targets: lists a topology's targets, in a fixed order.
-        seconds: shortest and longest time in force; zero for what happens at once.
+        seconds: shortest and longest time in force; zero for an instant fault.
     """
 
     name: str
@@ -415,10 +413,9 @@ def _linked_sites(spec: TopologySpec) -> list[str]:
     return [site.name for site in spec.sites if site.name in linked]
 
 
-# Longer than the pauses between two tries (0.1 to 5 s), so that they are tried in vain; shorter than what a user takes
-# for the end.
+# Longer than the pauses between retries (0.1 to 5 s), so that retries fail; short enough that users would not give up.
 _A_WHILE = (2.0, 8.0)
-_LONG = (3.0, 15.0)  # also longer than pings take to find a dead connection
+_LONG = (3.0, 15.0)  # also longer than pings need to detect a dead connection
 ACTIONS: tuple[Action, ...] = (
     *(
         Action(name=f"kill {kind}", kind="crash", make=_Kill, targets=_of_kinds(kind))
@@ -442,6 +439,6 @@ _BY_NAME: Mapping[str, Any] = {action.name: action for action in ACTIONS}
 
 
 def action_of(name: str) -> Action:
-    """The action of a name."""
+    """Return the action with this name."""
     action: Action = _BY_NAME[name]
     return action

@@ -1,4 +1,4 @@
-"""What must hold while things break, looked at in every new overview of the topology.
+"""Invariants that hold during faults, checked in every new overview of the topology.
 
 watermarks   the low watermark of an apply process never goes back, across any restart
 errors       no transaction enters an error queue
@@ -46,22 +46,22 @@ class Violated:
 
 @dataclass(slots=True)
 class Invariants:
-    """Looks at overviews, one after the other. The first one sets what later ones are compared with."""
+    """Checks overviews, one after the other. The first one sets the values that later ones are compared with."""
 
     violated: list[Violated] = field(default_factory=list)
     checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
-    """How many values were looked at, by invariant: one that was never looked at proves nothing."""
+    """Number of values checked, by invariant: an invariant that was never checked proves nothing."""
     during: str = ""
     _watermarks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By apply process and epoch."""
+    """Low watermarks by apply process and epoch."""
     _answered_us: dict[str, int] = field(default_factory=dict)
     _acknowledged: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By apply process: the SCN, and when it was first seen, as the time of day in microseconds."""
+    """By apply process: the acknowledged SCN, and when it was first seen (time of day, in microseconds)."""
     _counts: dict[tuple[str, str], int] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
 
     def look(self, overview: Overview) -> None:
-        """Check one overview; what does not hold is noted once."""
+        """Check one overview; each violation is recorded once."""
         for component in overview.components:
             name = component.name
             if isinstance(component, ApplyStatus):
@@ -75,8 +75,8 @@ class Invariants:
                     restarts=True,
                 )
             self._look_at_refusals(name, component)
-        # Behind the watermarks: components answer one after the other, and what is acknowledged meanwhile may be news
-        # to them.
+        # After the watermarks: components answer one after the other, so an apply process's status may be older than
+        # an acknowledgement in the same overview.
         for component in overview.components:
             for subscriber in _subscribers(component):
                 self._note_acknowledged(f"apply:{subscriber.subscriber}", subscriber.acknowledged_scn, overview.at_us)
@@ -88,12 +88,12 @@ class Invariants:
         self._look_at_count("home", apply.name, returned, "changes came back to their site", restarts=True)
 
     def _note_acknowledged(self, name: str, scn: int, at_us: int) -> None:
-        """Remember what was acknowledged.
+        """Remember an acknowledged SCN.
 
         Args:
-            name: of the apply process; a propagation's name matches none.
-            scn: that was acknowledged.
-            at_us: when that was seen.
+            name: the apply process; a propagation's name matches none.
+            scn: the acknowledged SCN.
+            at_us: when it was seen, in microseconds.
         """
         if scn > self._acknowledged.get(name, (0, 0))[0]:
             self._acknowledged[name] = scn, at_us
@@ -103,7 +103,7 @@ class Invariants:
         if not watermark:
             return  # unknown, while it starts
         if answered_us < self._answered_us.get(name, 0):
-            return  # of an overview that was begun before an earlier one and ended after it
+            return  # from an overview that began before an earlier one and ended after it
         self._answered_us[name] = answered_us
         self.checked["watermarks"] += 1
         key = name, apply.epoch or 0
@@ -114,21 +114,21 @@ class Invariants:
             )
         self._watermarks[key] = max(watermark, before)
         acknowledged, seen_us = self._acknowledged.get(name, (0, 0))
-        # Its status may be older than the overview that it is in.
+        # Its status may be older than its overview.
         if watermark < acknowledged and answered_us > seen_us:
             self._violated("watermarks", name, f"the low watermark is {watermark}, and {acknowledged} was acknowledged")
 
     def _look_at_count(
         self, invariant: str, name: str, value: int | None, words: str, *, restarts: bool = False
     ) -> None:
-        """A count that must not grow.
+        """Check a count that must not grow.
 
         Args:
-            invariant: that it belongs to.
-            name: of the component.
+            invariant: the invariant that it belongs to.
+            name: the component.
             value: the count; None: unknown.
-            words: about it.
-            restarts: it begins at zero again when its process does.
+            words: description of what is counted.
+            restarts: whether it restarts at zero with its process.
         """
         if value is None:
             return
@@ -137,7 +137,7 @@ class Invariants:
         if before is not None and value > before:
             self._violated(invariant, name, f"{value - before} {words}")
         if before is None or restarts or value > before:
-            # What was there before anything broke is no news, and what was told once is told.
+            # What was there before the first fault does not count, and each violation is reported once.
             self._counts[invariant, name] = value
 
     def _look_at_refusals(self, name: str, component: ComponentStatus) -> None:

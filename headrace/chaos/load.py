@@ -1,8 +1,8 @@
-"""`--load`: clients that write at every source while things break, and know what was acknowledged to them.
+"""`--load`: clients that write at every source during faults, and know which commits were acknowledged.
 
-They write two tables of their own, in a schema that the rules take whole: one with a key, and one without, in which a
-row that was applied twice is there twice. Each site writes its own rows. The clients survive the end of their server,
-as an application does.
+They write two tables of their own, in a schema that the rules take as a whole. One table has a key; in the other, a row
+that was applied twice is there twice. Each site writes its own rows. The clients survive the end of their server, as an
+application does.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["LOG_TABLE", "ROWS_TABLE", "SiteLoad", "first_number", "make_tables", "start_load"]
 
 ROWS_TABLE, LOG_TABLE = "headrace_chaos", "headrace_chaos_log"
-CLIENTS = 2  # per site: transactions overlap
+CLIENTS = 2  # per site, so that transactions overlap
 PAUSE_S = 0.1  # between a client's transactions
-# every so manyth transaction also changes or deletes an earlier row of its client
+# Every third (fifth) transaction of a client also changes (deletes) an earlier row of the client.
 _CHANGED_LATER, _DELETED_LATER = 3, 5
 _CREATE = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {rows} (site text, number bigint, version integer NOT NULL, body text, PRIMARY KEY (site, number));
 CREATE TABLE IF NOT EXISTS {log} (site text, number bigint);
 ALTER TABLE {log} REPLICA IDENTITY FULL"""
-_BODY = "x" * 200  # a row as applications have them
+_BODY = "x" * 200  # a typical row size
 
 
 class SiteLoad:
@@ -44,9 +44,9 @@ class SiteLoad:
 
     Args:
         site: its name.
-        dsn: of its server.
-        schema: of the tables.
-        first: number of the first transaction: above those of earlier runs.
+        dsn: connection string of its server.
+        schema: schema of the tables.
+        first: number of the first transaction, above those of earlier runs.
     """
 
     def __init__(self, site: str, dsn: str, schema: str, first: int) -> None:
@@ -66,11 +66,11 @@ class SiteLoad:
 
     @property
     def acknowledged(self) -> set[int]:
-        """Numbers of the transactions that are committed for sure."""
+        """Numbers of the transactions whose commit is certain."""
         return self._clients.acknowledged
 
     def problems(self) -> list[str]:
-        """What the site's own tables have, against what its server acknowledged. Called after `end`."""
+        """Compare the site's own tables with what its server acknowledged. Call it after `end`."""
         with session(self._dsn, "chaos") as connection:
             found = connection.execute(f"SELECT number FROM {self._log} WHERE site = %s", (self.site,)).fetchall()
         there = Counter(int(number) for (number,) in found)
@@ -80,9 +80,9 @@ class SiteLoad:
         return [
             f"{self.site}: {count} {words}"
             for count, words in (
-                (lost, "acknowledged transactions are not there"),
-                (twice, "transactions are there twice"),
-                (strange, "transactions are there that nobody made"),
+                (lost, "acknowledged transactions are missing"),
+                (twice, "transactions are duplicated"),
+                (strange, "transactions are unknown: no client made them"),
             )
             if count
         ]
@@ -103,15 +103,15 @@ class SiteLoad:
 
 
 def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[SiteLoad]:
-    """Make the tables, have them replicated, and start the clients.
+    """Create the tables, have them replicated, and start the clients.
 
     Args:
-        deployment: of a topology that runs.
+        deployment: the running topology's deployment.
         tell: receives lines of text about the progress.
 
     Raises:
         ConfigError: a source is not embedded, or no rule takes a whole schema of it.
-        HeadraceError: the tables could not be made.
+        HeadraceError: the tables could not be created.
     """
     spec = deployment.spec
     schemas = {site: _schema(spec, site) for site in dict.fromkeys(capture.source for capture in spec.captures)}
@@ -128,11 +128,11 @@ def start_load(deployment: Deployment, tell: Callable[[str], None]) -> list[Site
 
 
 def make_tables(dsn: str, schema: str) -> None:
-    """Make the tables of the load at one site; idempotent.
+    """Create the tables of the load at one site; idempotent.
 
     Args:
-        dsn: of its server.
-        schema: that gets them.
+        dsn: connection string of its server.
+        schema: schema of the tables.
 
     Raises:
         HeadraceError: the server refuses.
@@ -145,11 +145,11 @@ def make_tables(dsn: str, schema: str) -> None:
 
 
 def _schema(spec: TopologySpec, source: str) -> str:
-    """The schema of a source that rules take whole."""
+    """Return a schema of a source that rules take as a whole."""
     if spec.site(source).database.kind != "embedded":
         raise ConfigError(
             f"--load writes at embedded servers only, and site {source} has a server of yours",
-            hint="write there yourself",
+            hint="write to it with your own clients, without --load",
         )
     for rules in spec.capture_rules(source):
         for rule in rules.include or ():
@@ -157,12 +157,12 @@ def _schema(spec: TopologySpec, source: str) -> str:
                 return rule.owner
     raise ConfigError(
         f"--load makes tables of its own, and no rule takes a whole schema of site {source}",
-        hint="write there yourself, without --load",
+        hint="write to it with your own clients, without --load",
     )
 
 
 def _check_replicated(overview: Overview, schemas: Mapping[str, str]) -> None:
-    """Every apply process must have both tables, or what the load writes would prove nothing there."""
+    """Check that every apply process has both tables: otherwise the load would prove nothing there."""
     for component in overview.components:
         if not isinstance(component, ApplyStatus):
             continue
@@ -171,16 +171,16 @@ def _check_replicated(overview: Overview, schemas: Mapping[str, str]) -> None:
             if (schemas[component.source], name) not in there:
                 raise ConfigError(
                     f"{component.name} does not take {schemas[component.source]}.{name}",
-                    hint="write at the sources yourself, without --load",
+                    hint="write at the sources with your own clients, without --load",
                 )
 
 
 def first_number(dsn: str, schema: str, site: str) -> int:
-    """A number above all that earlier runs used.
+    """Return a number above all that earlier runs used.
 
     Args:
-        dsn: of the site's server.
-        schema: of the tables.
+        dsn: connection string of the site's server.
+        schema: schema of the tables.
         site: name of the site.
     """
     with session(dsn, "chaos") as connection:

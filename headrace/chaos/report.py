@@ -1,4 +1,4 @@
-"""What a run of chaos found: as text for people, and as JSON."""
+"""Report of a run of chaos: as text for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["Fired", "Report", "rendered"]
 
 @dataclass(slots=True, kw_only=True)
 class Fired:
-    """What became of one fault.
+    """Result of one fault.
 
     Args:
-        number: in the schedule.
-        action: name of what was done.
-        target: to what.
-        seconds: for how long, as it was planned.
-        evidence: what proves that it fired; empty: it has not.
+        number: its number in the schedule.
+        action: name of the action.
+        target: its target.
+        seconds: planned time in force, in seconds.
+        evidence: the proof that it fired; empty: it has not.
         problem: why it has not fired.
-        in_force_s: from its beginning until it was undone.
-        healed_s: from its beginning until everything was as before; None: it never was.
+        in_force_s: seconds from its beginning until it was undone.
+        healed_s: seconds from its beginning until everything was healed; None: it never was.
         unhealed: what was missing then.
     """
 
@@ -44,7 +44,7 @@ class Fired:
 
 @dataclass(slots=True)
 class Report:
-    """See the module. `is_fine` is the outcome."""
+    """Results of a run; `is_fine` is the verdict."""
 
     topology: str = ""
     seed: int = 0
@@ -54,7 +54,7 @@ class Report:
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     written: int = 0
-    """Transactions that the load made."""
+    """Number of transactions that the load made."""
     unlinked: list[str] = field(default_factory=list)
     """Links that did not go through their proxies in time."""
 
@@ -70,16 +70,16 @@ class Report:
 
     @property
     def is_identical(self) -> bool:
-        """Whether every table was compared and is the same everywhere, and has what was acknowledged."""
+        """Whether every table was compared and is the same everywhere, with every acknowledged transaction."""
         return bool(self.comparisons) and all(each["equal"] for each in self.comparisons) and not self.differences
 
     @property
     def is_fine(self) -> bool:
-        """Something broke, everything healed, every invariant held, and the contents are identical."""
+        """Whether a fault fired, everything healed, every invariant held, and the contents are identical."""
         return bool(self.fired) and not self.unhealed and not self.violated and self.is_identical
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the report for `--json`."""
         return {
             "topology": self.topology,
             "seed": self.seed,
@@ -96,7 +96,7 @@ class Report:
 
 
 def rendered(report: Report) -> RenderableType:
-    """The report for people: faults, then what held and what did not.
+    """Return the report for people: the faults, then the invariants and comparisons.
 
     Args:
         report: of a run that has ended.
@@ -116,11 +116,11 @@ def rendered(report: Report) -> RenderableType:
 
 
 def _lines(report: Report) -> list[tuple[str, str]]:
-    lines = [(f"not led through a proxy in time: {name}", "yellow") for name in report.unlinked]
+    lines = [(f"link did not use its proxy in time: {name}", "yellow") for name in report.unlinked]
     for key, words in INVARIANTS.items():
         found = [each for each in report.violated if each.invariant == key]
         looked = f"{words}: looked at {report.checked.get(key, 0)} times"
-        lines.append((looked, "") if not found else (f"{looked}, and {len(found)} times it did not hold", "red"))
+        lines.append((looked, "") if not found else (f"{looked}, violated {len(found)} times", "red"))
         lines += [
             (f"  {each.component}: {each.problem}" + (f" (during {each.during})" if each.during else ""), "red")
             for each in found
@@ -130,7 +130,7 @@ def _lines(report: Report) -> list[tuple[str, str]]:
     lines += [(difference, "red") for difference in report.differences]
     if report.written:
         lines.append(
-            (f"the load wrote {report.written} transactions, which are there once each", "")
+            (f"the load wrote {report.written} transactions; each is there exactly once", "")
             if not report.differences
             else (f"the load wrote {report.written} transactions", "")
         )

@@ -1,14 +1,15 @@
-"""`headrace chaos`: the way of one run, from the first look to the comparison of all tables.
+"""`headrace chaos`: the course of one run, from the first look to the comparison of all tables.
 
 Main path
     Chaos.run -> healthy? -> load, proxies -> for each fault of the schedule: fire, in force, undo, healed? -> caught up
       -> compared -> `Report`.
 
-However it ends, what is in force is undone: processes go on, limits are lifted, links are direct again. If this process
-is killed itself, the file `chaos.json` of the state folder has what is to be undone, and the next run does it first.
+However the run ends, the faults in force are undone: frozen processes continue, limits are lifted, links are direct
+again. If this process is killed, the file `chaos.json` of the state folder records what must be undone, and the next
+run does it first.
 
-Healed is: the fault's own harm is over, every component is as `headrace status` wants it, and what was committed after
-the fault is applied everywhere.
+Healed means: the fault's own damage is over, every component is as `headrace status` wants it, and what was committed
+after the fault is applied everywhere.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Chaos", "Options", "chaotic"]
 
-# as long as Spark may take to begin on a small machine, and what had to wait meanwhile to be applied
+# As long as Spark may take to start on a small machine, and until the backlog is applied.
 HEAL_TIMEOUT_S = 180.0
-HEALTHY_TIMEOUT_S = 60.0  # before the first fault: a topology that was just started may still settle
+HEALTHY_TIMEOUT_S = 60.0  # before the first fault: a topology that has just started may still be settling
 CAUGHT_UP_TIMEOUT_S = 600.0
 POLL_S = 0.1
-# on a machine with much else to do nothing may pass for seconds, and a fault that nothing met shows nothing
+# On a busy machine nothing may be sent for seconds, and a fault that affects nothing leaves no evidence.
 EVIDENCE_TIMEOUT_S = 20.0
 LOOK_INTERVAL_S = 1.0  # the controller looks as often
 _LINK_KINDS = frozenset({"partition", "delay"})
@@ -60,15 +61,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run does.
+    """Options of a run.
 
     Args:
-        seed: decides which faults come, in which order.
-        seconds: no further fault is begun after so long; at least one is.
-        kinds: of faults, of `EVERY_FAULT`.
-        heal_within_s: what has not healed by then does not hold.
-        load: clients of its own write meanwhile.
-        allow_servers: go on although a database is a server of the user.
+        seed: decides which faults happen, in which order.
+        seconds: after this time, no further fault begins; at least one does.
+        kinds: kinds of faults, from `EVERY_FAULT`.
+        heal_within_s: time within which a fault must heal.
+        load: whether clients of the run write meanwhile.
+        allow_servers: continue although a database is a server of the user.
     """
 
     seed: int
@@ -79,19 +80,19 @@ class Options:
     allow_servers: bool = False
 
 
-class NotHealed(HeadraceError):  # noqa: N818 - says what is the matter
-    """Something was not as before within the time that was given."""
+class NotHealed(HeadraceError):  # noqa: N818 - the name states the condition
+    """Something was not healed in time."""
 
     code = "HDR-7005"
 
 
 def keep_in_force(fault: Fault, seconds: float, look: Callable[[], object]) -> None:
-    """Let a fault be for as long as it is planned, and until something has met it.
+    """Keep a fault in force for its planned time, and until there is evidence.
 
     Args:
-        fault: it was fired.
-        seconds: as planned; `EVIDENCE_TIMEOUT_S` longer at most.
-        look: called all the time meanwhile.
+        fault: a fault that was fired.
+        seconds: planned time; waiting for evidence adds at most `EVIDENCE_TIMEOUT_S`.
+        look: called repeatedly meanwhile.
     """
     end = time.monotonic() + seconds
     while True:
@@ -108,8 +109,8 @@ class Chaos:
     """A topology that is about to be broken; made by `chaotic`.
 
     Args:
-        deployment: of the topology.
-        options: of the run.
+        deployment: the topology's deployment.
+        options: options of the run.
         tell: receives lines of text about the progress.
         ground: what its faults act on.
     """
@@ -125,7 +126,7 @@ class Chaos:
     _load: list[SiteLoad] = field(default_factory=list)
 
     def run(self) -> Report:
-        """Break it for as long as the options say; see the module."""
+        """Run the whole schedule for as long as the options say."""
         schedule = schedule_of(self.deployment.spec, self.options.seed, self.options.kinds)
         self.begin()
         until = time.monotonic() + self.options.seconds
@@ -137,19 +138,19 @@ class Chaos:
         return self.report
 
     def begin(self) -> None:
-        """Look whether all is well, start the load, lead the links through proxies.
+        """Check that all is well, start the load, and lead the links through proxies.
 
         Raises:
             ConfigError: the topology is unhealthy before the first fault.
         """
         self.report.topology, self.report.seed = self.deployment.spec.name, self.options.seed
-        self.tell("is everything well?")
+        self.tell("checking that everything is well")
         try:
             self._wait_healthy(time.monotonic() + HEALTHY_TIMEOUT_S)
         except NotHealed as error:
             raise ConfigError(
                 f"topology {self.deployment.spec.name} was unhealthy before the first fault: {error.message}",
-                hint="headrace status FILE says what to do about it",
+                hint="`headrace status FILE` says what to do about it",
             ) from error
         if self.options.load:
             from headrace.chaos.load import start_load
@@ -160,17 +161,17 @@ class Chaos:
         self.invariants.look(self.deployment.overview())
 
     def pause(self, seconds: float) -> None:
-        """Let things be for a while, and look at them."""
+        """Wait for a while, and check overviews."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._look()
             time.sleep(POLL_S)
 
     def one(self, planned: Planned) -> bool:
-        """One fault, from firing to healed; False: it has not healed, and nothing more should be broken.
+        """Run one fault until it has healed; return False if it has not, so that no more faults should follow.
 
         Args:
-            planned: of a schedule, or chosen by hand.
+            planned: from a schedule, or chosen by hand.
         """
         fault = action_of(planned.action).make(self.ground, planned.target)
         fired = Fired(number=planned.number, action=planned.action, target=planned.target, seconds=planned.seconds)
@@ -202,7 +203,7 @@ class Chaos:
         return True
 
     def finish(self) -> None:
-        """End the load, wait until all is applied, and compare everything."""
+        """End the load, wait until everything is applied, and compare all tables."""
         for load in self._load:
             load.end()
         self.report.written = sum(len(load.acknowledged) for load in self._load)
@@ -224,7 +225,7 @@ class Chaos:
         self.report.checked, self.report.violated = dict(self.invariants.checked), list(self.invariants.violated)
 
     def close(self) -> None:
-        """Undo everything, and end the load, whose clients may wait for a server that stands still; idempotent."""
+        """Undo everything, and end the load, whose clients may wait for a frozen server; idempotent."""
         self.ground.in_force.undo()
         for load in self._load:
             load.end()
@@ -233,14 +234,14 @@ class Chaos:
     # ------------------------------------------------------------------ healing
 
     def _wait_healed(self, still_missing: Callable[[], str], what: str) -> None:
-        """Wait until everything is as before.
+        """Wait until everything has healed.
 
         Args:
-            still_missing: tells what of the fault's own harm has not healed; empty: nothing.
+            still_missing: returns what of the fault's own damage has not healed; empty: nothing.
             what: the fault, for people.
 
         Raises:
-            NotHealed: it was not in time.
+            NotHealed: it has not in time.
             NotCaughtUp: changes did not arrive in time.
         """
         deadline = time.monotonic() + self.options.heal_within_s
@@ -261,7 +262,7 @@ class Chaos:
         )
 
     def _wait_healthy(self, deadline: float) -> None:
-        """Wait until an overview that is newer than this call shows nothing wrong."""
+        """Wait until an overview that is newer than this call shows no problem."""
         since_us = time.time_ns() // 1000
         while True:
             overview = self._look()
@@ -273,7 +274,7 @@ class Chaos:
             time.sleep(POLL_S)
 
     def _look(self) -> Overview | None:
-        """The latest overview, at most a second old where it can be had; checks what must hold."""
+        """Return the latest overview, at most a second old if available, and check the invariants."""
         self.ground.links.renew()
         if time.monotonic() - self._looked_at >= LOOK_INTERVAL_S:
             try:
@@ -287,12 +288,12 @@ class Chaos:
         return self._latest
 
     def _seen(self) -> Overview:
-        """See `headrace.deployment.waiting.Look`."""
+        """Return the latest overview, or one that says that the controller is unreachable."""
         return self._look() or Overview(topology=self.deployment.spec.name, state="CONTROLLER UNREACHABLE")
 
 
 def _unwell(overview: Overview) -> str:
-    """What keeps a topology from being well, in words."""
+    """Return what is wrong with a topology, in words."""
     problems = [f"{note.component}: {note.problem}" for note in notes(overview) if not note.is_remark]
     return "; ".join(dict.fromkeys([summary_line(overview), *problems]))
 
@@ -302,15 +303,15 @@ def _unwell(overview: Overview) -> str:
 
 @contextlib.contextmanager
 def chaotic(deployment: Deployment, options: Options, tell: Tell) -> Iterator[Chaos]:
-    """A topology that may be broken during the block; behind it nothing of that is in force.
+    """Allow faults in a topology during the block; after it, none is in force.
 
     Args:
-        deployment: of a topology that runs.
-        options: of the run.
+        deployment: the running topology's deployment.
+        options: options of the run.
         tell: receives lines of text about the progress.
 
     Raises:
-        ConfigError: it must not be broken from here, or another one breaks it already.
+        ConfigError: it must not be broken from here, or another run already breaks it.
         NotUp: it does not run.
     """
     refuse_others(deployment, allow_servers=options.allow_servers)
@@ -326,7 +327,7 @@ def chaotic(deployment: Deployment, options: Options, tell: Tell) -> Iterator[Ch
     )
     with _alone(state_dir), terminated_as_interrupt():
         if in_force.undo_earlier():
-            tell("an earlier run was killed: what it had stopped goes on")
+            tell("an earlier run was killed: the processes that it had frozen continue")
         try:
             yield chaos
         finally:
@@ -335,46 +336,47 @@ def chaotic(deployment: Deployment, options: Options, tell: Tell) -> Iterator[Ch
 
 
 def refuse_others(deployment: Deployment, *, allow_servers: bool) -> None:
-    """Refuse what does not belong to the one who asks.
+    """Refuse a topology whose processes or databases may be shared with others.
 
     Args:
-        deployment: of the topology.
-        allow_servers: servers of the user may meet what comes.
+        deployment: the topology's deployment.
+        allow_servers: whether the user's servers may be affected.
 
     Raises:
-        ConfigError: see there.
+        ConfigError: the topology runs on a user's Ray cluster, or uses the user's servers.
     """
     if deployment.address:
         raise ConfigError(
             f"topology {deployment.spec.name} runs on the Ray cluster at {deployment.address}: its processes may be on"
             " other machines, and others may use the cluster",
-            hint="headrace chaos breaks topologies on their own private cluster: `headrace up FILE` without --address",
+            hint="headrace chaos breaks only topologies on their own private cluster: `headrace up FILE` without"
+            " --address",
         )
     others = list(own_servers(deployment.spec))
     if others and not allow_servers:
         raise ConfigError(
             f"the databases of {', '.join(others)} are servers of your own",
-            hint="they are never stopped, but replication between them is broken again and again: --allow-servers if"
+            hint="they are never stopped, but replication between them is broken repeatedly; pass --allow-servers if"
             " these are test servers",
         )
 
 
 def own_servers(spec: TopologySpec) -> Iterator[str]:
-    """Sites whose database is a server of the user's.
+    """Yield the sites whose database is a server of the user.
 
-    An address does not tell what it is: a tunnel or a proxy of this machine leads to others.
+    An address does not show which server it is: a tunnel or a proxy on this machine may lead to another one.
     """
     yield from (site.name for site in spec.sites if site.database.kind == "postgres")
 
 
 @contextlib.contextmanager
 def _alone(state_dir: Path) -> Iterator[None]:
-    """Refuse a second run: it would take the first one's faults for what does not heal."""
+    """Refuse a second run: it would report the first one's faults as unhealed."""
     with (state_dir / "chaos.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"headrace chaos runs already in {state_dir}", hint="wait for its end, or end it with Ctrl-C"
+                f"headrace chaos already runs in {state_dir}", hint="wait for its end, or end it with Ctrl-C"
             ) from error
         yield

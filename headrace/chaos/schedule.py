@@ -1,4 +1,4 @@
-"""What breaks in which order: drawn from a seed and the topology file alone, so that a seed can be repeated."""
+"""The schedule of faults, drawn from a seed and the topology file only, so that a seed can be repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_FAULT", "Planned", "fault_kinds", "schedule_of", "seconds_of"]
 
 EVERY_FAULT = frozenset(action.kind for action in ACTIONS)
-_PAUSE_S = (0.5, 3.0)  # between two faults: sometimes everything has only just come back
+_PAUSE_S = (0.5, 3.0)  # between two faults: sometimes everything has only just healed
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -29,10 +29,10 @@ class Planned:
 
     Args:
         number: from 1.
-        action: name of it.
-        target: of it.
-        seconds: that it stays in force; 0: it happens at once.
-        pause_s: before it, once everything has healed.
+        action: name of the action.
+        target: its target.
+        seconds: time in force; 0: it is instant.
+        pause_s: seconds before it, after everything has healed.
     """
 
     number: int
@@ -43,11 +43,11 @@ class Planned:
 
 
 def fault_kinds(text: str) -> frozenset[str]:
-    """Read `--faults`: names separated by commas, or "all".
+    """Parse `--faults`: names separated by commas, or "all".
 
     Raises:
-        ConfigError: there is no such fault, or it cannot be made on a real machine: TCP keeps the order and sends
-            nothing twice, and the clock is the machine's.
+        ConfigError: no such fault exists, or it cannot be made on a real machine: TCP keeps the order and sends nothing
+            twice, and the clock is the machine's.
     """
     names = frozenset(name.strip() for name in text.split(","))
     if simulated := sorted(names & (SIMULATED_FAULTS - EVERY_FAULT)):
@@ -59,10 +59,10 @@ def fault_kinds(text: str) -> frozenset[str]:
 
 
 def seconds_of(text: str) -> float:
-    """Read a duration: 90, 90s, 5m or 1h.
+    """Parse a duration: 90, 90s, 5m or 1h.
 
     Raises:
-        ConfigError: it is none, or not above zero.
+        ConfigError: the text is no duration, or not above zero.
     """
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
@@ -70,22 +70,22 @@ def seconds_of(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ConfigError(f"--for {text}: this is no duration", hint="for example 90s, 5m or 1h")
+        raise ConfigError(f"--for {text}: this is no duration", hint="use for example 90s, 5m or 1h")
     return seconds
 
 
 def schedule_of(spec: TopologySpec, seed: int, kinds: frozenset[str]) -> Iterator[Planned]:
-    """The faults of a seed, without end.
+    """Return the faults of a seed, without end.
 
-    Every action that has a target comes once, in some order, then once more in another.
+    Every action that has a target comes once, in random order, then once more in another order.
 
     Args:
         spec: the topology, as in the file.
-        seed: decides everything.
-        kinds: of faults, of `EVERY_FAULT`.
+        seed: decides every random choice.
+        kinds: kinds of faults, from `EVERY_FAULT`.
 
     Raises:
-        ConfigError: nothing of these kinds can happen to this topology.
+        ConfigError: no fault of these kinds can happen to this topology.
     """
     rng = random.Random(f"headrace chaos {seed}")
     possible: list[tuple[Action, list[str]]] = [

@@ -1,4 +1,4 @@
-"""The command `headrace`: `entry` is what the shell calls, `app` registers the verbs.
+"""The command `headrace`: `entry` is its entry point, and `app` registers the verbs.
 
 | module | verbs |
 |---|---|
@@ -10,6 +10,6 @@
 | `rehearsals` | simulate, chaos, demo |
 | `administration` | doctor, certs, audit |
 
-`options` has the arguments that several verbs take, `deployments` the topology that a verb is about, `verbs` what every
-verb has in common.
+`options` has arguments that several verbs share, `deployments` opens the topology of a verb, and `verbs` has what all
+verbs have in common.
 """

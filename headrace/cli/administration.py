@@ -1,4 +1,4 @@
-"""Verbs beside a topology: doctor for the machine, certs for its sites, audit for who ran what."""
+"""Verbs around a topology: doctor for the machine, certs for its sites, audit for who ran what."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def doctor(
 def certs(
     topology: Annotated[Path, typer.Option("--topology", help="The topology's YAML file.", show_default=False)],
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The folder that gets the files.", show_default=False)
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder for the files.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> int:
     """Make a private authority and a certificate for every site that has none in DIR. Overwrites nothing.
 
-    Without DIR: print the fingerprints of those in use.
+    Without DIR: print the fingerprints of the certificates in use.
     """
     from headrace.commands.certificates import make, show
     from topology.file.reading import read_topology
@@ -57,9 +57,9 @@ def certs(
 def audit(
     file: File,
     as_json: Json = False,
-    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones.")] = 100,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="Number of newest commands.")] = 100,
 ) -> int:
-    """List the commands that changed what runs or what rows are: when, who, and how they ended."""
+    """List the commands that changed what runs or rows: when, who, and how they ended."""
     from headrace.audit.listing import list_commands
     from topology.file.reading import read_topology
 

@@ -1,7 +1,7 @@
-"""The command line: `headrace VERB FILE`. One place registers its verbs.
+"""The command line `headrace VERB FILE`, whose verbs are registered here.
 
-A verb is a function in a module of its group, which says what its options are and calls the module that does the work
-(`headrace.commands` and beside it).
+A verb is a function in a module of its group. It declares its options and calls the module that does the work, mostly
+one of `headrace.commands`.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def main() -> None:
     output = Output(as_json="--json" in sys.argv, in_lines="--watch" in sys.argv)
     signal.signal(signal.SIGTERM, terminated)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under `nohup`
-        # a terminal that is closed must not leave an editor's file with a row's values
+        # An editor's file with row values must not stay behind when the terminal is closed.
         signal.signal(signal.SIGHUP, terminated)
     try:
         code = _code_of_verb(output)
-    except OSError as error:  # while it said what had happened
+    except OSError as error:  # while reporting what had happened
         if not terminal_is_gone(error):
             raise
         code = unread()
@@ -107,10 +107,10 @@ def main() -> None:
 
 
 def _code_of_verb(output: Output) -> object:
-    """Run a verb; the code to exit with.
+    """Run a verb; return the exit code.
 
     Raises:
-        OSError: the terminal that it writes to is gone.
+        OSError: the terminal is gone.
     """
     try:
         code = app(standalone_mode=False)
@@ -144,7 +144,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Log-based, rule-steered replication."""

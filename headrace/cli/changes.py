@@ -35,8 +35,8 @@ def track(
         bool,
         typer.Option(
             "--sql",
-            help="Print the statement that labels a transaction, also at a source without the schema headrace; nothing"
-            " need run.",
+            help="Print the statement that labels a transaction, also for a source without the schema headrace; works"
+            " while nothing runs.",
         ),
     ] = False,
 ) -> int:
@@ -64,7 +64,7 @@ def track(
 
 def explain(
     file: File,
-    table: Annotated[str, typer.Argument(help="The table, with its schema, as the source calls it.")],
+    table: Annotated[str, typer.Argument(help="The table with its schema, named as at the source.")],
     key: Annotated[str, typer.Argument(help="The row: 42, or id=42, or order=7,line=1.")],
     address: Address = "",
     as_json: Json = False,

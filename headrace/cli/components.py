@@ -32,9 +32,9 @@ def _switch(file: Path, component: str, address: str, *, on: bool) -> int:
 
 
 def split(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
-    """Split a propagation off: it gets a queue and capture processes of its own, and nothing else waits for it any more.
+    """Split a propagation off: it gets its own queue and capture processes, and nothing else waits for it any longer.
 
-    Split off by hand, it stays so until it is merged by hand.
+    If split off by hand, it stays so until it is merged by hand.
     """
     from headrace.commands.split_streams import split_off
 
@@ -47,7 +47,7 @@ def split(file: File, propagation: Propagation, address: Address = "", as_json: 
 
 
 def merge(file: File, propagation: Propagation, address: Address = "", as_json: Json = False) -> int:
-    """Merge a propagation that is split off, as soon as it is at most its merge_threshold behind the others."""
+    """Merge a split propagation when it is at most its merge_threshold behind the others."""
     from headrace.commands.split_streams import merge as merge_stream
 
     output = Output(as_json=as_json)
@@ -66,17 +66,17 @@ def capture(
     first_scn: Annotated[
         str,
         typer.Option(
-            "--first-scn", help="Raise the first SCN: redo before it is not kept for this capture process any more."
+            "--first-scn", help="Raise the first SCN: redo before it is no longer kept for this capture process."
         ),
     ] = "",
     start_scn: Annotated[
         str,
-        typer.Option("--start-scn", help="Capture everything after this SCN again; destinations drop what they have."),
+        typer.Option("--start-scn", help="Capture everything after this SCN again; destinations drop duplicates."),
     ] = "",
 ) -> int:
     """Show the SCNs of a capture process, or set its first or start SCN.
 
-    SCNs are written as status shows them, or as numbers.
+    SCNs are written as in status, or as numbers.
     """
     from headrace.commands.capture_scns import scn_given, scns_of, set_scns, text_of
 

@@ -1,4 +1,4 @@
-"""The topology that a verb is about, read and connected to for as long as the verb runs."""
+"""The topology of a verb, read and connected to while the verb runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["deployment_of"]
 
 @contextmanager
 def deployment_of(file: Path, address: str = "", *, to_start: bool = False) -> Iterator[Deployment]:
-    """Read a topology, note the verb that runs, and disconnect from the cluster at the end.
+    """Read a topology, record the running verb in the audit log, and disconnect from the cluster at the end.
 
     Args:
         file: the topology's YAML file.
-        address: of a Ray cluster; empty: see `headrace.deployment.deployment.Deployment.read`.
-        to_start: see there.
+        address: address of a Ray cluster; empty: as in `headrace.deployment.deployment.Deployment.read`.
+        to_start: as in the same method.
     """
     from headrace.deployment.deployment import Deployment
 

@@ -1,4 +1,4 @@
-"""Verbs of what apply processes met: `errors` with its own verbs, and conflicts."""
+"""Verbs for errors and conflicts of apply processes: `errors` with its own verbs, and `conflicts`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["errors_list", "errors_show", "errors_edit", "errors_execute", "errors_delete", "conflicts"]
 
-_LOSSES_SHOWN = 20  # lines that fit a terminal
+_LOSSES_SHOWN = 20  # lines that fit on a terminal
 
 
 def errors_list(file: File, address: Address = "", as_json: Json = False, apply: Apply = "") -> int:
@@ -34,7 +34,7 @@ def errors_show(
     address: Address = "",
     as_json: Json = False,
     apply: Apply = "",
-    original: Annotated[bool, typer.Option("--original", help="As it failed, without edits.")] = False,
+    original: Annotated[bool, typer.Option("--original", help="Show it as it failed, without edits.")] = False,
 ) -> int:
     """Show one error transaction with its row LCRs."""
     return _errors(file, address, as_json, lambda queue, output: queue.show(output, number, apply, original=original))
@@ -48,7 +48,7 @@ def errors_edit(
     apply: Apply = "",
     row: Annotated[
         int | None,
-        typer.Option("--row", min=0, help="Which row, as `errors show` counts them. Default: the one that failed."),
+        typer.Option("--row", min=0, help="Number of the row, as in `errors show`. Default: the one that failed."),
     ] = None,
     sets: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def errors_edit(
         list[str] | None, typer.Option("--null", help="A column that becomes NULL. Can be repeated.")
     ] = None,
 ) -> int:
-    """Give a row of an error transaction other values: with --set and --null, or in an editor. The original is kept."""
+    """Change values of a row of an error transaction: with --set and --null, or in an editor. The original is kept."""
     from headrace.commands.error_edits import WantedEdit
 
     wanted = WantedEdit(row=row, sets=tuple(sets or ()), nulls=tuple(nulls or ()))
@@ -72,24 +72,24 @@ def errors_execute(  # noqa: PLR0913, PLR0917 - one per option
     as_json: Json = False,
     apply: Apply = "",
     everything: Annotated[
-        bool, typer.Option("--all", help="All of them, also those that enter the queue meanwhile.")
+        bool, typer.Option("--all", help="All of them, including those that enter the queue meanwhile.")
     ] = False,
     role: Annotated[
-        str, typer.Option("--role", help="A role of the destination: its rights are checked, not the apply process's.")
+        str, typer.Option("--role", help="Role at the destination whose rights are checked, not the apply process's.")
     ] = "",
     handler: Annotated[
         str,
         typer.Option(
             "--handler",
-            help="module:function that gets each row LCR instead of the usual way, in the file's code folder or"
-            " installed.",
+            help="module:function that receives each row LCR instead of applying it as usual, in the file's code folder"
+            " or installed.",
         ),
     ] = "",
     stop: Annotated[
-        bool, typer.Option("--stop", help="Stop at the first that fails again. Default: go on with the others.")
+        bool, typer.Option("--stop", help="Stop at the first that fails again. Default: continue with the others.")
     ] = False,
 ) -> int:
-    """Execute error transactions again, in the order of the queue."""
+    """Execute error transactions again, in queue order."""
     return _errors(
         file,
         address,
@@ -122,7 +122,7 @@ def errors_delete(
 
 
 def _may_delete(output: Output, losses: tuple[str, ...]) -> bool:
-    """Ask before error transactions are deleted; nothing is asked where there are none.
+    """Ask before error transactions are deleted; without any, return True without asking.
 
     Raises:
         ConfigError: there is no terminal at which to ask.
@@ -151,9 +151,9 @@ def _errors(file: Path, address: str, as_json: bool, run: Callable[[Any, Output]
 
 
 def _chosen(numbers: list[int] | None, everything: bool) -> list[int]:  # noqa: FBT001
-    """The numbers given; none for all."""
+    """Return the given numbers; empty for all."""
     if bool(numbers) == everything:
-        raise ConfigError("name error transactions, or say --all", hint="headrace errors list FILE shows their numbers")
+        raise ConfigError("name error transactions, or use --all", hint="headrace errors list FILE shows their numbers")
     return numbers or []
 
 
@@ -162,7 +162,7 @@ def conflicts(
     address: Address = "",
     as_json: Json = False,
     apply: Apply = "",
-    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="So many of the newest ones.")] = 100,
+    last: Annotated[int, typer.Option("--last", min=1, max=100_000, help="Number of newest conflicts.")] = 100,
 ) -> int:
     """List the conflicts that apply processes met: who won, with old, new and current values."""
     from headrace.commands.conflicts import list_conflicts

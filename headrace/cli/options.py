@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs take, with their help texts."""
+"""Arguments and options that several verbs share, with their help texts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 File = Annotated[Path, typer.Argument(help="The topology's YAML file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", help="List each finding; without it several of one kind are told once.")
+    bool, typer.Option("--verbose", help="List each finding; otherwise several of one kind are merged.")
 ]
 Address = Annotated[
     str,
     typer.Option(
         "--address",
-        help="Ray cluster to run on; without it a private one on this machine.",
+        help="Ray cluster to run on; without it, a private one on this machine.",
         envvar="HEADRACE_RAY_ADDRESS",
     ),
 ]
@@ -44,6 +44,6 @@ Propagation = Annotated[str, typer.Argument(help="A propagation of the topology.
 Number = Annotated[int, typer.Argument(help="Number of an error transaction.", show_default=False)]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Numbers of error transactions.", show_default=False)]
 Tables = Annotated[
-    list[str] | None, typer.Argument(help="Tables with their schemas, as the source calls them.", show_default=False)
+    list[str] | None, typer.Argument(help="Tables with their schemas, named as at the source.", show_default=False)
 ]
 Apply = Annotated[str, typer.Option("--apply", help="Only this apply process.")]

@@ -1,4 +1,4 @@
-"""Verbs that run a topology in order to break it: simulate in memory, chaos on a running one, demo on servers of its own."""
+"""Verbs that break a topology on purpose: simulate in memory, chaos on a running one, demo on its own servers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def simulate(
             "--seed", help="Decides everything: a number, or FIRST-LAST for several. Default: a random one, printed."
         ),
     ] = "",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Run so many seeds, from --seed on.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds to run, from --seed on.")] = 1,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Virtual time in which users write and things break.")
+        float, typer.Option("--seconds", help="Virtual seconds in which users write and faults happen.")
     ] = 30.0,
     faults: Annotated[
         str,
@@ -40,12 +40,12 @@ def simulate(
     edits: Annotated[
         bool,
         typer.Option(
-            "--edits/--no-edits", help="The operator edits the topology, stops components, restores a backup."
+            "--edits/--no-edits", help="The operator edits the topology, stops components, and restores a backup."
         ),
     ] = True,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes for several seeds; 0: one per core.")] = 0,
 ) -> int:
-    """Run the topology on databases in memory, in virtual time, while things break. Reads the file alone."""
+    """Run the topology on in-memory databases, in virtual time, under faults. Reads only the file."""
     from headrace.commands.simulated import run_seeds, seeds_of
 
     output = Output(as_json=as_json)
@@ -66,19 +66,19 @@ def chaos(
         typer.Option("--faults", help="all, or some of: crash, freeze, partition, delay, disk; separated by commas."),
     ] = "all",
     load: Annotated[
-        bool, typer.Option("--load", help="Write at every source meanwhile (embedded servers; tables of its own).")
+        bool, typer.Option("--load", help="Write at every source meanwhile (embedded servers; its own tables).")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the seed would break first; break nothing.")
+        bool, typer.Option("--dry-run", help="Show the first faults of the seed; break nothing.")
     ] = False,
     allow_servers: Annotated[
         bool,
         typer.Option(
-            "--allow-servers", help="Also where databases are servers of your own, for tests; they are never stopped."
+            "--allow-servers", help="Accept databases that are servers of your own, for tests; they are never stopped."
         ),
     ] = False,
 ) -> int:
-    """Break a running topology on purpose, again and again; report what healed, and compare everything.
+    """Break a running topology on purpose, repeatedly; report what healed, and compare everything.
 
     For test systems.
     """
@@ -101,7 +101,7 @@ def chaos(
         if (
             others
             and sys.stdin.isatty()
-            and not typer.confirm(f"Break replication between your servers ({others}) again and again?", err=True)
+            and not typer.confirm(f"Break replication between your servers ({others}) repeatedly?", err=True)
         ):
             output.say("nothing was done")
             return FINDING
@@ -118,17 +118,17 @@ def demo(
     tagged: Annotated[
         bool,
         typer.Option(
-            "--tagged", help="Two-way with rules that take tagged changes too: shows what cycles then.", hidden=True
+            "--tagged", help="Two-way with rules that also take tagged changes: shows the cycles.", hidden=True
         ),
     ] = False,
-    transactions: Annotated[int, typer.Option("--transactions", min=100, help="At each writing site.")] = 8000,
+    transactions: Annotated[int, typer.Option("--transactions", min=100, help="Number at each writing site.")] = 8000,
     clients: Annotated[int, typer.Option("--clients", min=1, help="Concurrent clients at each writing site.")] = 4,
     kill: Annotated[
         str,
-        typer.Option("--kill", help="What is killed: capture, queue, propagation, apply, driver, site, controller."),
+        typer.Option("--kill", help="What to kill: capture, queue, propagation, apply, driver, site, controller."),
     ] = "capture",
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", help="Where everything is kept; removed at the end.")
+        Path | None, typer.Option("--state-dir", help="Folder for everything; removed at the end.")
     ] = None,
 ) -> int:
     """Replicate between embedded servers while clients write, kill a component, compare. Leaves nothing running."""

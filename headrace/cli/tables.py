@@ -1,4 +1,4 @@
-"""Verbs of tables: verify, copy, sequences."""
+"""Verbs for tables: verify, copy, sequences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.console.process_end import goes_on
 
 __all__ = ["verify", "copy", "sequences"]
 
-CAUGHT_UP_S = 600.0  # before tables are compared: a backlog of some minutes
+CAUGHT_UP_S = 600.0  # before tables are compared: for a backlog of some minutes
 
 
 def verify(
@@ -26,11 +26,11 @@ def verify(
     tables: Tables = None,
     address: Address = "",
     as_json: Json = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait until caught up.")] = CAUGHT_UP_S,
+    timeout: Annotated[float, typer.Option("--timeout", help="Longest wait for catch-up in seconds.")] = CAUGHT_UP_S,
 ) -> int:
-    """Compare every replicated table at source and destination, or those named.
+    """Compare every replicated table, or those named, at source and destination.
 
-    Rows that differ are named by their keys.
+    Rows that differ are identified by their keys.
     """
     from headrace.commands.table_copies import different_tables
     from headrace.commands.verification import comparison_line, difference_lines, table_name, verify_topology
@@ -128,7 +128,7 @@ def copy(
             output.say("nothing was done")
             return FINDING
         begun = copy_again(deployment.spec, deployment.connect(), wanted)
-        with goes_on(output, "the copy goes on: `headrace status FILE` shows it"):
+        with goes_on(output, "the copy continues: `headrace status FILE` shows it"):
             copied = wait_copied(deployment.overview, begun, progress=show) if wait else begun
     output.json({"tables": copied})
     for each in copied:
@@ -154,7 +154,7 @@ def sequences(
     ] = 0,
     at: Annotated[str, typer.Option("--at", help="Only at this destination.")] = "",
 ) -> int:
-    """Compare the sequences of replicated columns before a switch-over; exits with 1 when a destination's is behind."""
+    """Compare the sequences of replicated columns before a switch-over; exit with 1 if a destination's is behind."""
     from headrace.commands.sequences import compare_sequences
     from topology.file.reading import read_topology
 

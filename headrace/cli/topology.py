@@ -1,4 +1,4 @@
-"""Verbs of a whole topology: check, plan, up, down, status, wait."""
+"""Verbs for a whole topology: check, plan, up, down, status, wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the databases.")] = False,
     verbose: Verbose = False,
 ) -> int:
-    """Report every problem of a topology, and of its databases as far as they can be reached."""
+    """Report every problem of a topology, and of its databases if they can be reached."""
     from headrace.deployment.inspection import check_topology
 
     output = Output(as_json=as_json)
@@ -41,8 +41,8 @@ def check(
     output.findings(findings, is_verbose=verbose)
     if checked.is_proven:
         output.result(
-            "proven from the file: every change arrives once wherever it goes, and none comes home (`headrace plan`"
-            " shows who gets what)"
+            "proven from the file: every change arrives once wherever it goes, and none returns to its origin"
+            " (`headrace plan` shows which changes arrive where)"
         )
     problems = sum(1 for finding in findings if finding.is_error)
     output.result(f"{file}: {counted(problems, 'problem')}, {counted(len(findings) - problems, 'warning')}")
@@ -72,7 +72,7 @@ def up(
         bool,
         typer.Option(
             "--keep-existing",
-            help="Accept destination tables that hold rows, and keep those rows; only for the tables of this call.",
+            help="Accept destination tables that hold rows, and keep the rows; only of tables that exist at this call.",
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,
@@ -93,13 +93,9 @@ def up(
     from headrace.status.plain import plain_overview
 
     output = Output(as_json=as_json)
-    started = goes_on(output, "what was started goes on: `headrace status FILE` shows it, `headrace down FILE` ends it")
+    started = goes_on(output, "the start continues: `headrace status FILE` shows it, `headrace down FILE` ends it")
     with deployment_of(file, address, to_start=True) as deployment, live_lines(output, "up") as show, started:
-        show(
-            "asking what runs for what differs from the file"
-            if deployment.is_cluster_there()
-            else "starting Ray and the servers"
-        )
+        show("comparing what runs with the file" if deployment.is_cluster_there() else "starting Ray and the servers")
         overview = deployment.up(
             environment=_failpoints(),
             keep_existing=keep_existing,
@@ -142,8 +138,8 @@ def down(
         bool,
         typer.Option(
             "--keep-servers",
-            help="With --purge: embedded servers stay and run on, with their tables; what Headrace created in them is"
-            " removed.",
+            help="With --purge: embedded servers stay and keep running, with their tables; what Headrace created in"
+            " them is removed.",
         ),
     ] = False,
 ) -> int:
@@ -152,7 +148,7 @@ def down(
 
     output = Output(as_json=as_json)
     if keep_servers and not purge:
-        raise ConfigError("--keep-servers says what --purge leaves", hint="`headrace down` alone removes nothing")
+        raise ConfigError("--keep-servers works only with --purge", hint="`headrace down` alone removes nothing")
     with deployment_of(file, address) as deployment:
         if purge and not yes and not _may_purge(output, deployment, keep_servers=keep_servers):
             output.say("nothing was done")
@@ -173,13 +169,13 @@ def down(
     for problem in problems:
         output.say(f"error: {problem}")
     if problems and purge:
-        output.say("fix: correct it and run the same command again; what is done stays done")
+        output.say("fix: correct it and run the same command again; completed steps stay done")
     for slot in kept:
         output.say(f"warning: {slot.text()}; it ends with `headrace up FILE` or `headrace down FILE --purge`")
     for site, tables in noting.items():
         output.say(
-            f"the triggers at {site} go on noting deletes of {', '.join(tables)} (tombstones), and nothing forgets old"
-            " notes until `headrace up FILE`; `down --purge` drops them"
+            f"the triggers at {site} continue to record deletes of {', '.join(tables)} (tombstones), and old records"
+            " are not removed until `headrace up FILE`; `down --purge` drops the triggers"
         )
     return FAILURE if problems else DONE
 
@@ -212,7 +208,7 @@ def status(
         bool,
         typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json, print one document per line."),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="With SCNs and details of every component.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Add SCNs and details of every component.")] = False,
 ) -> int:
     """Show what needs an operator, then lag and errors of every flow, and the components' states.
 

@@ -1,4 +1,4 @@
-"""What every verb of the command line has in common: those that change something are noted with who ran them."""
+"""Common behaviour of all verbs: verbs that change something are recorded with who ran them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["ErrorVerbs", "Verb", "Verbs"]
 
 
 class Verb(TyperCommand):
-    """Every verb of the command line.
+    """A verb of the command line.
 
-    Those that change what runs, or what rows are, are noted with who ran them (`headrace.audit`).
+    Verbs that change what runs, or rows, are recorded with who ran them (`headrace.audit`).
     """
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - of typer's own click
-        """See `typer.core.TyperCommand.invoke`."""
+        """Run the verb, recorded if it changes something."""
         words: list[str] = []
         above = ctx
         while above.parent is not None:  # the outermost has the program's name
@@ -34,7 +34,7 @@ class Verb(TyperCommand):
 
 
 class Verbs(typer.Typer):
-    """A command line whose verbs all are `Verb`."""
+    """A command line all of whose verbs are `Verb`."""
 
     def command(
         self,
@@ -43,15 +43,15 @@ class Verbs(typer.Typer):
         cls: type[TyperCommand] | None = Verb,
         **settings: Any,  # noqa: ANN401 - typer's
     ) -> Callable[..., Any]:
-        """See `typer.Typer.command`."""
+        """Register a verb."""
         return super().command(name, cls=cls, **settings)
 
 
 class ErrorVerbs(TyperGroup):
-    """`headrace errors FILE` lists, as every other verb takes the file next."""
+    """`headrace errors FILE` lists the error transactions: like every other verb, it takes the file next."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - of typer's own click
-        """See `typer.core.TyperGroup.resolve_command`."""
+        """Insert the verb `list` before a file."""
         if args and args[0] not in self.commands and args[0].endswith((".yaml", ".yml")):
             args = ["list", *args]
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`headrace capture`: the SCNs of a capture process, and setting its first SCN or its start SCN.
+"""`headrace capture`: show the SCNs of a capture process, and set its first SCN or its start SCN.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Setting the First SCN for an Existing Capture Process",
 "Setting the Start SCN ...".
@@ -30,18 +30,18 @@ SHOWN: Mapping[str, str] = {
     "max_checkpoint_scn": "maximum checkpoint SCN",
     "captured_scn": "captured SCN",
 }
-"""Keys of a capture process's status, and their names in the manuals."""
+"""Keys of a capture process's status, with the manuals' names."""
 
 
 def scn_given(text: str, option: str) -> Scn | None:
-    """The SCN that a person gave; None: none.
+    """Parse the SCN of an option; None: the option is empty.
 
     Args:
-        text: as it was given; empty: not at all.
-        option: in which option, for the message.
+        text: the option's value; empty: not given.
+        option: the option's name, for the message.
 
     Raises:
-        ConfigError: it is no SCN.
+        ConfigError: the text is no SCN.
     """
     if not text:
         return None
@@ -58,14 +58,14 @@ def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_
     """Set a first SCN, then a start SCN.
 
     Args:
-        deployment: of its topology, which runs.
-        name: of a capture process.
-        first_scn: the new one; None: as it is.
-        start_scn: the new one: everything after it is captured again; None: as it is.
+        deployment: the running topology's deployment.
+        name: name of a capture process.
+        first_scn: the new first SCN; None: unchanged.
+        start_scn: the new start SCN, after which everything is captured again; None: unchanged.
 
     Raises:
-        ConfigError: there is no such capture process, or the SCN breaks a rule.
-        HeadraceError: who keeps the redo, or the capture process, does not answer.
+        ConfigError: no capture process has this name, or the SCN breaks a rule.
+        HeadraceError: the keeper of the redo, or the capture process, does not answer.
     """
     capture = {each.name: each for each in deployment.running.captures}[_name(deployment, name)]
     actors = deployment.connect()
@@ -82,14 +82,14 @@ def set_scns(deployment: Deployment, name: str, *, first_scn: Scn | None, start_
 
 
 def scns_of(deployment: Deployment, name: str) -> dict[str, Any]:
-    """The SCNs of a capture process as its status has them; None: not known.
+    """Return the SCNs in a capture process's status; None: unknown.
 
     Args:
-        deployment: of its topology, which runs.
-        name: of a capture process.
+        deployment: the running topology's deployment.
+        name: name of a capture process.
 
     Raises:
-        ConfigError: there is no such capture process.
+        ConfigError: no capture process has this name.
         PropagationError: it does not answer.
     """
     full = f"capture:{_name(deployment, name)}"
@@ -109,13 +109,13 @@ def scns_of(deployment: Deployment, name: str) -> dict[str, Any]:
 
 
 def text_of(scns: Mapping[str, Any]) -> str:
-    """For people: a line per SCN, lowest first as a rule."""
+    """Return the SCNs as text, one line each, usually lowest first."""
     return "\n".join(
         [f"{scns['name']}: {scns['state']}", *(f"  {words}: {scn_text(scns[key])}" for key, words in SHOWN.items())]
     )
 
 
 def _name(deployment: Deployment, name: str) -> str:
-    """The capture process of this full or short name."""
+    """Return the short name of a capture process given by full or short name."""
     full = deployment.component(name if name.startswith("capture:") else f"capture:{name}")
     return full.partition(":")[2]

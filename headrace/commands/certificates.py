@@ -1,7 +1,4 @@
-"""What `headrace certs` does.
-
-Makes certificates, and shows the fingerprints of certificates, for a list of revoked ones.
-"""
+"""`headrace certs`: make certificates, and show certificates' fingerprints for a list of revoked ones."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ __all__ = ["make", "show"]
 
 
 def make(spec: TopologySpec, folder: Path, output: Output) -> None:
-    """Make an authority and the certificates of all sites that have none there.
+    """Make an authority, and certificates for all sites that have none in the folder.
 
     Args:
         spec: the topology.
-        folder: gets the files.
-        output: says what was made.
+        folder: folder of the files.
+        output: reports what was made.
     """
     made = make_certificates(folder, spec.name, [site.name for site in spec.sites])
     fingerprints = {site.name: _fingerprint(folder / f"{site.name}.pem") for site in spec.sites}
@@ -56,11 +53,11 @@ def make(spec: TopologySpec, folder: Path, output: Output) -> None:
 
 
 def show(spec: TopologySpec, output: Output) -> None:
-    """Print the fingerprint of each site's certificate, as a list of revoked ones takes it.
+    """Print the fingerprint of each site's certificate in the form of a list of revoked ones.
 
     Args:
         spec: the topology.
-        output: gets a line for each.
+        output: receives one line per site.
 
     Raises:
         ConfigError: the topology has no certificates, or one cannot be read.

@@ -1,6 +1,6 @@
-"""`headrace conflicts`: what apply processes met that did not agree, and what they made of it.
+"""`headrace conflicts`: list the conflicts that apply processes met, and how they were resolved.
 
-It reads the destinations' databases, so it works while nothing runs.
+It reads the destinations' databases, so it works while the topology is down.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["list_conflicts"]
 
 
 def list_conflicts(queue: ErrorQueue, output: Output, apply: str, last: int) -> int:
-    """List the newest conflicts of a topology, in the order in which they were decided.
+    """List the newest conflicts of a topology, in the order in which they were resolved.
 
     Args:
-        queue: the destinations.
-        output: where they are printed.
+        queue: the error queues of the destinations.
+        output: prints the conflicts.
         apply: name of an apply process; empty: all of the topology.
-        last: so many of the newest ones, of all apply processes together.
+        last: number of newest conflicts to list, over all apply processes together.
 
     Returns:
         The exit code.

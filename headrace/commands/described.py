@@ -1,9 +1,6 @@
-"""What `headrace status --json` says of an apply process beyond its state.
+"""Additions of `headrace status --json` for apply processes: the rows of their destinations' views.
 
-What the views of its destination show of it.
-
-It is asked for only where somebody reads it: rules and handlers do not change from one look of the controller to the
-next.
+They are queried only for a reader, because rules and handlers do not change between two looks of the controller.
 """
 
 from __future__ import annotations
@@ -22,20 +19,20 @@ if TYPE_CHECKING:
 
 __all__ = ["with_descriptions"]
 
-ASK_TIMEOUT_S = 3.0  # per question, of all apply processes together: one that does not answer is shown without it
+ASK_TIMEOUT_S = 3.0  # per question, for all apply processes together; those that do not answer are shown without it
 
 
 def with_descriptions(overview: Overview, connect: Callable[[], ActorSystem]) -> dict[str, Any]:
-    """The overview as plain data, with each apply process's `configuration`, `error_transactions` and `views`.
+    """Return the overview as plain data, with each apply process's `configuration`, `error_transactions` and `views`.
 
-    Without what does not answer.
+    What does not answer is missing.
 
     Args:
-        overview: of the topology.
+        overview: the topology's overview.
         connect: connects to its components; called only if there is an apply process to ask.
     """
-    # Those that did not answer the controller just now are not waited for again: each question would take its whole
-    # time.
+    # Apply processes that did not answer the controller just now are not asked again: each question would take its
+    # whole time-out.
     applies = {each.name: each for each in overview.components if each.kind == "apply" and each.state != "UNREACHABLE"}
     plain = plain_overview(overview)
     if not applies:
@@ -43,7 +40,7 @@ def with_descriptions(overview: Overview, connect: Callable[[], ActorSystem]) ->
     try:
         actors = connect()
         configurations, views = _asked(actors, applies, "configuration"), _asked(actors, applies, "views")
-        # One that is stopped or starting does not know its error queue, but its process reads it.
+        # An apply process that is stopped or starting does not know its error queue, but its host reads it.
         errors = _asked(
             actors, [name for name, each in applies.items() if apply_status(each).errors != 0], "first_errors"
         )
@@ -63,9 +60,9 @@ def _asked(actors: ActorSystem, names: Iterable[str], method: str) -> dict[str, 
 
 
 def _with_views(topology: str, name: str, found: dict[str, Any], views: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What was found, and the rows of the views by the views' names and columns.
+    """Return what was found, with the views' rows by view name and column.
 
-    Those of the error queue only where it answered.
+    The views of the error queue are included only where the queue answered.
     """
     if not views:
         return found

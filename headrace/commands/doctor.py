@@ -1,4 +1,4 @@
-"""Doctor: this machine's prerequisites, each with the command that provides it."""
+"""`headrace doctor`: checks of this machine's prerequisites, each with the command that provides it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DISK_BYTES_MIN = 2 << 30  # embedded servers, redo log and spill of a small topo
 SHARED_MEMORY_BYTES_MIN = 200 << 20  # Ray's object store, and PostgreSQL's shared memory
 OPEN_FILES_MIN = 4096
 _JAVA_TIMEOUT_S = 30.0
-# a shell splits or expands a path at these, and Ray starts its processes through one
+# A shell splits or expands a path at these characters, and Ray starts its processes through a shell.
 _APART = " \t\n:'\"\\$&;()<>|*?`#[]"
 _PACKAGES = (
     "ray",

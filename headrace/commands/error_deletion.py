@@ -1,6 +1,6 @@
-"""Error transactions deleted from the command line.
+"""`headrace errors delete`: error transactions are deleted in groups.
 
-In groups, so that thousands take seconds, and one call lasts no longer than one group.
+Thousands then take seconds, and no call lasts longer than one group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.console.process_end import goes_on
 
 __all__ = ["delete_together"]
 
-DELETED_AT_ONCE = 500  # one transaction of the destination, a tenth of a second
+DELETED_AT_ONCE = 500  # in one transaction of the destination, about 0.1 s
 
 
 def delete_together(
@@ -29,12 +29,12 @@ def delete_together(
     """Delete error transactions, group by group.
 
     Args:
-        output: where the outcomes are printed: each of a few; of many the sum, and those that were not deleted.
-        errors: one after the other by apply process.
-        delete: deletes those with some numbers of an apply process; answers `number`, `done` and `problem` of each.
+        output: prints each outcome if there are few; otherwise a total and those that were not deleted.
+        errors: sorted by apply process.
+        delete: deletes an apply process's error transactions by number; returns `number`, `done` and `problem` of each.
 
     Returns:
-        The exit code: a finding when one is left.
+        The exit code: a finding when any is left.
     """
     outcomes: list[dict[str, Any]] = []
     said_at = time.monotonic()

@@ -1,8 +1,7 @@
-"""`headrace errors edit`: other values for one row of an error transaction, given with options or in an editor.
+"""`headrace errors edit`: change values of one row of an error transaction, with options or in an editor.
 
-The database of the destination reads every value, as the column's type at the source and as the column's at the
-destination, before anything is stored. The apply process stores the edit, because it knows which transactions wait
-behind another.
+Before anything is stored, the destination's database parses each value, as the column's type at the source and as its
+type at the destination. The apply process stores the edit, because it knows which transactions wait behind another.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Given", "WantedEdit", "edit_values", "wanted_values"]
 
-_EDITOR_CHARACTERS_MAX = 10_000  # a longer value is left out of the editor: nobody reads it there
+_EDITOR_CHARACTERS_MAX = 10_000  # longer values are not shown in the editor, where they could not be read
 _ABSENT = "(absent)"
 _NULL = "NULL"
 _YAML_NULL = "tag:yaml.org,2002:null"
@@ -41,12 +40,12 @@ _HOW_TO_EDIT = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedEdit:
-    """What `errors edit` was called with.
+    """Options of `errors edit`.
 
     Args:
         row: 0-based position of the row LCR; None: the one that failed.
         sets: "column=value", or "old.column=value" for the value before an UPDATE.
-        nulls: columns that become NULL, named alike.
+        nulls: names, in the same form, of columns that become NULL.
     """
 
     row: int | None = None
@@ -56,7 +55,7 @@ class WantedEdit:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that an operator gave: of which image, of which column; None: NULL."""
+    """A value given by the operator, with its image and column; None: NULL."""
 
     kind: str
     column: str
@@ -64,14 +63,15 @@ class Given:
 
 
 def wanted_values(wanted: WantedEdit, command: str) -> tuple[Given, ...]:
-    """The values that were given with options.
+    """Return the values given with options.
 
     Args:
         wanted: the options.
-        command: of the row LCR: a column without "old." or "new." means the new value, of a DELETE the old one.
+        command: the row LCR's command; a column without "old." or "new." means the new value, or for a DELETE the old
+            one.
 
     Raises:
-        ConfigError: one cannot be read, or a column is given twice.
+        ConfigError: an option cannot be parsed, or a column is given twice.
     """
     given: list[Given] = []
     for entry in wanted.sets:
@@ -99,20 +99,20 @@ def _given(name: str, text: str | None, command: str) -> Given:
 def edit_values(
     output: Output, error: Mapping[str, Any], lcr: RowLcr, reader: RowReader, wanted: WantedEdit
 ) -> list[dict[str, Any]]:
-    """What an operator wants changed in a row LCR, checked by the destination's database; empty: nothing.
+    """Return the changes to a row LCR that the operator wants, checked by the destination's database; empty: none.
 
     Args:
-        output: where a message is printed.
-        error: the error transaction, as it is listed.
+        output: prints messages.
+        error: the error transaction, as listed.
         lcr: the row LCR.
-        reader: of the destination's database.
+        reader: row reader of the destination's database.
         wanted: the options; without values, an editor is opened.
 
     Returns:
-        One entry per value, with the names of `spark_apply.driver.error_edits.ValueEdit`.
+        One entry per value, with the field names of `spark_apply.driver.error_edits.ValueEdit`.
 
     Raises:
-        ConfigError: a value is none of its column, or there is no terminal for an editor.
+        ConfigError: a value does not fit its column, or there is no terminal for an editor.
     """
     shown = _shown(lcr, reader)
     given = wanted_values(wanted, lcr.command_type) or _from_editor(output, error, lcr, shown)
@@ -124,7 +124,7 @@ def edit_values(
 
 
 def _shown(lcr: RowLcr, reader: RowReader) -> dict[tuple[str, str], str | None]:
-    """The LCR's values as the database shows them, by image and column."""
+    """Return the LCR's values as the database shows them, by image and column."""
     shown: dict[tuple[str, str], str | None] = {}
     for kind in ("old", "new"):
         values = lcr.get_values(kind, use_old=False)
@@ -175,12 +175,12 @@ def _from_editor(
 
 
 def _document_text(error: Mapping[str, Any], lcr: RowLcr, document: Mapping[str, Mapping[str, str | None]]) -> str:
-    """The document that the editor shows: comments on the row, then its values.
+    """Return the document that the editor shows: comments about the row, then its values.
 
     Args:
-        error: the error transaction, as it is listed.
-        lcr: the row LCR. Whoever owns its table chose the name, and what stood behind a line break in it would be read as a
-            value.
+        error: the error transaction, as listed.
+        lcr: the row LCR. The table's owner chose its name, so line breaks in it must not end the comment: the rest
+            would be read as a value.
         document: the values, by image and column.
     """
     table = f"{lcr.object_owner}.{lcr.object_name}"
@@ -191,9 +191,9 @@ def _document_text(error: Mapping[str, Any], lcr: RowLcr, document: Mapping[str,
 
 
 def _edited_text(text: str) -> str:
-    """The text as it is after the operator's editor was left."""
+    """Return the text after the operator has left the editor."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    with tempfile.TemporaryDirectory(prefix="headrace-edit-") as folder:  # of this user alone: it has a row's values
+    with tempfile.TemporaryDirectory(prefix="headrace-edit-") as folder:  # private: it has row values
         file = Path(folder) / "row.yaml"
         file.write_text(text, encoding="utf-8")
         try:
@@ -213,17 +213,17 @@ def _edited_text(text: str) -> str:
 
 
 def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) -> tuple[Given, ...]:
-    """The values that an edited document has otherwise.
+    """Return the values that an edited document has changed.
 
     Args:
         text: the document, in YAML.
-        document: as it was before.
+        document: the values before the edit.
 
     Raises:
         ConfigError: it cannot be read.
     """
     try:
-        # what was written: no dates or numbers are made of it, which may be none
+        # Raw nodes: values must not be converted to dates or numbers.
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise ConfigError(
@@ -249,11 +249,11 @@ def _read_edited(text: str, document: Mapping[str, Mapping[str, str | None]]) ->
 
 
 def edited(output: Output, recorded: Mapping[str, Any]) -> int:
-    """Say what was edited.
+    """Print what was edited.
 
     Args:
-        output: where it is printed.
-        recorded: the edit, as it is kept.
+        output: prints it.
+        recorded: the recorded edit.
 
     Returns:
         The exit code.
@@ -266,22 +266,22 @@ def edited(output: Output, recorded: Mapping[str, Any]) -> int:
 
 
 def not_edited(output: Output) -> int:
-    """Say that nothing was changed."""
+    """Print that nothing was changed."""
     output.json({"edit": None})
     output.result("nothing was changed")
     return FINDING
 
 
 def one_row(lcrs: Sequence[RowLcr], error: Mapping[str, Any], wanted: WantedEdit) -> RowLcr:
-    """The row that is to be edited.
+    """Return the row to be edited.
 
     Args:
-        lcrs: of the error transaction, those that were read.
-        error: as it is listed.
+        lcrs: row LCRs of the error transaction that were read.
+        error: the error transaction, as listed.
         wanted: the options.
 
     Raises:
-        ConfigError: no row failed and none is named, or it is not there.
+        ConfigError: no row failed and none is named, or the row does not exist.
     """
     position = error["failed_position"] if wanted.row is None else wanted.row
     if position < 0:

@@ -1,8 +1,8 @@
-"""Error transactions executed again from the command line: all at once, heard of in pages.
+"""`headrace errors execute`: error transactions are executed together, and their outcomes arrive in pages.
 
-Each apply process gets what it is to execute in one call, so that it lets nothing join the queue behind that, and then
-tells page by page what became of it. With `--all` what entered the queue meanwhile is executed too, until nothing has,
-or nothing of it can be.
+Each apply process gets the numbers in one call, so that nothing joins the queue behind them meanwhile, and then reports
+the outcomes page by page. With `--all`, error transactions that enter the queue meanwhile are executed too, until no
+new ones enter or none of them succeeds.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Execution", "outcome_of"]
 
-BEGIN_TIMEOUT_S = 60.0  # ten thousand numbers are looked up, and with a function also why each failed
-# for the next outcome; then it is asked again, for as long as a transaction of millions of rows takes
+BEGIN_TIMEOUT_S = 60.0  # looks up ten thousand numbers and, with a function, also why each failed
+# Wait for the next outcome; then the process is asked again, for as long as a transaction of millions of rows takes.
 PAGE_WAIT_S = 5.0
-PAGE_TIMEOUT_S = 60.0  # of an apply process that is busy with its destination
-LINES_MAX = 100  # of so many, each has its line; of more, those that are left
-IN_VAIN_MAX = 2  # rounds of --all that execute nothing: the second one tries what arrived during the first
-PROGRESS_S = 2.0  # between two lines that say how far it is
+PAGE_TIMEOUT_S = 60.0  # for an apply process that is busy with its destination
+LINES_MAX = 100  # up to this many, each has a line; beyond, only those that are left
+IN_VAIN_MAX = 2  # rounds of --all that execute nothing: the second one retries with what arrived during the first
+PROGRESS_S = 2.0  # between two progress lines
 
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
-    """What a command has executed, so far.
+    """What a command has executed so far.
 
     Args:
-        output: where outcomes are printed as soon as they are known.
+        output: prints outcomes when they are known.
         connect: connects to the topology's actors.
-        role: see `ErrorQueue.execute`.
-        handler: the function as it travels.
-        stops: behind the first that fails, nothing is tried.
+        role: as in `ErrorQueue.execute`.
+        handler: the serialized function.
+        stops: whether to try nothing after the first failure.
     """
 
     output: Output
@@ -51,14 +51,14 @@ class Execution:
     handler: bytes = b""
     stops: bool = False
     outcomes: list[dict[str, Any]] = field(default_factory=list)
-    left: int = 0  # in the queues, where all of them was wanted
-    arrived: int = 0  # since the command began, executed or left
+    left: int = 0  # error transactions left in the queues, if all were wanted
+    arrived: int = 0  # error transactions that arrived since the command began, executed or left
     _count: int = 0
     _said_at: float = field(default_factory=time.monotonic)
 
     @property
     def has_failed(self) -> bool:
-        """Whether one was not executed."""
+        """Whether any error transaction was not executed."""
         return any(not outcome["done"] for outcome in self.outcomes)
 
     def execute(self, apply: str, numbers: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class Execution:
 
         Args:
             apply: its name.
-            numbers: of the error transactions.
+            numbers: numbers of the error transactions.
         """
         if self.stops and self.has_failed:
             self._count += len(numbers)
@@ -78,11 +78,7 @@ class Execution:
         self._round(apply, numbers)
 
     def execute_all(self, apply: str) -> None:
-        """Execute the queue of an apply process until it is empty, or what is left has failed again.
-
-        Args:
-            apply: its name.
-        """
+        """Execute the queue of an apply process until it is empty or everything left has failed again."""
         if self.stops and self.has_failed:
             self.left += len(self.connect().call(f"apply:{apply}", "errors", timeout_s=PAGE_TIMEOUT_S))
             return
@@ -104,10 +100,10 @@ class Execution:
         """Print the result.
 
         Args:
-            all_of_it: everything was wanted, so whatever is in the queue is left.
+            all_of_it: whether everything was wanted, so that whatever is in the queue counts as left.
 
         Returns:
-            The exit code: a finding when one is left.
+            The exit code: a finding when any is left.
         """
         self.output.json({"outcomes": self.outcomes, "left": self.left, "arrived": self.arrived})
         if not self.outcomes:
@@ -122,7 +118,7 @@ class Execution:
     # ------------------------------------------------------------------ inside
 
     def _round(self, apply: str, numbers: Sequence[int], *, besides: Sequence[int] = ()) -> Mapping[str, Any]:
-        """Execute some, or what is in the queue now besides some; answers the last page of outcomes."""
+        """Execute some, or everything now in the queue except `besides`; return the last page of outcomes."""
         name, execution = f"apply:{apply}", secrets.token_hex(8)
         try:
             self._count += self.connect().call(
@@ -145,12 +141,12 @@ class Execution:
             raise  # it has begun nothing, or has ended
         except (
             BaseException
-        ):  # Ctrl-C, a reader that left, a call without an answer: whatever ends the command ends what it has begun
+        ):  # Ctrl-C, a closed reader, a call without an answer: whatever ends the command ends the execution
             self._end(name, execution)
             raise
 
     def _end(self, name: str, execution: str) -> None:
-        """Have what no apply server has begun not executed."""
+        """Cancel what no apply server has begun."""
         try:
             self.connect().call(name, "end_execution", execution, timeout_s=PAGE_TIMEOUT_S)
             what = "those that were begun go on, the others are not tried"
@@ -171,12 +167,12 @@ class Execution:
 
 
 def outcome_of(apply: str, answer: Mapping[str, Any], word: str) -> tuple[dict[str, Any], str]:
-    """What became of an error transaction, as a document and in words.
+    """Return the outcome of an error transaction, as a document and in words.
 
     Args:
         apply: its apply process.
-        answer: of that.
-        word: what it is where it was done, such as "executed".
+        answer: the apply process's answer.
+        word: word for success, such as "executed".
     """
     outcome = {"apply": apply, **answer}
     if not outcome.get("failure", {}).get("message"):  # nothing was tried, or it was done
@@ -185,7 +181,7 @@ def outcome_of(apply: str, answer: Mapping[str, Any], word: str) -> tuple[dict[s
 
 
 def _why(outcome: Mapping[str, Any]) -> str:
-    """Why one was not executed: the row, the conflict or the database's number of the error, and the message."""
+    """Return why one was not executed: the row, the conflict type or SQLSTATE, and the message."""
     failure = outcome.get("failure") or {}
     row = f"row {failure['position']}: " if failure.get("position", -1) >= 0 else ""
     kind = failure.get("conflict_type") or failure.get("sqlstate") or ""

@@ -1,7 +1,7 @@
-"""The error queue, from the command line: list, show, edit, execute, delete.
+"""The error queue of the command line: list, show, edit, execute, delete.
 
-Listing and showing read the destination's database, so they work while nothing runs. The apply process edits, executes
-and deletes, because it knows which transactions wait behind another.
+Listing and showing read the destination's database, so they work while the topology is down. The apply process edits,
+executes and deletes, because it knows which transactions wait behind another.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ErrorQueue"]
 
-EDIT_TIMEOUT_S = 60.0  # one part of a transaction is read and written, or a group of transactions deleted
-SHOWN_ROWS_MAX = 1000  # of one transaction, and the one that failed: nobody reads more
+EDIT_TIMEOUT_S = 60.0  # reads and writes one part of a transaction, or deletes a group of transactions
+SHOWN_ROWS_MAX = 1000  # of one transaction, besides the row that failed: more would not be read
 SHOWN_CHARACTERS_MAX = 60  # of one value
 _DETAIL = "DETAIL: "  # prefix of the database's DETAIL among the texts stored with an error
 
@@ -56,7 +56,7 @@ class ErrorQueue:
         """List the error transactions, by apply process and number.
 
         Args:
-            output: where they are printed.
+            output: prints them.
             apply: name of an apply process; empty: all of the topology.
 
         Returns:
@@ -75,21 +75,19 @@ class ErrorQueue:
         return DONE
 
     def show(self, output: Output, number: int, apply: str, *, original: bool = False) -> int:
-        """Show one error transaction.
-
-        Its row LCRs, the changed columns, the destination's current row, and how it was edited.
+        """Show one error transaction: its row LCRs, changed columns, the destination's current row, and its edits.
 
         Args:
-            output: where it is printed; its first `SHOWN_ROWS_MAX` row LCRs, and the one that failed.
-            number: of the error transaction.
-            apply: name of its apply process; empty: the only one that has this number.
-            original: as it failed, without edits.
+            output: prints its first `SHOWN_ROWS_MAX` row LCRs, and the one that failed.
+            number: number of the error transaction.
+            apply: name of its apply process; empty: the only one with this number.
+            original: show it as it failed, without edits.
 
         Returns:
             The exit code.
 
         Raises:
-            ConfigError: none has this number, or several do.
+            ConfigError: no error transaction, or several, have this number.
         """
         error = _found(self._all(apply), number)
         access = self._access_of(error["apply"])
@@ -111,19 +109,19 @@ class ErrorQueue:
         return DONE
 
     def edit(self, output: Output, number: int, apply: str, wanted: WantedEdit) -> int:
-        """Give one row LCR of an error transaction other values; its apply process must run.
+        """Change values of one row LCR of an error transaction; its apply process must run.
 
         Args:
-            output: where the edit is printed.
-            number: of the error transaction.
-            apply: name of its apply process; empty: the only one that has this number.
-            wanted: which row, and its values; without values an editor is opened.
+            output: prints the edit.
+            number: number of the error transaction.
+            apply: name of its apply process; empty: the only one with this number.
+            wanted: the row and its values; without values, an editor is opened.
 
         Returns:
             The exit code: a finding when nothing was changed.
 
         Raises:
-            ConfigError: there is no such row or column, or a value does not fit the column.
+            ConfigError: the row or column does not exist, or a value does not fit the column.
         """
         from headrace.audit.operator import operator
         from headrace.commands.error_edits import edit_values, edited, not_edited, one_row
@@ -151,22 +149,22 @@ class ErrorQueue:
     def execute(
         self, output: Output, numbers: list[int], apply: str, *, role: str = "", handler: str = "", stops: bool = False
     ) -> int:
-        """Execute error transactions again, in the order of the queue; each apply process must run.
+        """Execute error transactions again, in queue order; each apply process must run.
 
         Args:
-            output: where outcomes are printed, as soon as they are known.
-            numbers: of the error transactions; empty: all, also those that enter the queue meanwhile.
+            output: prints outcomes when they are known.
+            numbers: numbers of the error transactions; empty: all, including those that enter the queue meanwhile.
             apply: name of an apply process; empty: all that have one of the numbers.
-            role: of the destinations: whose rights are checked; empty: the apply processes' own.
-            handler: `module:function` that gets their row LCRs, in the file's code folder or installed; empty: they go
-                the usual way.
-            stops: after the first that fails again; False: goes on with those that do not wait behind it.
+            role: role of the destinations whose rights are checked; empty: the apply processes' own.
+            handler: `module:function` that receives their row LCRs, from the file's code folder or installed; empty:
+                they are applied as usual.
+            stops: stop after the first that fails again; False: continue with those that do not wait behind it.
 
         Returns:
-            The exit code: a finding when one is left.
+            The exit code: a finding when any is left.
 
         Raises:
-            ConfigError: there is no such function, or it cannot be called with an LCR, an error and a session.
+            ConfigError: the function does not exist, or cannot be called with an LCR, an error and a session.
         """
         through = _through(self._spec.file, handler) if handler else b""
         execution = Execution(output=output, connect=self._connect, role=role, handler=through, stops=stops)
@@ -182,12 +180,12 @@ class ErrorQueue:
         """Delete error transactions: their changes are lost at the destination. Their apply processes must run.
 
         Args:
-            output: where the outcomes are printed.
-            numbers: of the error transactions; empty: all.
+            output: prints the outcomes.
+            numbers: numbers of the error transactions; empty: all.
             apply: name of an apply process; empty: all that have one of the numbers.
 
         Returns:
-            The exit code: a finding when one is left.
+            The exit code: a finding when any is left.
         """
 
         def delete(name: str, chosen: list[int]) -> list[dict[str, Any]]:
@@ -196,20 +194,20 @@ class ErrorQueue:
         return delete_together(output, self._chosen(numbers, apply), delete)
 
     def losses(self, numbers: list[int], apply: str) -> tuple[str, ...]:
-        """What deleting error transactions loses, a line each.
+        """Describe what deleting error transactions loses, one line each.
 
         Args:
-            numbers: of the error transactions; empty: all.
+            numbers: numbers of the error transactions; empty: all.
             apply: name of an apply process; empty: all that have one of the numbers.
         """
         return tuple(_line(error) for error in self._chosen(numbers, apply))
 
     def conflicts(self, apply: str, last: int) -> list[ConflictRecord]:
-        """The history of conflicts at the destinations, by apply process and number.
+        """Return the history of conflicts at the destinations, by apply process and number.
 
         Args:
             apply: name of an apply process; empty: all of the topology.
-            last: so many of the newest ones at each.
+            last: number of newest conflicts at each.
         """
         from headrace.databases.connectors import open_destination
 
@@ -228,12 +226,12 @@ class ErrorQueue:
         return (apply,) if apply else names
 
     def _access_of(self, apply: str) -> DatabaseAccess:
-        """As `_access`, with the keys by which an apply process finds rows there."""
+        """Return `_access` of a destination, with the keys by which an apply process finds rows there."""
         found = self._spec.apply(apply)
         return replace(self._access(found.site), tables=found.tables)
 
     def _access(self, site: str) -> DatabaseAccess:
-        """Access to a destination's database, even while the topology is down."""
+        """Return access to a destination's database, even while the topology is down."""
         from actors.site.connection import access_to, running_access
 
         found = self._spec.site(site)
@@ -257,7 +255,7 @@ class ErrorQueue:
         return sorted(errors, key=lambda error: (error["apply"], error["number"]))
 
     def _has_errors(self, apply: str) -> bool:
-        """Whether an apply process has an error transaction: one without any need not run."""
+        """Return whether an apply process has error transactions: one without any need not run."""
         from headrace.databases.connectors import open_destination
 
         with closing(open_destination(self._access(self._spec.apply(apply).site))) as destination:
@@ -270,7 +268,7 @@ class ErrorQueue:
             return [asdict(edit) for edit in destination.error_edits(self._spec.name, number)]
 
     def _rows(self, error: Mapping[str, Any], access: DatabaseAccess, row: int | None) -> list[RowLcr]:
-        """The row LCRs of the part of an error transaction that has a row; None: the one that failed."""
+        """Return the row LCRs of the part of an error transaction that contains a row; None: the row that failed."""
         from headrace.databases.connectors import open_destination
         from headrace.lcr.row_lcr import RowLcr
         from protos.codec import decode
@@ -294,7 +292,7 @@ class ErrorQueue:
                 batch = decode(data)
                 behind = batch.first_position + batch.row_count
                 shown = range(min(batch.row_count, left))
-                # The row that failed is what an operator looks for, wherever it is.
+                # The operator looks for the row that failed, so it is shown wherever it is.
                 beyond = [failed - batch.first_position] if batch.first_position + len(shown) <= failed < behind else []
                 for row in (*shown, *beyond):
                     lcr = RowLcr(batch, row)
@@ -304,21 +302,21 @@ class ErrorQueue:
                     return
 
     def _chosen(self, numbers: list[int], apply: str) -> list[dict[str, Any]]:
-        """Error transactions by number (none: all), per apply process in the order of their SCNs."""
+        """Return error transactions by number (none: all), per apply process in SCN order."""
         there = self._all(apply)
         chosen = [_found(there, number) for number in sorted(set(numbers))] if numbers else there
         return sorted(chosen, key=lambda error: (error["apply"], error["commit_scn"], error["number"]))
 
 
 def _found(errors: list[dict[str, Any]], number: int) -> dict[str, Any]:
-    """The error transaction with a number.
+    """Return the error transaction with a number.
 
     Args:
         errors: those to choose from.
         number: its number.
 
     Raises:
-        ConfigError: none has it, or those of several apply processes do.
+        ConfigError: no apply process, or several, have it.
     """
     found = [error for error in errors if error["number"] == number]
     if not found:
@@ -334,7 +332,7 @@ def _time(time_us: int) -> str:
 
 
 def _line(error: Mapping[str, Any], *, is_short: bool = False) -> str:
-    """One error transaction; short: in one line, whatever its message has."""
+    """Return a line about an error transaction; `is_short` joins a message of several lines."""
     when, edited = _time(error["created_us"]), f", edited {counted(error['edits'], 'time')}" if error["edits"] else ""
     why = error["message"]
     if error["waits_behind"]:
@@ -354,7 +352,7 @@ def _line(error: Mapping[str, Any], *, is_short: bool = False) -> str:
 
 
 def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
-    """One LCR as lines of text; for the one that failed, also the database's error and its current row."""
+    """Yield one LCR as lines of text; the one that failed also with the database's error and its current row."""
     is_failed = lcr["position"] == error["failed_position"]
     yield f"{'> ' if is_failed else '  '}{lcr['position']}: {lcr['command']} {lcr['table']}"
     if lcr["command"] == "UPDATE":
@@ -387,13 +385,13 @@ def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[st
         "command": lcr.command_type,
         "table": f"{lcr.object_owner}.{lcr.object_name}",
         **{kind: _texts(found, reader) for kind, found in values.items()},
-        # Only where the log has the complete old row: a key alone does not show the old values.
+        # Only if the log has the complete old row: a key alone does not show the old values.
         "changed": [name for name in new if new[name].raw != old[name].raw]
         if old and new.keys() <= old.keys()
         else None,
     }
     if with_destination:
-        # By its old values it is found; by its new ones, what is in their way.
+        # The old values find the row itself; the new values find rows in their way.
         keys = [{name: (value.column, value.raw) for name, value in each.items()} for each in (old, new) if each]
         rows = list(
             {str(row): row for key in keys for row in reader.beside(lcr.object_owner, lcr.object_name, key)}.values()
@@ -415,7 +413,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def _through(file: Path, name: str) -> bytes:
-    """The function for row LCRs as it travels; what is wrong with it is said before anything is executed."""
+    """Load a function for row LCRs and return it serialized; its problems are raised before anything is executed."""
     from headrace.rules.user_code.loading import load
     from spark_apply.handlers.loaded import ERROR_PARAMETERS
 

@@ -30,7 +30,7 @@ class KeptSlot:
     problem: str = ""
 
     def text(self) -> str:
-        """For people."""
+        """Return a line for people."""
         if self.retained_bytes is None:
             return f"{self.site} cannot be reached ({self.problem}): if it has a slot, that database keeps its WAL"
         return (
@@ -40,7 +40,7 @@ class KeptSlot:
 
 
 def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
-    """Query the users' databases for the slots that exist now."""
+    """Return the slots that exist in the users' databases now."""
     from actors.site.connection import retained_bytes
 
     kept = []
@@ -66,7 +66,7 @@ def slots_kept(spec: TopologySpec) -> list[KeptSlot]:
 
 
 def tombstones_kept(spec: TopologySpec) -> dict[str, list[str]]:
-    """By site the tables whose triggers go on to note deletes; embedded servers do not run then."""
+    """Return, by site, the tables whose triggers continue to record deletes; embedded servers are stopped then."""
     found: dict[str, set[str]] = {}
     for apply in spec.applies:
         if spec.site(apply.site).database.kind == "postgres":
@@ -80,7 +80,7 @@ def purge_losses(spec: TopologySpec, *, keep_servers: bool = False) -> list[str]
 
     Args:
         spec: the topology.
-        keep_servers: embedded servers stay.
+        keep_servers: whether embedded servers stay.
     """
     from actors.site.connection import left_servers
 

@@ -1,4 +1,4 @@
-"""Sequences before a switch-over: how far the destinations' are behind the sources', and setting them ahead."""
+"""Sequences before a switch-over: compare the destinations' with the sources', and advance them."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 __all__ = ["AHEAD_MAX", "NAMED_MAX", "NotLookedAt", "SequenceLine", "Sequences", "compare_sequences"]
 
 AHEAD_MAX = 1_000_000_000  # values left unused: a larger number is a typing error
-NAMED_MAX = 20  # sequences of one source that are not looked at: a person reads no more, and the count says the rest
+NAMED_MAX = 20  # unexamined sequences listed per source; a count tells how many more there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLine:
-    """One column's sequence at both sides.
+    """One column's sequence at both ends.
 
     Args:
         source: site whose sequence has generated the values so far.
         destination: site whose sequence will take over.
         column: "owner.table.column".
         source_sequence: its name, as the source writes it in statements.
-        destination_sequence: likewise at the destination; None: the column has none.
+        destination_sequence: the same at the destination; None: the column has no sequence.
         source_next: the source's next value.
         destination_next: the destination's next value after this call; None: it has no sequence.
         wanted: the lowest next value that is safe at the destination.
-        was_set: this call set the destination's sequence.
+        was_set: whether this call set the destination's sequence.
         problem: why the destination's sequence is not far enough ahead; empty: it is.
     """
 
@@ -57,11 +57,11 @@ class SequenceLine:
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
     def text(self) -> str:
-        """One line of text."""
+        """Return one line of text."""
         there = (
             "no sequence"
             if self.destination_next is None
@@ -74,14 +74,14 @@ class SequenceLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotLookedAt:
-    """Sequences of a source in the schemas of replicated tables which no column's default names.
+    """Sequences of a source, in the schemas of replicated tables, that no column's default names.
 
-    A trigger, a function or an application may take values of replicated columns from them.
+    A trigger, a function or an application may use them for replicated columns.
 
     Args:
         source: the site.
-        names: `NAMED_MAX` at most.
-        count: of all of them.
+        names: at most `NAMED_MAX` names.
+        count: number of all of them.
     """
 
     source: str
@@ -89,11 +89,11 @@ class NotLookedAt:
     count: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
     def text(self) -> str:
-        """One line of text."""
+        """Return one line of text."""
         more = f" and {self.count - len(self.names)} more" if self.count > len(self.names) else ""
         return (
             f"not looked at: sequences {', '.join(self.names)}{more} of {self.source}, which no column's default names:"
@@ -103,11 +103,11 @@ class NotLookedAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
-    """What was compared, and what was not.
+    """Result of a comparison.
 
     Args:
-        lines: one per apply process, column with a sequence at the source, and sequence of it.
-        not_looked_at: one per source that has such sequences.
+        lines: one per apply process, column with a sequence at the source, and matching sequence.
+        not_looked_at: one per source with sequences that were not examined.
     """
 
     lines: tuple[SequenceLine, ...]
@@ -115,12 +115,12 @@ class Sequences:
 
 
 def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str = "") -> Sequences:
-    """Compare the sequences of all replicated columns, and set the destinations' ahead if wanted.
+    """Compare the sequences of all replicated columns; optionally advance the destinations'.
 
     Args:
         spec: the topology; only its databases must run.
         advance: set the sequences that are behind; False: change nothing.
-        ahead: number of values to skip between the source's next one and the destination's; 0 to `AHEAD_MAX`.
+        ahead: number of values to skip between the source's next value and the destination's; 0 to `AHEAD_MAX`.
         at: only this destination; empty: all.
 
     Raises:
@@ -140,7 +140,7 @@ def compare_sequences(spec: TopologySpec, *, advance: bool, ahead: int, at: str 
             compared, others = _compare(spec, apply, source, destination, advance=advance, ahead=ahead)
             lines += compared
             unnamed.setdefault(apply.source, set()).update(others)
-    looked_at = {(line.source, line.source_sequence) for line in lines}  # those that columns own, too
+    looked_at = {(line.source, line.source_sequence) for line in lines}  # includes sequences that columns own
     not_looked_at = []
     for source_name, names in unnamed.items():
         left = sorted(str(name) for name in names if (source_name, quoted_name(name)) not in looked_at)
@@ -158,7 +158,7 @@ def _compare(
     advance: bool,
     ahead: int,
 ) -> tuple[list[SequenceLine], tuple[TableName, ...]]:
-    """The sequences of the columns that arrive, line by line, and those that no column's default names."""
+    """Return the sequences of the columns that arrive, and the names of sequences that no column's default names."""
     ways = ways_to(spec, apply)
     with closing(open_source(source)) as database:
         arrive = arriving(ways, database.tables(captured_by(ways)))
@@ -172,7 +172,7 @@ def _compare(
             there.setdefault((each.owner, each.table, each.column), []).append(each)
         given = ours.of(list(names))
         several = Counter((found.owner, found.table, found.column) for found in given)
-        # What this call has set: one sequence may give several columns their values, and is never set back.
+        # What this call has set: one sequence may serve several columns, and is never set back.
         set_to: dict[str, int] = {}
         lines = []
         for found in given:
@@ -200,13 +200,13 @@ def _compare(
 def _matches(
     found: ColumnSequence, there: Sequence[ColumnSequence], *, is_alone: bool
 ) -> Sequence[ColumnSequence | None]:
-    """Which of the destination's sequences may give out values that one of the source has given out.
+    """Return the destination's sequences that may generate values which a source's sequence has generated.
 
     Args:
-        found: the source's.
-        there: those of the same column at the destination.
-        is_alone: no other sequence gives the source's column values; False: those of one name belong together, which
-            may have ranges of their own.
+        found: the source's sequence.
+        there: sequences of the same column at the destination.
+        is_alone: whether no other sequence serves the source's column; if others do, sequences of the same name match,
+            because each may have its own range.
     """
     named = [] if is_alone else [each for each in there if each.name == found.name]
     return named or there or [None]

@@ -1,4 +1,4 @@
-"""`headrace simulate`: run seeds of a simulation and show what they found."""
+"""`headrace simulate`: run seeds of a simulation and show the results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["run_seeds", "seeds_of"]
 
 
 class _AnyValue(dict[str, str]):
-    """An environment in which every variable has a value: connection strings are read, and never used."""
+    """An environment in which every variable has a value: connection strings are parsed, but never used."""
 
     def get(self, key: str, _default: object = None) -> str:
         return str(self[key])
 
     def __missing__(self, key: str) -> str:
-        # What a file or a program gives is mostly the whole connection string.
+        # A file or a program usually provides the whole connection string.
         return f"host={quote(key.lower(), safe='')}.invalid" if "DSN" in key or ":" in key else key.lower()
 
 
@@ -37,14 +37,14 @@ _SEEDS_MAX = 100_000  # of one call: hours
 
 
 def seeds_of(text: str, count: int) -> range:
-    """The seeds that `--seed` and `--seeds` ask for.
+    """Return the seeds that `--seed` and `--seeds` ask for.
 
     Args:
         text: a number, or two as FIRST-LAST; empty: a random one.
         count: how many, from the first one on.
 
     Raises:
-        ConfigError: it is neither, or there are too many.
+        ConfigError: the text is neither, or there are too many seeds.
     """
     if not text:
         text = str(secrets.randbits(_SEED_BITS))
@@ -63,16 +63,16 @@ def seeds_of(text: str, count: int) -> range:
 
 
 def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, faults: str, edits: bool, jobs: int) -> int:
-    """Run the seeds, and stop at the first one that finds something.
+    """Run the seeds, and stop at the first violation.
 
     Args:
-        output: of the command.
+        output: output of the command.
         file: the topology file; no database is asked.
-        seeds: to run.
-        seconds: of virtual time in which users write and things break.
-        faults: names of `headrace.simulation.faults`, "all" or "none".
-        edits: the operator edits, stops and restores.
-        jobs: processes; 0: one for each core.
+        seeds: seeds to run.
+        seconds: virtual seconds in which users write and faults happen.
+        faults: names from `headrace.simulation.faults`, "all" or "none".
+        edits: whether the operator edits, stops and restores.
+        jobs: number of processes; 0: one per core.
 
     Returns:
         The exit code.
@@ -91,7 +91,7 @@ def run_seeds(output: Output, file: Path, seeds: range, *, seconds: float, fault
     settings = Settings(faults=kinds, seconds=seconds, edits=edits)
     spec = read_topology(file, _AnyValue())
     done: list[Outcome] = []
-    # before anything: whatever ends the run, its seed is known
+    # Print the seed first, so that it is known whatever ends the run.
     output.say(f"simulating {spec.name}: {_numbers(seeds)}")
     with live_lines(output, f"simulating {spec.name}") as show:
 
@@ -120,7 +120,7 @@ def _summary(done: list[Outcome]) -> str:
     transactions, virtual_s = sum(each.transactions for each in done), sum(each.virtual_s for each in done)
     seeds = range(done[0].seed, done[-1].seed + 1)
     lines = [
-        f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and deeds of the"
+        f"{_numbers(seeds)}: every invariant holds; {transactions} transactions, {faults} faults and actions of the"
         f" operator, {virtual_s:.0f} virtual seconds"
     ]
     if len(done) == 1:
@@ -135,10 +135,10 @@ def _told(outcome: Outcome, seconds: float, faults: str, *, edits: bool) -> str:
             f"seed {outcome.seed}: does not hold: {outcome.invariant}",
             f"{outcome.place}: {outcome.problem}",
             "",
-            "what happened to the change, and beside it:",
+            "events of the change, and of everything around it:",
             *outcome.trace,
             "",
             f"trace digest {outcome.digest}",
-            f"again: headrace simulate FILE {options}",
+            f"to repeat: headrace simulate FILE {options}",
         ]
     )

@@ -1,4 +1,4 @@
-"""`headrace split` and `headrace merge`: ask the controller, and wait a moment for what becomes of it."""
+"""`headrace split` and `headrace merge`: ask the controller, and wait briefly for the result."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "merge", "split_off"]
 
 POLL_S = 0.5  # the controller looks once a second
-SPLIT_TIMEOUT_S = 60.0  # two edits that a handful of components adopt, each within seconds on a busy machine
-# a stream that is close is merged by then; one that is not may take hours, and nobody need wait for it
+SPLIT_TIMEOUT_S = 60.0  # two edits, which a few components adopt within seconds each on a busy machine
+# A stream that is close is merged within this time; another may take hours, so the command does not wait for it.
 MERGE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of a request.
+    """Result of a request.
 
     Args:
-        text: for people.
-        document: for `--json`: what is known of the stream; "phase" is "together" when it is not split off.
-        is_done: it is split off, or merged.
+        text: the result as text.
+        document: for `--json`: the stream's state; "phase" is "together" when it is not split off.
+        is_done: whether it is split off, or merged.
     """
 
     text: str
@@ -43,11 +43,11 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
     """Split a propagation off.
 
     Args:
-        deployment: of its topology, which runs.
+        deployment: the running topology's deployment.
         propagation: its name.
 
     Raises:
-        ConfigError: there is no such propagation, or it cannot be split off.
+        ConfigError: no propagation has this name, or it cannot be split off.
         HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "split", propagation)
@@ -68,14 +68,14 @@ def split_off(deployment: Deployment, propagation: str) -> Answer:
 
 
 def merge(deployment: Deployment, propagation: str) -> Answer:
-    """Have a propagation merged as soon as it is close enough.
+    """Have a propagation merged when it is close enough.
 
     Args:
-        deployment: of its topology, which runs.
+        deployment: the running topology's deployment.
         propagation: its name.
 
     Raises:
-        ConfigError: there is no such propagation, or it is not split off.
+        ConfigError: no propagation has this name, or it is not split off.
         HeadraceError: the controller does not answer.
     """
     deployment.connect().call(CONTROLLER, "merge", propagation)
@@ -101,7 +101,7 @@ def merge(deployment: Deployment, propagation: str) -> Answer:
 def _await(
     deployment: Deployment, propagation: str, is_done: Callable[[SplitStream], bool], timeout_s: float
 ) -> SplitStream:
-    """What is known of a stream once it is as wanted, or when the time is over."""
+    """Return the state of a stream when it is as wanted, or when the time is over."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = next(

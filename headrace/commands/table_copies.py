@@ -1,4 +1,4 @@
-"""Tables copied again: asked of the apply processes that replicate them, and followed until they have joined the others."""
+"""Repeated table copies: requested from apply processes, and followed until the tables have joined the others."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["copied_line", "copy_again", "different_tables", "wait_copied"]
 
 POLL_S = 0.5
-# The overview is a second old, and an apply process looks twice a second at what it is asked: a table that FAILED
-# before still looks so for a moment.
+# The overview is up to a second old, and an apply process handles requests twice a second: a table that was FAILED
+# before still appears so for a moment.
 FAILED_AFTER_S = 5.0
-# As long as a piece may take without a word (`spark_apply.copy.pieces.rounds`): a copy that moves is waited for, however long
-# it takes.
+# As long as one piece may take without progress (`spark_apply.copy.pieces.rounds`): a copy that makes progress is waited for,
+# however long it takes.
 STALLED_S = 1800.0
 _CALL_TIMEOUT_S = 15.0
-# states of an apply process in which nothing is copied before an operator acts
+# states of an apply process in which nothing is copied until an operator acts
 _ENDED = frozenset({"ABORTED", "DISABLED"})
 
 
@@ -42,14 +42,14 @@ def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Col
     Args:
         spec: the topology.
         actors: its actors.
-        tables: each with the names of the apply processes; none: each that replicates the table.
+        tables: each with the names of its apply processes; no names: every one that replicates the table.
 
     Returns:
-        One entry per table and apply process: the table as it was before.
+        One entry per table and apply process: the table before the copy.
 
     Raises:
-        ConfigError: there is no such apply process, or none replicates a table.
-        ApplyError: a table must not be emptied at a destination; the message names what was begun.
+        ConfigError: no apply process has such a name, or none replicates a table.
+        ApplyError: a table must not be emptied at a destination; the message names the copies that were begun.
     """
     known = {each.name: each for each in spec.applies}
     for name in (name for names in tables.values() for name in names):
@@ -76,7 +76,7 @@ def copy_again(spec: TopologySpec, actors: RayActors, tables: Mapping[Table, Col
 def _begin(
     actors: RayActors, table: Table, applies: Sequence[ApplySpec]
 ) -> tuple[list[dict[str, Any]], list[HeadraceError]]:
-    """Ask apply processes to copy a table again: what they will, and why others do not."""
+    """Ask apply processes to copy a table again; return the tables before the copies, and the refusals."""
     begun: list[dict[str, Any]] = []
     refused: list[HeadraceError] = []
     for each in applies:
@@ -91,9 +91,9 @@ def _begin(
 
 
 def different_tables(comparisons: Sequence[Mapping[str, Any]]) -> dict[Table, list[str]]:
-    """The tables that differ, each with the apply processes at whose destination it does.
+    """Return the tables that differ, each with the apply processes at whose destinations they do.
 
-    What could not be compared is none of them.
+    Tables that could not be compared are not included.
 
     Args:
         comparisons: from `verify_topology`.
@@ -111,15 +111,15 @@ def wait_copied(
     """Wait until tables are copied again and have joined the others.
 
     Args:
-        overview: gives the overview of the topology.
-        begun: what `copy_again` gave.
-        progress: told how far it is.
+        overview: returns the topology's overview.
+        begun: the result of `copy_again`.
+        progress: receives lines of text about the progress.
 
     Returns:
-        One entry per apply process: the table as it is now.
+        One entry per apply process: the table after the copy.
 
     Raises:
-        ApplyError: one cannot be copied, or nothing has moved for `STALLED_S`; the copy goes on when it can.
+        ApplyError: a table cannot be copied, or no progress was made for `STALLED_S`; the copy continues when it can.
     """
     began = moved_at = time.monotonic()
     last: list[dict[str, Any]] = []
@@ -158,7 +158,7 @@ def wait_copied(
 
 
 def copied_line(table: Mapping[str, Any]) -> str:
-    """What became of a table that was copied again.
+    """Return a line about a table that was copied again.
 
     Args:
         table: from `wait_copied`.
@@ -180,10 +180,10 @@ def _key(table: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _check_runs(applies: Iterable[ComponentStatus]) -> None:
-    """See that no apply process waits for an operator: then nothing is copied.
+    """Check that no apply process waits for an operator, because nothing is copied then.
 
     Raises:
-        ApplyError: one does.
+        ApplyError: an apply process does.
     """
     for component in applies:
         if component.state in _ENDED:

@@ -1,4 +1,4 @@
-"""Verify: wait until everything committed so far is applied, then compare every replicated table of every apply process."""
+"""`headrace verify`: wait until everything committed so far is applied, then compare every replicated table."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ KNOWN_TABLES = (
     " quotes, as in the file"
 )
 
-# Rows that are written meanwhile differ until the destination has caught up: these are compared again.
+# Rows that are written meanwhile differ until the destination has caught up: they are compared again.
 RECHECKS = 5
 RECHECK_DELAY_S = 1.0
-SHOWN_COLUMNS_MAX = 10  # of a row that differs: a key has fewer, and nobody reads a line of hundreds
-SHOWN_CHARACTERS_MAX = 60  # of one value, as `errors show`
-COMPARE_TIMEOUT_S = 24 * 3600.0  # as long as the tables are large
+SHOWN_COLUMNS_MAX = 10  # of a row that differs: keys have fewer, and a line of hundreds would not be read
+SHOWN_CHARACTERS_MAX = 60  # of one value, as in `errors show`
+COMPARE_TIMEOUT_S = 24 * 3600.0  # large tables take long
 
 
 def verify_topology(
@@ -49,16 +49,16 @@ def verify_topology(
         actors: its actors.
         timeout_s: longest wait for catching up, in seconds.
         progress: receives lines of text about the progress.
-        overview: returns the overview, which shows what holds the changes up.
-        tables: schema and name at the source; empty: all. An apply process that has none of them is not asked.
+        overview: returns the overview, which shows what is stuck.
+        tables: schema and name at the source; empty: all. An apply process without any of them is not asked.
 
     Returns:
-        One entry per apply process and table; one that another one writes too cannot be copied again.
+        One entry per apply process and table; `can_be_copied` is False for a table that others also write.
 
     Raises:
         ApplyError: something is stuck until an operator acts: the tables cannot become equal, and the apply process
             whose Spark job compares them may itself be stuck.
-        NotCaughtUp: the destinations did not catch up in time, or cannot before an operator acts.
+        NotCaughtUp: the destinations did not catch up in time, or cannot until an operator acts.
         ConfigError: no apply process replicates such a table.
     """
     stuck = _stuck(overview)
@@ -108,14 +108,14 @@ def verify_topology(
 
 
 def table_name(text: str) -> tuple[str, str]:
-    """Read `schema.table`, with double quotes where the file has them: `"Odd.Schema".orders`.
+    """Parse `schema.table`, with double quotes where the file needs them: `"Odd.Schema".orders`.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the text is something else.
     """
     try:
         return parse_table(text)
-    except ValueError:  # as the command shows it: blanks need no quotes behind those of the shell
+    except ValueError:  # as this command prints it: after the shell's quotes, blanks need no others
         owner, dot, name = text.partition(".")
     if not (owner and dot and name):
         raise ConfigError(f"{text!r} is no table", hint="name it with its schema: public.orders")
@@ -123,7 +123,7 @@ def table_name(text: str) -> tuple[str, str]:
 
 
 def _stuck(overview: Look | None) -> list[Note]:
-    """Findings that stop changes until an operator acts, seen twice.
+    """Return findings that stop changes until an operator acts, if they are seen twice.
 
     A component that has just started can look stuck once.
     """
@@ -136,24 +136,24 @@ def _stuck(overview: Look | None) -> list[Note]:
 
 
 def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName) -> tuple[str, ...]:
-    """The conditions that keep some changes of a table from an apply process.
+    """Return the conditions that keep some changes of a table from an apply process.
 
-    Its destination may differ from its source, as meant.
+    Its destination may then differ from its source on purpose.
 
     Args:
-        spec: routed.
-        apply: of `spec`.
-        table: as the source calls it.
+        spec: a routed topology.
+        apply: one of its apply processes.
+        table: the table's name at the source.
 
     Returns:
-        Each as text, with who has it. None of subsets: copies and comparisons are of the subset, too.
+        Each condition as text, with its client. Subsets are not included: copies and comparisons cover the subset too.
     """
     found: dict[str, None] = {}
     for way in ways_to(spec, apply):
         kinds = ("capture", *("propagation" for _ in way.propagations), "apply")
         for kind, client, passage in zip(kinds, way.clients, way.passages(table), strict=True):
             rules = [rule for rule in client.rules.include or () if rule.dml and rule.matches_object(*passage.table)]
-            # A rule without a condition takes what another one's condition leaves.
+            # A rule without a condition takes what another rule's condition rejects.
             wanted = [rule for rule in rules if all(each.condition is not None for each in rules)]
             unwanted = [rule for rule in client.rules.exclude if rule.dml and rule.matches_object(*passage.table)]
             for word, rule in [*(("only", each) for each in wanted), *(("not", each) for each in unwanted)]:
@@ -163,13 +163,13 @@ def discarding_conditions(spec: TopologySpec, apply: ApplySpec, table: TableName
 
 
 def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
-    """What may be done with changes of a table instead of applying them.
+    """Return the handlers that may process changes of a table instead of applying them.
 
-    Its destination may differ from its source, as meant.
+    Its destination may then differ from its source on purpose.
 
     Args:
-        apply: of a topology.
-        table: as the destination calls it.
+        apply: the apply process.
+        table: the table's name at the destination.
     """
     found = [
         each.function.name if each.function else "statements"
@@ -181,7 +181,7 @@ def handlers_of(apply: ApplySpec, table: TableName) -> tuple[str, ...]:
 
 
 def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
-    """What was not compared, and the rows that differ, for people."""
+    """Return lines about what was not compared, and about the rows that differ."""
     lines = [f"  not compared: {each}" for each in comparison.get("left_out", ())]
     lines += [f"  {_row_text(row)}: {row['what']}" for row in comparison.get("differences", ())]
     if comparison.get("has_more_differences"):
@@ -214,7 +214,7 @@ def difference_lines(comparison: Mapping[str, Any]) -> list[str]:
 
 
 def _row_text(row: Mapping[str, Any]) -> str:
-    """The values that name a row, cut to a line: without a key all of its columns do."""
+    """Return the values that identify a row (without a key, all of its columns), cut to one line."""
     values = [
         f"{column}={'NULL' if is_null else value if len(value) <= SHOWN_CHARACTERS_MAX else value[:SHOWN_CHARACTERS_MAX] + '...'}"
         for column, value, is_null in zip(row["columns"], row["values"], row["nulls"], strict=True)
@@ -226,7 +226,7 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def comparison_line(comparison: Mapping[str, Any]) -> str:
-    """One comparison as a line of text."""
+    """Return one comparison as a line of text."""
     name = f"{comparison['owner']}.{comparison['name']}"
     there = f"{comparison['destination_owner']}.{comparison['destination_name']}"
     table = f"{name} {comparison['source']} -> {comparison['destination']}{'' if there == name else f' {there}'}"

@@ -1,1 +1,1 @@
-"""How a person is answered: tables and lines (`output`), progress of what is long, the short form of `status`, exit codes."""
+"""Answers to people: tables and lines (`output`), progress of long commands, the short form of `status`, exit codes."""

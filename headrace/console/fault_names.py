@@ -1,4 +1,4 @@
-"""The option `--faults` of `headrace chaos` and `headrace simulate`: which faults there are to be."""
+"""The option `--faults` of `headrace chaos` and `headrace simulate`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["named_faults"]
 
 
 def named_faults(text: str, known: frozenset[str], *, words: tuple[str, ...] = ("all",)) -> frozenset[str]:
-    """Read names separated by commas, or a word for all or none of them.
+    """Parse names separated by commas, or a word for all or none of them.
 
     Args:
-        text: of the option.
-        known: the faults that there are.
-        words: that the command takes, of "all" and "none".
+        text: the option's value.
+        known: the faults that exist.
+        words: the words that the command accepts, of "all" and "none".
 
     Raises:
-        ConfigError: there is no such fault.
+        ConfigError: no such fault exists.
     """
     if text in words:
         return known if text == "all" else frozenset()

@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 PIPE_WIDTH = 200
-OF_A_KIND_MIN = 3  # findings that are told once
-PLACES_MAX = 8  # of findings of one kind: a line's length; `--verbose` has the others
-# What names one thing in a sentence: without it, sentences of one kind are equal.
+OF_A_KIND_MIN = 3  # findings of one kind from which on they are merged
+PLACES_MAX = 8  # listed for merged findings: about a line; `--verbose` lists all
+# Names of single things in a sentence: without them, sentences of one kind are equal.
 _NAMES = re.compile(r'"(?:[^"]|"")*"|\'[^\']*\'|\b[\w$]+(?:\.[\w$]+)+|\b\d+\b')
 
 
-# What a terminal takes for an order, or what turns the direction of the text around it; line feeds and tabs are text.
+# Control characters, and characters that change the direction of text; line feeds and tabs are text.
 _ORDERS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)},
     0x7F: "\u2421",
@@ -49,32 +49,28 @@ _ORDERS = {
 
 
 def printable(text: str) -> str:
-    """A text that a terminal shows and does not obey: names and messages of databases may hold orders to it.
-
-    Args:
-        text: of anybody.
-    """
+    """Return a text without terminal controls, which names and messages of databases may contain."""
     return text.translate(_ORDERS)
 
 
-class ReaderLeft(Exception):  # noqa: N818 - no error
+class ReaderLeft(Exception):  # noqa: N818 - not an error
     """The reader of our output closed the pipe. Not a BrokenPipeError: click and rich exit with 1 on that."""
 
 
 def exit_code_of(error: HeadraceError) -> int:
-    """The exit code an error means."""
+    """Return the exit code for an error."""
     if error.is_finding:
         return FINDING
     return WRONG_USE if isinstance(error, ConfigError) else FAILURE
 
 
 def _kind(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What findings of one kind have in common: the site, and the sentence without its names."""
+    """Return what findings of one kind have in common: the site, and the sentence without names."""
     return row["is_error"], row["path"].partition(" ")[0], _NAMES.sub("", row["problem"])
 
 
 def _with_file(text: Text) -> Text:
-    """A text whose commands name the reader's file."""
+    """Return a text whose commands name the user's file."""
     shown = text.copy()
     for start, end, command in reversed(commands_with_file(text.plain, Output.file)):
         shown = shown[:start].append(command).append(shown[end:])
@@ -82,7 +78,7 @@ def _with_file(text: Text) -> Text:
 
 
 class Output:
-    """Where a command writes: results to standard output, everything else to standard error.
+    """Output of a command: results to standard output, everything else to standard error.
 
     Args:
         as_json: results are JSON; nothing else goes to standard output.
@@ -90,9 +86,9 @@ class Output:
     """
 
     file: ClassVar[Path | str] = ""
-    """The topology's file, as the command line names it: it is put into the commands of what is printed.
+    """The topology's file, as named on the command line; it is inserted into printed commands.
 
-    Empty: the verb has none.
+    Empty: the verb has no file.
     """
 
     def __init__(self, *, as_json: bool = False, in_lines: bool = False) -> None:
@@ -110,7 +106,7 @@ class Output:
                 def on_broken_pipe(self) -> None:
                     raise ReaderLeft
 
-                # The file is put in before lines are broken and cells are cut.
+                # The file is inserted before lines are wrapped and cells are cut.
                 def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401 - as Rich has them
                     return _with_file(super().render_str(text, **options))
 
@@ -125,8 +121,8 @@ class Output:
             stream = sys.stderr if err else sys.stdout
             # A file or a pipe has no width: do not wrap lines.
             width = None if stream.isatty() else PIPE_WIDTH
-            # What is printed are names and messages, with brackets and colons of their own: `[a]` is no markup, and
-            # `site:a:` no emoji.
+            # Names and messages are printed, which contain brackets and colons: `[a]` is no markup, and `site:a:` no
+            # emoji.
             self._consoles[err] = PipedConsole(
                 stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width
             )
@@ -147,7 +143,7 @@ class Output:
         self._console(err=True).print(text)
 
     def result(self, text: object) -> None:
-        """Print a readable result (a renderable of rich, or text); nothing with `--json`."""
+        """Print a readable result (a renderable of rich, or text); print nothing with `--json`."""
         if not self.as_json:
             self.result_console.print(text)
 
@@ -194,11 +190,11 @@ class Output:
     ) -> None:
         """List findings where the verdict goes, errors first.
 
-        With `--json`, where it is in the document, they go to standard error.
+        With `--json`, where they are in the document, they go to standard error.
 
         Args:
             findings: all of them.
-            is_verbose: each on its own; else several of one kind are told once, errors with every fix.
+            is_verbose: list each one; otherwise several of one kind are merged, errors with every fix.
         """
         rows = sorted(
             (each if isinstance(each, Mapping) else asdict(each) for each in findings),
@@ -225,12 +221,12 @@ class Output:
 
 
 def scn_text(scn: int | None) -> str:
-    """An SCN in readable form; "unknown" for None."""
+    """Return an SCN in readable form; "unknown" for None."""
     return position_text(scn) if scn else "unknown"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A duration in readable form; "unknown" for None."""
+    """Return a duration in readable form; "unknown" for None."""
     if seconds is None:
         return "unknown"
     if seconds < 10:
@@ -241,7 +237,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def bytes_text(count: int | None) -> str:
-    """A size in readable form; "unknown" for None."""
+    """Return a size in readable form; "unknown" for None."""
     if count is None:
         return "unknown"
     size = float(count)

@@ -1,4 +1,4 @@
-"""How the process of the command line ends abnormally: signals, closed pipes, and errors that are not Headrace's."""
+"""Abnormal ends of the command line's process: signals, closed pipes, and errors that are not Headrace's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "wrong_use",
 ]
 
-_SIGNALLED = 128  # shells add it to the number of the signal that ended a program
+_SIGNALLED = 128  # shells add this to the number of the signal that ended a program
 TERMINATED = _SIGNALLED + signal.SIGTERM
 
 _ended_with: int | None = None
@@ -43,7 +43,7 @@ _ended_with: int | None = None
 def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Python calls it
     """Exit in an orderly way on SIGTERM or SIGHUP: resources of the running verb are closed.
 
-    See `signal.signal` for the arguments.
+    The arguments are those of a handler of `signal.signal`.
     """
     global _ended_with
     _ended_with = _SIGNALLED + number
@@ -51,21 +51,21 @@ def terminated(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - as Pyt
 
 
 def code_of_exit(error: SystemExit) -> object:
-    """The code to exit with: while it waits for an actor, Ray makes 1 of the code of `terminated`.
+    """Return the code to exit with: while Ray waits for an actor, it replaces the code of `terminated` by 1.
 
     Args:
-        error: that ends the process.
+        error: the error that ends the process.
     """
     return error.code if _ended_with is None else _ended_with
 
 
 @contextmanager
 def goes_on(output: Output, what: str) -> Iterator[None]:
-    """Say what goes on when Ctrl-C or SIGTERM ends the block.
+    """Print what continues when Ctrl-C or SIGTERM ends the block.
 
     Args:
-        output: where it is printed.
-        what: goes on, and which command shows it.
+        output: prints it.
+        what: what continues, and which command shows it.
     """
     try:
         yield
@@ -75,10 +75,10 @@ def goes_on(output: Output, what: str) -> Iterator[None]:
 
 
 def terminal_is_gone(error: BaseException) -> bool:
-    """Whether an error is that of writing to a terminal that was closed: that is no defect.
+    """Return whether an error came from writing to a closed terminal, which is no defect.
 
     Args:
-        error: that ended a verb.
+        error: the error that ended a verb.
     """
     return isinstance(error, OSError) and error.errno == errno.EIO and any(_is_hung_up(number) for number in (1, 2))
 
@@ -86,34 +86,34 @@ def terminal_is_gone(error: BaseException) -> bool:
 def _is_hung_up(number: int) -> bool:
     try:
         termios.tcgetattr(number)
-    except termios.error as error:  # of a file or a pipe another one
+    except termios.error as error:  # a file or a pipe has another error
         return bool(error.args[0] == errno.EIO)
     return False
 
 
 def unread() -> object:
-    """The code to exit with when the terminal is gone: of the signal that said so, if it did."""
+    """Return the exit code when the terminal is gone: the signal's, if one reported it."""
     _silence(1, 2)
     return FAILURE if _ended_with is None else _ended_with
 
 
 def reader_left() -> int:
-    """The reader of our output closed the pipe, as in `headrace ... | head -1`: that is not an error."""
+    """Return the exit code when the reader closed the pipe, as in `headrace ... | head -1`, which is no error."""
     _silence(1)
     return DONE
 
 
 def _silence(*numbers: int) -> None:
-    """Let nobody read these files.
+    """Redirect these files to /dev/null.
 
-    Python flushes its outputs at exit, and would then report that they are closed and exit with another code.
+    Python flushes its outputs at exit; it would report closed files and exit with another code.
     """
     for number in numbers:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def wrong_use(error: Exception) -> int:
-    """Show a mistake in the arguments; 0 when it is something else."""
+    """Show a mistake in the arguments; return 0 if the error is something else."""
     # Typer vendors click under names that change between versions; the error's methods stay the same.
     show = getattr(error, "show", None)
     if show is None or not hasattr(error, "exit_code"):
@@ -126,8 +126,8 @@ def of_the_machine(output: Output, error: Exception) -> int:
     """Show an error of the operating system with its file.
 
     Args:
-        output: where it is printed.
-        error: any that ended a verb.
+        output: prints it.
+        error: the error that ended a verb.
 
     Returns:
         The exit code; 0: it is another error, or one without a file, and nothing was printed.
@@ -148,8 +148,8 @@ def defect(output: Output, error: Exception) -> int:
     """Report a defect: write the traceback to a temporary file and print its path.
 
     Args:
-        output: where it is printed.
-        error: that nothing else explains.
+        output: prints it.
+        error: an unexplained error.
 
     Returns:
         The exit code.
@@ -165,7 +165,7 @@ def defect(output: Output, error: Exception) -> int:
 def terminated_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and a closed terminal end the block like Ctrl-C, with a complete clean-up.
 
-    Under `nohup` a closed terminal stays ignored.
+    Under `nohup`, a closed terminal stays ignored.
     """
 
     def interrupt(*_: object) -> None:
@@ -177,12 +177,10 @@ def terminated_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let the clean-up finish: a Ctrl-C in the middle would leave things as they must not stay.
-
-    It takes effect after the block.
+    """Let the clean-up finish: Ctrl-C takes effect after the block, because a half-done clean-up would do harm.
 
     Raises:
-        KeyboardInterrupt: behind the block, if SIGINT, SIGTERM or SIGHUP came during it.
+        KeyboardInterrupt: after the block, if SIGINT, SIGTERM or SIGHUP arrived during it.
     """
     came: list[int] = []
     try:
@@ -195,9 +193,9 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _handling(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals during the block, in the main thread (no other may), but for those that the process ignores.
+    """Handle these signals during the block, in the main thread only, except signals that the process ignores.
 
-    `nohup` and scripts' background jobs start programs that ignore SIGHUP and SIGINT.
+    `nohup` and background jobs of scripts start programs that ignore SIGHUP and SIGINT.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
-"""Live progress: one line that changes in a terminal; elsewhere a line per change, and one a minute.
+"""Live progress: a changing line in a terminal; elsewhere a line per change, and at least one per minute.
 
-Nothing with `--json`.
+Nothing is printed with `--json`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["live_lines", "watch_forever"]
 
 WATCH_INTERVAL_S = 1.0
-QUIET_INTERVAL_S = 2.0  # without a terminal: do not fill a log with progress
-# and say the same again: whoever looks at the end of a log sees that it goes on, and what it waits for
+QUIET_INTERVAL_S = 2.0  # without a terminal: do not flood a log with progress
+# Then the same line is repeated, so that the end of a log shows that the command continues and what it waits for.
 REPEAT_INTERVAL_S = 60.0
 
 
@@ -29,8 +29,8 @@ def live_lines(output: Output, what: str) -> Iterator[Callable[[str], None]]:
     """Show progress while the block runs.
 
     Args:
-        output: of the command.
-        what: names the activity, in front of every line.
+        output: output of the command.
+        what: name of the activity, at the beginning of every line.
     """
     if output.as_json:
         yield lambda _: None
@@ -59,7 +59,7 @@ def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoRetur
     """Refresh a view every second until Ctrl-C.
 
     Args:
-        output: of the command; a terminal shows one changing view, a file or a pipe one view after another.
+        output: output of the command; a terminal shows one changing view, a file or a pipe one view after another.
         look: returns the current view.
     """
     from rich.live import Live
@@ -71,7 +71,7 @@ def watch_forever(output: Output, look: Callable[[], RenderableType]) -> NoRetur
             output.flush()
             time.sleep(WATCH_INTERVAL_S)
     console = output.result_console
-    console.soft_wrap = False  # a live display would cut lines at the terminal's edge, and not fold them
+    console.soft_wrap = False  # a live display would cut lines at the terminal's edge instead of folding them
     with Live(look(), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)

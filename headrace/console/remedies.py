@@ -1,4 +1,4 @@
-"""What to do when transactions are gone for good, in the words of the topology: which site's rows can be kept."""
+"""Fixes for transactions that are lost for good, worded for the topology: which site's rows can be kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["for_component", "for_topology"]
 
 
 def for_component(fix: str, name: str, flows: Sequence[Flow]) -> str:
-    """As `for_topology`, of what a component says.
+    """Return `for_topology` for a component's fix.
 
     Args:
-        fix: of an error.
-        name: of the component, or of a subscriber of a queue.
-        flows: of the overview.
+        fix: the fix of an error.
+        name: name of the component, or of a subscriber of a queue.
+        flows: flows of the overview.
     """
     kind, _, short = name.rpartition(":")
     at = short if kind == "site" else ""
@@ -26,14 +26,14 @@ def for_component(fix: str, name: str, flows: Sequence[Flow]) -> str:
 
 
 def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") -> str:
-    """Say in a fix what `INSTANTIATE_AGAIN` and `COPY_ONE_AGAIN` mean where sites write to each other.
+    """Word `INSTANTIATE_AGAIN` and `COPY_ONE_AGAIN` in a fix for topologies whose sites write to each other.
 
-    Each is a destination, and the rows of one must stay.
+    Each site is a destination, and the rows of one must stay.
 
     Args:
-        fix: of an error.
+        fix: the fix of an error.
         flows: source and destination of each apply process.
-        at: the site that lost something; empty: not known.
+        at: the site that lost something; empty: unknown.
     """
     if INSTANTIATE_AGAIN not in fix and COPY_ONE_AGAIN not in fix:
         return fix
@@ -43,7 +43,7 @@ def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") 
     beside = {site: sorted(other for other in others if site in to.get(other, ())) for site, others in to.items()}
     if not any(beside.values()):
         return fix
-    if COPY_ONE_AGAIN in fix and not at:  # a propagation passes on what is refused behind it
+    if COPY_ONE_AGAIN in fix and not at:  # a propagation reports a refusal of the queue after it
         return f"{fix}. Where its site sends changes, too: see *When the log is gone* in docs/operations.md"
     if COPY_ONE_AGAIN in fix and (others := beside.get(at, [])):
         words = _with_one(at, others[0]) if len(others) == 1 else _from_one(to, beside, but=at)
@@ -52,24 +52,25 @@ def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") 
 
 
 def _with_one(at: str, other: str) -> str:
-    """A site is copied again from the only one with which it exchanges changes, while everything else goes on."""
+    """Word the fix that copies a site again from the only one with which it exchanges changes."""
     return (
-        f"keep the rows of {other}; what {at} changed and had not sent to it is lost. All else goes on: take what goes"
-        f" to {at} and comes from it out of the topology file, leave its site there and run `headrace up`, empty the"
-        f" replicated tables at {at}, and not at {other}, put it back and run `headrace up`: it gets the rows of {other}"
+        f"keep the rows of {other}; what {at} changed and had not sent to it is lost. Everything else continues: take"
+        f" what goes to {at} and comes from it out of the topology file, leave its site there and run `headrace up`,"
+        f" empty the replicated tables at {at}, and not at {other}, put it back and run `headrace up`: it gets the rows"
+        f" of {other}"
     )
 
 
 def _from_one(to: Mapping[str, Collection[str]], beside: Mapping[str, Collection[str]], *, but: str) -> str:
-    """Everything is copied again from one site.
+    """Word the fix that copies everything again from one site.
 
     Args:
-        to: the sites to which each site sends.
-        beside: those of them from which it also gets changes.
+        to: by site, the sites to which it sends.
+        beside: by site, those of them from which it also gets changes.
         but: a site whose rows are older than those of the others; empty: none.
     """
     destinations = {site for others in to.values() for site in others}
-    # Only a site that sends to each of the others fills them all: a hub, or any of two.
+    # Only a site that sends to all others can fill them: a hub, or either of two sites.
     able = [site for site, others in sorted(beside.items()) if others and destinations - {site} <= {*to[site]}]
     keepers = [site for site in able if site != but]
     if not keepers:

@@ -45,9 +45,9 @@ _T = TypeVar("_T")
 
 # An overview older than this shows a problem of the controller, not the state of the topology.
 STALE_S = 10.0
-SHOWN_MAX = 12  # components in the short form: with the flows and a finding or two they fit 24 lines
+SHOWN_MAX = 12  # components in the short form: with the flows and a finding or two they fit on 24 lines
 LOSS_TOLD_S = 86_400.0  # after it is over: an operator looks at least once a day
-REFUSAL_TOLD_S = LOSS_TOLD_S  # for the same reason
+REFUSAL_TOLD_S = LOSS_TOLD_S  # because an operator looks at least once a day
 _LOST_COMMITS = "find out why it lost commits; Headrace repairs only its own changes, not what others wrote there"
 _NO_DATABASE = frozenset({"DATABASE DOES NOT ANSWER", "WAITING FOR DATABASE"})
 _BAD = frozenset({"ABORTED", "UNREACHABLE", "RETRYING", *_NO_DATABASE})
@@ -55,8 +55,8 @@ _NOT_CREATED = "NOT CREATED"
 _START_DATABASE = (
     "start the database, or correct its connection string and run `headrace up`; Headrace connects by itself"
 )
-_END_TRANSACTION = "end that transaction, or wait until it ends: Headrace goes on by itself then"
-_APPLIED = frozenset({"DONE", "KEPT"})  # whatever is said of the table: its changes are applied
+_END_TRANSACTION = "end that transaction, or wait until it ends: Headrace then continues by itself"
+_APPLIED = frozenset({"DONE", "KEPT"})  # changes of these tables are applied, whatever the problem
 STARTING = frozenset({"INITIALIZING", "STARTING DATABASE", "WAITING FOR PREPARATION", "STARTING SPARK"})
 """States of components that are starting."""
 
@@ -73,8 +73,8 @@ class Note:
         is_of_table: only one table is affected; the others are applied.
         is_scheduled: no change passes here until a window of the schedule opens.
         is_remark: intended, or resolves without an operator.
-        is_outage: a database does not answer; what needs it goes on by itself once it does.
-        subscriber: of the component, whose destination it is about; empty: it is about the component.
+        is_outage: a database does not answer; what needs it continues by itself when it answers.
+        subscriber: a subscriber of the component, if the finding is about its destination; empty: about the component.
     """
 
     component: str
@@ -89,7 +89,7 @@ class Note:
 
 
 def is_healthy(overview: Overview) -> bool:
-    """Whether everything runs that should and nothing needs an operator: `headrace status` exits with 0."""
+    """Return whether everything runs that should, and nothing needs an operator: `headrace status` exits with 0."""
     return (
         overview.state == "RUNNING"
         and not any(
@@ -100,26 +100,26 @@ def is_healthy(overview: Overview) -> bool:
 
 
 def everything_runs(overview: Overview) -> bool:
-    """Whether every component runs that is not stopped; tables may still need an operator."""
+    """Return whether every component runs that is not stopped; tables may still need an operator."""
     return overview.state == "RUNNING" and not any(
         component.state in _BAD | STARTING | {_NOT_CREATED} for component in overview.components
     )
 
 
 def _is_held_up(component: ComponentStatus) -> bool:
-    """Whether a transaction holds up its preparation, or its schedule has closed it."""
+    """Return whether a transaction blocks its preparation, or its schedule has closed it."""
     return (isinstance(component, SiteStatus) and bool(component.held_up_by)) or (
         isinstance(component, PropagationStatus) and bool(component.closed_until)
     )
 
 
 def _is_paused(component: ComponentStatus) -> bool:
-    """Whether it waits for something other than credit: an ALTER, or free disk space."""
+    """Return whether it waits for something other than credit: an ALTER, or free disk space."""
     return component.state.startswith("PAUSED: ")
 
 
 def notes(overview: Overview) -> list[Note]:
-    """The findings about the components, in their order."""
+    """Return the findings about the components, in component order."""
     return [
         replace(note, fix=for_component(note.fix, note.subscriber or note.component, overview.flows))
         for note in _all_notes(overview)
@@ -135,7 +135,7 @@ def _all_notes(overview: Overview) -> list[Note]:
             Note(
                 component="controller",
                 problem=f"alerts cannot be sent to {target.to}: {target.problem}",
-                fix="repair it; or correct `alerts.to` in the file, then headrace up FILE",
+                fix="repair it, or correct `alerts.to` in the file and run `headrace up FILE`",
             )
             for target in overview.alerts
             if target.problem
@@ -156,11 +156,11 @@ def _all_notes(overview: Overview) -> list[Note]:
 
 
 def _left_note(site: SiteToClear) -> Note:
-    """A site that left the file, or is no source any more, and whose database was not cleared yet."""
-    what = "was taken out of the file" if site.is_removed else "is no source any more"
+    """Return the note about a site that was removed or is no longer a source, with a database that is not cleared."""
+    what = "was taken out of the file" if site.is_removed else "is no longer a source"
     keeps = f": its database keeps WAL for slot {site.slot} until it is dropped" if site.slot else ""
     drop = f"there, SELECT pg_drop_replication_slot({literal(site.slot)})"
-    if not site.is_running:  # nobody has its connection string
+    if not site.is_running:  # no process has its connection string
         return Note(
             component=f"site:{site.name}",
             problem=what + keeps,
@@ -171,16 +171,16 @@ def _left_note(site: SiteToClear) -> Note:
     return Note(
         component=f"site:{site.name}",
         problem=f"{what}, and is not cleared yet{why}{keeps}",
-        fix=f"let its database answer: it is tried every few seconds; or, {drop}"
+        fix=f"let its database answer: retries follow every few seconds; or, {drop}"
         if site.slot
-        else "it is tried every few seconds",
+        else "no action needed: retries follow every few seconds",
     )
 
 
 def _split_note(split: SplitStream) -> Note:
-    """A propagation that is split off: since when, by whom, how far behind, and what becomes of it.
+    """Return the note about a split propagation: since when, by whom, how far behind, and what happens next.
 
-    Or that is to be, and what that waits for.
+    For a propagation that is still to be split, the note says what that waits for.
     """
     if split.phase == "together":
         return Note(
@@ -211,30 +211,30 @@ def _split_note(split: SplitStream) -> Note:
 
 
 def split_waits_for(split: SplitStream) -> str:
-    """What a stream waits for that an operator wants to be split off, and is not.
+    """Return what an operator's request to split a stream waits for.
 
     Args:
-        split: what the controller says of it.
+        split: the controller's status of the stream.
     """
     if split.hindrance:
-        return f"{split.hindrance}; `headrace merge FILE {split.propagation}` takes that back"
+        return f"{split.hindrance}; `headrace merge FILE {split.propagation}` withdraws the request"
     if stopped := ", ".join(split.stopped):
         return f"it waits until {stopped} is started: it would get what the stop holds back"
     return "every component must have its part of the last change first, and the queue and its site must answer"
 
 
 def stuck_notes(overview: Overview) -> list[Note]:
-    """The findings that stop changes until an operator acts."""
+    """Return the findings that stop changes until an operator acts."""
     return [note for note in notes(overview) if note.is_stuck]
 
 
 def holding_notes(overview: Overview) -> list[Note]:
-    """The findings that stop changes until an operator acts, a database answers, or a window opens."""
+    """Return the findings that stop changes until an operator acts, a database answers, or a window opens."""
     return [note for note in notes(overview) if note.is_stuck or note.is_outage or note.is_scheduled]
 
 
 def _notes(component: ComponentStatus) -> Iterator[Note]:
-    """The findings about one component."""
+    """Yield the findings about one component."""
     yield from _state_notes(component)
     if isinstance(component, SiteStatus) and component.database_problem:
         fix = component.database_fix or _START_DATABASE
@@ -255,7 +255,7 @@ def _notes(component: ComponentStatus) -> Iterator[Note]:
 
 
 def _state_notes(component: ComponentStatus) -> Iterator[Note]:
-    """Why it is in a bad state, and what else it says is wrong."""
+    """Yield why it is in a bad state, and what else is wrong."""
     name, state, error = component.name, component.state, component.last_error
     if state == "DISABLED" and component.enabled is False:
         fix = f"headrace start FILE {name}"
@@ -273,7 +273,7 @@ def _state_notes(component: ComponentStatus) -> Iterator[Note]:
 
 
 def _waiting_notes(component: ComponentStatus) -> Iterator[Note]:
-    """What it waits for, and whose destination lost commits."""
+    """Yield what it waits for, and the destinations that lost commits."""
     name = component.name
     match component:
         case SiteStatus():
@@ -293,14 +293,14 @@ def _waiting_notes(component: ComponentStatus) -> Iterator[Note]:
         case _:
             pass
     if component.detail:
-        # a message may end with the statement
+        # a message may end with the statement of the hint
         problem, is_stuck = component.detail.removesuffix(component.hint).removesuffix(": "), _is_paused(component)
         yield Note(component=name, problem=problem, fix=component.hint, is_stuck=is_stuck, is_remark=not is_stuck)
 
 
 def _captured_notes(site: SiteStatus) -> Iterator[Note]:
-    """Tables and columns of a source that are captured no more, or not yet."""
-    # before that, `up` is about to capture them
+    """Yield tables and columns of a source that are no longer captured, or not yet."""
+    # Before preparation, `up` is about to capture them.
     if site.uncaptured_tables and site.is_prepared is not False:
         yield Note(
             component=site.name,
@@ -311,7 +311,7 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
         yield Note(
             component=site.name,
             problem=f"renamed since `up`, and matched by no rule now: {', '.join(site.strayed_tables)}; "
-            "the next change of such a table holds up the capture process",
+            "the next change of such a table blocks the capture process",
             fix=f"to replicate them on, rename them at the destinations, too{_statements(site)}, and name the new"
             " names in the rules; to leave them out, leave the rules as they are; then headrace up FILE",
         )
@@ -321,8 +321,8 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
             problem="renamed or dropped since `up`, and named by a transformation:"
             f" {', '.join(site.lost_columns)}; under another name a column that is to be kept is left out, and"
             " one that is to be left out or masked travels as it is",
-            # Where a column is to be left out, apply waits for it at the destination; where it is to be kept, rows came
-            # without it.
+            # Where a column is to be deleted, apply waits for it at the destination; where it is to be kept, rows
+            # arrived without it.
             fix="give the column its name back at the source, and do not add it at the destination; then headrace copy"
             " FILE TABLE brings what changed meanwhile. Or take the table out of the rules, run headrace up FILE and"
             " headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew. Where others"
@@ -334,12 +334,12 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
 
 
 def _statements(site: SiteStatus) -> str:
-    """Where destinations have the source's names; elsewhere rules name their tables."""
+    """Return the renames for destinations that use the source's names; elsewhere the rules name the tables."""
     return f" ({'; '.join(site.strayed_renames)};)" if site.strayed_renames else ""
 
 
 def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
-    """Tables that cannot be copied, tables that are missing, and the error queue."""
+    """Yield tables that cannot be copied or are missing, and the error queue."""
     yield from _table_notes(apply.name, apply.instantiation)
     if apply.missing_tables:
         yield Note(
@@ -357,7 +357,7 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
 
 
 def _refusals(component: str, wire: WireStatus) -> Iterator[Note]:
-    """Callers that were refused or held back within the last day: a wrong certificate of our own, or nobody of ours."""
+    """Yield callers refused or held back within the last day: a wrong certificate of our own, or a stranger."""
     if wire.problem:
         yield Note(
             component=component, problem=wire.problem, fix="replace the certificate; new connections fail until then"
@@ -381,7 +381,7 @@ def _refusals(component: str, wire: WireStatus) -> Iterator[Note]:
             f" the last one: {wire.last_held_back}",
             is_remark=True,
         )
-    at_us = wire.last_refused_connection_us  # None: a process that tells no time: it is now
+    at_us = wire.last_refused_connection_us  # None: the process reports no time, so it counts as now
     if wire.refused_connections and (at_us is None or time.time() - at_us / 1e6 < REFUSAL_TOLD_S):
         yield Note(
             component=component,
@@ -392,7 +392,7 @@ def _refusals(component: str, wire: WireStatus) -> Iterator[Note]:
 
 
 def _table_notes(component: str, tables: Sequence[TableCopy]) -> Iterator[Note]:
-    """Tables of an apply process that cannot be copied, were not copied, or left."""
+    """Yield tables of an apply process that cannot be copied, were not copied, or are no longer replicated."""
     for table in tables:
         if table.state == "FAILED":
             yield Note(
@@ -425,9 +425,9 @@ def _table_notes(component: str, tables: Sequence[TableCopy]) -> Iterator[Note]:
     if left:
         yield Note(
             component=component,
-            problem=f"not replicated any more, and out of date at the destination: {left}",
-            fix="name them in the rules, then headrace up FILE copies them again; this ends, too, when the destination"
-            " has them no more",
+            problem=f"no longer replicated, and out of date at the destination: {left}",
+            fix="name them in the rules, then headrace up FILE copies them again; this note also ends when the"
+            " destination no longer has them",
             is_remark=True,
         )
 
@@ -436,8 +436,9 @@ def render(overview: Overview, *, is_verbose: bool = False) -> RenderableType:
     """Render the findings first, so that a terminal never cuts them off, then the flows and the components.
 
     Args:
-        overview: of the topology.
-        is_verbose: with SCNs and details of every component; else what two sites have fits 80 columns and 24 lines.
+        overview: the topology's overview.
+        is_verbose: add SCNs and details of every component; otherwise a topology of two sites fits 80 columns and 24
+            lines.
     """
     from rich.console import Group
 
@@ -472,7 +473,7 @@ def _every_component(components: Sequence[ComponentStatus]) -> Iterator[Renderab
 
 
 def _components(components: Sequence[ComponentStatus]) -> Iterator[RenderableType]:
-    """What does not run because of a bypass is left out; of many, those that work are counted alone."""
+    """Yield the table of components without bypassed ones; if there are many, healthy ones are only counted."""
     from rich.text import Text
 
     present = [component for component in components if component.state != "BYPASSED"]
@@ -486,13 +487,13 @@ def _components(components: Sequence[ComponentStatus]) -> Iterator[RenderableTyp
         yield table
     if len(shown) < len(present):
         yield Text(
-            f"{counted(len(present) - len(shown), 'component')} {'work' if shown else 'work, all there are'} (--verbose"
+            f"{counted(len(present) - len(shown), 'component')} {'work' if shown else 'work, all of them'} (--verbose"
             " shows each)"
         )
 
 
 def _table(*columns: str, whole: str) -> Table:
-    """A table whose column `whole` is never broken: part of a name cannot be copied."""
+    """Return a table whose column `whole` is never wrapped: part of a name cannot be copied."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -523,20 +524,20 @@ def _state(component: ComponentStatus) -> Text:
 
 
 def _told_first(overview: Overview) -> Iterator[RenderableType]:
-    """Findings of a refused `up` and the components' notes, problems before remarks."""
+    """Yield findings of a refused `up` and the components' notes, problems before remarks."""
     from rich.text import Text
 
     if overview.state == "REFUSED":
         yield Text(
-            "the last `headrace up` was refused for what is below, and changed nothing. Fix it, then run headrace up"
-            " FILE: only that looks again\n",
+            "the last `headrace up` was refused for the following reasons, and changed nothing. Fix them, then run"
+            " headrace up FILE: only that checks again\n",
             style="red",
         )
         for finding in overview.findings:
             if finding.is_error:
                 yield Text(f"refused: {finding.path}: {finding.problem}\n  fix: {finding.fix}\n", style="red")
     for note in sorted(notes(overview), key=lambda note: note.is_remark):
-        # Outside the table, where a statement is not wrapped and can be copied.
+        # Outside the table, so that a statement is not wrapped and can be copied.
         style = "" if note.is_remark else "red" if note.is_stuck else "yellow"
         yield Text(
             f"{note.component}: {note.problem}" + (f"\n  fix: {note.fix}" if note.fix else "") + "\n", style=style
@@ -544,11 +545,11 @@ def _told_first(overview: Overview) -> Iterator[RenderableType]:
 
 
 def summary_line(overview: Overview, *, is_starting: bool = False) -> str:
-    """One line while a command waits: what is not ready yet, and why.
+    """Return one line for a waiting command: what is not ready yet, and why.
 
     Args:
-        overview: of the topology.
-        is_starting: `up` waits: what does not answer is being replaced by it, or started.
+        overview: the topology's overview.
+        is_starting: whether `up` waits: it is replacing or starting what does not answer.
     """
     components: Sequence[ComponentStatus] = overview.components
     if is_starting and overview.state == "CONTROLLER UNREACHABLE":
@@ -567,7 +568,7 @@ def summary_line(overview: Overview, *, is_starting: bool = False) -> str:
         parts.append(f"{created_later} components to be created")
     parts += filter(None, [copying_line([table for c in components for table in apply_status(c).instantiation])])
     parts += [overview.problem] if overview.problem else []
-    alike: dict[str, list[str]] = {}  # when a site's process is busy, all of its components say the same
+    alike: dict[str, list[str]] = {}  # when a site's process is busy, all of its components report the same
     for component in components:
         if component.state in _BAD | STARTING or _is_held_up(component):
             for note in _notes(component):
@@ -577,7 +578,7 @@ def summary_line(overview: Overview, *, is_starting: bool = False) -> str:
 
 
 def copying_line(tables: Sequence[TableCopy]) -> str:
-    """Progress of all copies as a sum, with the largest table in progress; empty: every table is copied."""
+    """Return the progress of all copies as a sum, with the largest table in progress; empty: every table is copied."""
     tables = [table for table in tables if table.state != "LEFT OUT"]
     left = [table for table in tables if table.state not in {"DONE", "KEPT"}]
     if not left:
@@ -610,7 +611,7 @@ def _head(overview: Overview) -> RenderableType:
 
 
 def _losses(queue: str, subscriber: QueueSubscriber) -> Iterator[Note]:
-    """Destinations that lost acknowledged commits: while the changes are applied again, and for a while after."""
+    """Yield destinations that lost acknowledged commits: while the changes are replayed, and for a while afterwards."""
     if subscriber.gone_scn is not None:
         yield Note(
             component=queue,
@@ -645,7 +646,7 @@ def _throughput(component: ComponentStatus) -> str:
 
 
 def _compression(found: CompressionStatus) -> str:
-    """How much smaller a propagation makes what it sends, and what that costs its machine."""
+    """Return how much smaller a propagation makes what it sends, and the CPU time that this costs."""
     if not found.bytes_after:
         return found.method
     ratio, ms = found.bytes_before / found.bytes_after, 1e3 * found.cpu_s / (found.bytes_before / 1e6)

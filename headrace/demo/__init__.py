@@ -1,1 +1,1 @@
-"""`headrace demo`: `run` replicates on this machine, kills a component in the middle and compares all tables; `load` is what clients do."""
+"""`headrace demo`: `run` replicates here, kills a component and compares all tables; `load` has the clients."""

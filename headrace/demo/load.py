@@ -1,8 +1,8 @@
 """The workload of the demo's clients, and the probe that measures latency meanwhile.
 
-One way: pgbench's own TPC-B (4 row changes per transaction). Every other form: our scripts, in which each writing site
-has its own keys, with one update and one insert or two inserts per transaction. Both maintain a sum that must be
-correct at every site.
+The one-way form runs pgbench's own TPC-B (4 row changes per transaction). Every other form runs our scripts, in which
+each writing site has its own keys, with one update and one insert, or two inserts, per transaction. Both maintain a sum
+that must be correct at every site.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Clients", "Load", "OneWayLoad", "OrdersLoad", "Probe"]
 
-SCALE = 2  # pgbench: 200,000 accounts, enough for instantiation to copy something and still be quick
-THREADS = 2  # of pgbench: the clients mostly wait
+SCALE = 2  # pgbench: 200,000 accounts, enough to copy something and still be quick
+THREADS = 2  # of pgbench, whose clients mostly wait
 ORDERS = 1000  # each writing site's own rows
-ORDER_IDS_BEGIN = 1_000_000  # further orders get identifiers from here on
+ORDER_IDS_BEGIN = 1_000_000  # identifiers of further orders start here
 PROBE_INTERVAL_S = 0.05
 POLL_INTERVAL_S = 0.01  # the precision of a latency
 
@@ -65,7 +65,7 @@ END;
 
 
 class Load(Protocol):
-    """The clients of one demo."""
+    """Clients of one demo."""
 
     transactions_wanted: int
     rows_prepared: int
@@ -103,7 +103,7 @@ class Clients:
         self._runs = runs
 
     def are_done(self) -> bool:
-        """Whether all have ended. Raises ApplyError when one failed."""
+        """Return whether all have ended. Raises ApplyError when one failed."""
         # Check all of them: a failure must be noticed even while another one runs.
         return all(list(map(Pgbench.is_done, self._runs)))
 
@@ -160,19 +160,19 @@ class OneWayLoad:
         """Do nothing: instantiation copied the rows."""
 
     def running(self) -> contextlib.AbstractContextManager[Clients]:
-        """See `Load.running`."""
+        """Run the clients; leaving the block ends them."""
         return _running([self._run])
 
     def transactions_done(self) -> int:
-        """See `Load.transactions_done`."""
+        """Number of transactions that the clients committed; exact once they are done."""
         return self._run.transactions()
 
     def row_changes(self) -> int:
-        """See `Load.row_changes`."""
+        """Number of row changes of the clients."""
         return self.transactions_done() * self.rows_per_transaction
 
     def differences(self) -> list[str]:
-        """Tables compared as multisets of rows; every balance must be the sum of the history's deltas."""
+        """Compare tables as multisets of rows; check that the balances are the sum of the history's deltas."""
         tables = [f"public.{name}" for name in (*TABLES, "pgbench_probe")]
         problems = _table_differences(self._source, self._destination, tables)
         with session(self._destination.dsn(), "demo") as connection:
@@ -188,8 +188,8 @@ class OrdersLoad:
     Args:
         servers: one per site.
         writers: number of sites that write, counted from the first.
-        schema: of the tables.
-        transactions: at each site that writes.
+        schema: schema of the tables.
+        transactions: number at each site that writes.
         clients: concurrent clients at each site that writes.
         rate: transactions per second at each site that writes.
         logs: folder of the clients' scripts and logs.
@@ -239,7 +239,7 @@ class OrdersLoad:
             )
 
     def create_tables(self) -> None:
-        """Equal, empty tables at every site."""
+        """Create equal, empty tables at every site."""
         for side, server in enumerate(self._servers):
             _execute(
                 server,
@@ -259,19 +259,19 @@ class OrdersLoad:
             )
 
     def running(self) -> contextlib.AbstractContextManager[Clients]:
-        """See `Load.running`."""
+        """Run the clients; leaving the block ends them."""
         return _running(self._runs)
 
     def transactions_done(self) -> int:
-        """See `Load.transactions_done`."""
+        """Number of transactions that the clients committed at all sites; exact once they are done."""
         return sum(run.transactions() for run in self._runs)
 
     def row_changes(self) -> int:
-        """See `Load.row_changes`."""
+        """Number of row changes of `prepare` and of the clients."""
         return self.transactions_done() * self.rows_per_transaction + self.rows_prepared
 
     def differences(self) -> list[str]:
-        """Tables compared as multisets of rows; every order's amount must be the sum of its lines, at every site."""
+        """Compare tables as multisets of rows; check that every order is the sum of its lines, at every site."""
         schema = self._schema
         tables = [f"{schema}.{name}" for name in ("orders", "order_lines", "probe")]
         first, *others = self._servers
@@ -300,7 +300,7 @@ class Probe:
     Args:
         source: connection string of the site where it writes.
         destination: connection string of the site where it polls.
-        table: replicated, with one column `id`.
+        table: a replicated table with one column `id`.
     """
 
     source: str
@@ -326,20 +326,20 @@ class Probe:
             thread.join()
 
     def outage_began(self, killed_at: float) -> None:
-        """A component was killed: samples in flight until the recovery do not count as ordinary latency."""
+        """Note that a component was killed: samples in flight until the recovery do not count as ordinary latency."""
         self._killed_at = killed_at
 
     def healed_s(self, killed_at: float) -> float | None:
-        """Seconds from the kill until the first commit made after it was visible; None: it is not yet."""
+        """Return the seconds from the kill until the first later commit was visible; None: none is visible yet."""
         visible = [visible_at for committed_at, visible_at in self.crossings.times() if committed_at > killed_at]
         return min(visible) - killed_at if visible else None
 
     def latencies_ms(self) -> tuple[float, float] | None:
-        """p50 and p99 from commit to visible, without samples that the outage delayed; None: there are no others."""
+        """Return p50 and p99 from commit to visible, without samples that the outage delayed; None: no others."""
         times = self.crossings.times()
         if self._killed_at:
             healed_at = self._killed_at + (self.healed_s(self._killed_at) or math.inf)
-            # A sample belongs to the outage if it was in flight at any time of it.
+            # A sample belongs to the outage if it was in flight at any time during it.
             times = [
                 (committed_at, visible_at)
                 for committed_at, visible_at in times
@@ -388,7 +388,7 @@ def _row(server: EmbeddedServer, query: str) -> tuple[Any, ...]:
 
 
 def _table_differences(first: EmbeddedServer, second: EmbeddedServer, tables: Sequence[str]) -> list[str]:
-    """Tables whose rows are not the same multiset."""
+    """Return the tables whose rows are not the same multiset."""
     problems = []
     with session(first.dsn(), "demo") as here, session(second.dsn(), "demo") as there:
         for table in tables:

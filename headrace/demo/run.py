@@ -1,8 +1,8 @@
 """The demo: replication end to end, with a component killed in the middle and all tables compared at the end.
 
 Main path
-    run_demo -> servers and Ray start in parallel -> tables -> `Deployment.up` -> clients write (`demo_load`), a probe
-    measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
+    run_demo -> servers and Ray start in parallel -> tables -> `Deployment.up` -> clients write (`headrace.demo.load`),
+    a probe measures latency -> SIGKILL -> caught up -> compared, once by the product and once by plain SQL -> down.
 
 The demo leaves nothing behind: however it ends, it stops the topology and removes its state folder; the next demo
 cleans up after a killed one.
@@ -58,17 +58,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TOPOLOGIES", "DemoOptions", "Outage", "progress_text", "run_demo", "summary_of", "summary_text"]
 
-_MARKER = "demo"  # a file in the state folder of a demo, until it has removed all it made
+_MARKER = "demo"  # a file in a demo's state folder, until the demo has removed everything that it made
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 KILLABLE = ("capture", "queue", "propagation", "apply", "driver", "site", "controller")
 KILL_AFTER = 0.4  # share of the transactions: everything is warm by then, and enough follow
-# per destination site, as the sites share the processor; one needs 20 s on a small idle machine
+# Per destination site, because the sites share the processor; one needs 20 s on a small idle machine.
 START_TIMEOUT_S = 300.0
 HEAL_TIMEOUT_S = 120.0  # a killed Spark driver needs 20 s on a small machine
 CAUGHT_UP_TIMEOUT_S = 300.0
 SHOW_INTERVAL_S = 1.0
 CALL_TIMEOUT_S = 10.0
-INDENT = "  "  # below the spinner
+INDENT = "  "  # of lines below the spinner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class _Form:
 
     Args:
         example: name of its file.
-        schema: of its tables; empty: pgbench's own tables.
+        schema: schema of its tables; empty: pgbench's own tables.
         writers: number of sites that write, counted from the first.
         probe: indexes of the sites between which latency is measured.
     """
@@ -105,7 +105,7 @@ class DemoOptions:
     Args:
         topology: the form, one of `TOPOLOGIES`.
         tagged: the rules also take tagged changes, so that changes cycle (only to show what tags prevent).
-        transactions: at each site that writes.
+        transactions: number at each site that writes.
         clients: concurrent clients at each site that writes.
         rate: transactions per second and site; below the machine's capacity, so that latency is meaningful.
         kill: the kind of component to kill, one of `KILLABLE`.
@@ -141,10 +141,10 @@ class _Demo:
     outage: Outage = field(default_factory=Outage)
     _starting_since: float = 0.0
 
-    # ------------------------------------------------------------------ the way
+    # ------------------------------------------------------------------ main path
 
     def run(self) -> dict[str, Any]:
-        """Run the whole demo, from a clean machine to a clean machine; returns the summary."""
+        """Run the whole demo, from a clean machine to a clean machine; return the summary."""
         began = time.monotonic()
         self._start_machines()
         load: Load = self._load()
@@ -187,7 +187,7 @@ class _Demo:
     def _show_start(self, overview: Overview) -> None:
         """Show the progress of the start until a time-out.
 
-        Unlike in a topology started by hand, no operator fixes problems.
+        Unlike in a topology started by hand, no operator is there to fix problems.
         """
         self.show(summary_line(overview))
         timeout_s = START_TIMEOUT_S * len({apply.site for apply in self.spec.applies})
@@ -240,7 +240,7 @@ class _Demo:
         return Probe(source, destination, f"{form.schema}.probe" if form.schema else "public.pgbench_probe")
 
     def _write_and_kill(self, load: Load, probe: Probe) -> float:
-        """Run the clients to their end, and kill one component meanwhile; returns the seconds it took."""
+        """Run the clients to their end, and kill one component meanwhile; return the seconds taken."""
         began = shown_at = time.monotonic()
         with load.running() as clients:
             while not clients.are_done():
@@ -276,7 +276,7 @@ class _Demo:
         self.output.say(f"killed {self.outage.component}")
 
     def _victim(self) -> tuple[str, psutil.Process]:
-        """The first component of the wanted kind, with what shares its process; and the process."""
+        """Return the first component of the wanted kind, with those that share its process, and the process."""
         actors, processes = self.deployment.connect(), Processes(self.deployment)
         if self.options.kill == "driver":
             site = self.spec.applies[0].site
@@ -323,7 +323,7 @@ class _Demo:
         return comparisons
 
     def _returned_changes(self) -> int:
-        """The number of changes of a site's own clients that came back to it, as its apply process counted them."""
+        """Return the number of clients' changes that came back to their site, as counted by its apply process."""
         returned = 0
         for apply in self.spec.applies:
             answer = self.deployment.connect().call(f"apply:{apply.name}", "status", timeout_s=CALL_TIMEOUT_S)
@@ -334,7 +334,7 @@ class _Demo:
 
 
 def progress_text(done: int, wanted: int, overview: Overview, *, width: int | None) -> str:
-    """Progress in text form: transactions and throughput, every flow's lag and SCN, the state of every component.
+    """Return the progress as text: transactions, throughput, lag and SCN of every flow, and every component's state.
 
     Args:
         done: number of transactions that the clients have committed.
@@ -351,14 +351,14 @@ def progress_text(done: int, wanted: int, overview: Overview, *, width: int | No
     states = _states_text(overview.components) + ("" if is_healthy(overview) else " !")
     if width is None:
         return f"{', '.join([numbers, *flows])} | {states}"
-    # What is shown before it takes a part of the first line only.
+    # The prefix of the progress display takes space on the first line only.
     first, *others = flows or [""]
     wrapped = textwrap.wrap(states, max(1, width - len(INDENT)), break_on_hyphens=False)
     return f"\n{INDENT}".join([f"{numbers}, {first}", *others, *wrapped])
 
 
 def _states_text(components: Sequence[ComponentStatus]) -> str:
-    """The state of every component; by kind where all of a kind are in the same one."""
+    """Return every component's state; one entry per kind if all of the kind are in the same state."""
     by_kind: dict[str, list[ComponentStatus]] = {}
     for component in components:
         by_kind.setdefault(component.kind, []).append(component)
@@ -381,16 +381,16 @@ def summary_of(
     drain_s: float,
     duration_s: float,
 ) -> dict[str, Any]:
-    """The summary, as `--json` prints it.
+    """Return the summary, as `--json` prints it.
 
     Args:
-        load: whose clients are done.
-        probe: that ran beside them.
-        outage: what was killed.
-        identical: source and destination.
-        returned_changes: that came back to the site where they were made.
+        load: the load, whose clients are done.
+        probe: the probe that ran meanwhile.
+        outage: the killed component.
+        identical: whether source and destination are identical.
+        returned_changes: number of changes that came back to their site.
         drain_s: seconds from the clients' start until everything was applied.
-        duration_s: of the whole demo.
+        duration_s: duration of the whole demo, in seconds.
     """
     p50_ms, p99_ms = probe.latencies_ms() or (None, None)
     rows = load.row_changes()
@@ -398,7 +398,7 @@ def summary_of(
         "identical": identical,
         "transactions": load.transactions_done(),
         "row_changes": rows,
-        # What was written before the clock began to run is no throughput.
+        # Rows written before the clients started do not count as throughput.
         "rows_per_s": round((rows - load.rows_prepared) / drain_s, 1),
         "latency_p50_ms": p50_ms,
         "latency_p99_ms": p99_ms,
@@ -410,10 +410,10 @@ def summary_of(
 
 
 def summary_text(summary: Mapping[str, Any], *, rate: int) -> str:
-    """The summary for people.
+    """Return the summary for people.
 
     Args:
-        summary: see `summary_of`.
+        summary: from `summary_of`.
         rate: transactions per second that the clients wrote at each site.
     """
     if summary["latency_p50_ms"] is None:
@@ -434,7 +434,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     """Run the demo and clean up, whatever happens.
 
     Args:
-        options: see `DemoOptions`.
+        options: options of the demo.
         output: receives progress and results.
 
     Returns:
@@ -449,7 +449,7 @@ def run_demo(options: DemoOptions, output: Output) -> dict[str, Any]:
     with live_lines(output, "demo") as show, terminated_as_interrupt(), _alone(spec.state_dir):
         if options.state_dir is not None:
             refuse_others_folder(spec)
-        show("removing what an earlier demo left")
+        show("removing the remains of an earlier demo")
         deployment.down(purge=True)
         _remove_others(options)
         make_private(spec.state_dir)
@@ -485,13 +485,13 @@ def _topology(options: DemoOptions) -> TopologySpec:
 
 
 def refuse_others_folder(spec: TopologySpec) -> None:
-    """Refuse a state folder that no demo made: the demo begins by removing what is in it.
+    """Refuse a state folder that no demo made, because the demo begins by removing its contents.
 
     Args:
-        spec: of the demo, with the folder that an operator named.
+        spec: the demo's topology, with the folder that the user named.
 
     Raises:
-        ConfigError: a topology keeps its state there, or somebody other files.
+        ConfigError: the folder has a topology's state, or other files.
     """
     check_owned(spec.state_dir)
     prepared = prepared_document(spec.state_dir)
@@ -501,7 +501,7 @@ def refuse_others_folder(spec: TopologySpec) -> None:
     what = f"the state of topology {prepared['topology']}" if "topology" in prepared else "something that no demo made"
     raise ConfigError(
         f"--state-dir: in {spec.state_dir} is {what}, and a demo removes all of it",
-        hint="name a folder that is not there yet",
+        hint="name a folder that does not exist yet",
     )
 
 
@@ -519,7 +519,7 @@ def _alone(state_dir: Path) -> Iterator[None]:
     """Prevent a second demo from removing the servers of this one.
 
     Raises:
-        ConfigError: one runs, or the folder or its lock may be another user's.
+        ConfigError: another demo runs, or the folder or its lock may be another user's.
     """
     check_owned(state_dir)
     make_folder(state_dir.parent)

@@ -1,6 +1,6 @@
-"""A topology file and what runs of it: bringing it up and down, waiting for it, and asking it.
+"""A topology file and its running components: start, end, wait and query.
 
-`deployment` has the calls that the verbs make, `inspection` what is found of a file and its databases before anything runs, `refusals`
-what `up` does not begin with, `waiting` and `failures` what `up` looks at until all runs, `endings` how components end, and `removal`
-what `down --purge` removes.
+`deployment` has the calls that the verbs make. `inspection` examines a file and its databases before anything runs, and
+`refusals` has the conditions under which `up` does not start. `waiting` and `failures` watch until everything runs or
+has caught up. `endings` ends components, and `removal` does what `down --purge` removes.
 """

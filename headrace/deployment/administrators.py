@@ -1,11 +1,11 @@
-"""What a call of `up` does as the administrators of sites: before the controller is asked, and once it has settled.
+"""Actions of `up` in the role of the sites' administrators, before the controller is asked and after it has settled.
 
-See `actors.site.admin`. Nothing that runs has their connection strings.
+They use `actors.site.admin`. No running component has the administrators' connection strings.
 
-Worked flow (the source is away when `up` begins)
-    begin: the source does not answer: nothing is published, and that is told -> the controller waits for it, finds no
-    new table in the log, and settles -> publishes_late: the source answers now, and the log has the new tables -> the
-    controller is asked once more, and takes them up -> end: what left is taken out of the log
+Worked flow (the source is unavailable when `up` begins)
+    begin: the source does not answer, so nothing is published, and `up` reports it -> the controller waits for the
+    source, finds no new table in the log, and settles -> publishes_late: the source answers now, and the log gets the
+    new tables -> `up` asks the controller again, which takes them up -> end: removed tables are taken out of the log
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Administrators"]
 
 
 class Administrators:
-    """Those of the sites of one topology, for one call of `up`.
+    """The administrators of one topology's sites, for one call of `up`.
 
     Args:
         spec: the topology.
-        keep_existing: the call keeps the rows of destination tables.
+        keep_existing: whether the call keeps the rows of destination tables.
     """
 
     def __init__(self, spec: TopologySpec, *, keep_existing: bool) -> None:
@@ -39,10 +39,10 @@ class Administrators:
         self._is_late = False
 
     def begin(self) -> None:
-        """Make what what runs needs, ahead of it; see `prepare_as_admin` and `publish_as_admin`.
+        """Create what the components need, with `prepare_as_admin` and `publish_as_admin`.
 
         Raises:
-            HeadraceError: an administrator is needed and cannot be asked, or a right is missing.
+            HeadraceError: an administrator is needed but unavailable, or a right is missing.
         """
         from actors.site.admin import prepare_as_admin, publish_as_admin
 
@@ -50,15 +50,15 @@ class Administrators:
         self._unpublished, self._made = publish_as_admin(self._spec, prepared_topology(self._spec.state_dir))
 
     def publishes_late(self) -> bool:
-        """Behind a controller that has settled: publish where that was not possible before. At most once.
+        """Publish, after the controller has settled, where that failed before. At most once.
 
-        Not for a call that keeps rows: it is recorded already of which tables.
+        Not for a call that keeps rows, because it has already recorded for which tables.
 
         Returns:
-            Whether the log has tables now that the controller has not seen: it is to be asked once more.
+            Whether the log now has tables that the controller has not seen, so that it must be asked again.
 
         Raises:
-            HeadraceError: see `begin`.
+            HeadraceError: an administrator is needed but unavailable, or a right is missing.
         """
         from actors.site.admin import both, publish_as_admin
 
@@ -70,10 +70,10 @@ class Administrators:
         return bool(late)
 
     def end(self, *, is_refused: bool) -> tuple[Finding, ...]:
-        """Take back what was published for a topology that is refused; else take out what is captured no more.
+        """Retract what was published if the topology is refused; otherwise unpublish what is no longer captured.
 
         Args:
-            is_refused: the controller has refused the topology.
+            is_refused: whether the controller has refused the topology.
 
         Returns:
             What could not be done, now or before.

@@ -1,7 +1,7 @@
 """A topology that can be started, connected to and ended; the basis of every verb of the command line.
 
-Longer than 500 lines: to start a topology is to connect to it, look at it and ask for more, again and again. How its
-components end is in `endings`, what `down --purge` removes in `removal`.
+Longer than 500 lines, because starting a topology means connecting, looking and asking repeatedly. `endings` ends
+components, and `removal` does what `down --purge` removes.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Deployment", "NotReady", "NotUp", "Progress"]
 
-POLL_S = 0.2  # between two looks of `up` and `wait`
+POLL_S = 0.2  # between two looks of `up`
 CONTROLLER_TIMEOUT_S = 5.0
 OTHERS_START_S = 60.0  # a Spark application begins within twenty seconds, on a busy machine within a minute
-TAKE_OVER_TIMEOUT_S = 60.0  # actors of the sites start, the other copy's sessions end
+TAKE_OVER_TIMEOUT_S = 60.0  # the sites' actors start, and the other copy's sessions end
 LOST_TIMEOUT_S = 90.0  # a process whose cluster has lost its head ends within a minute
 NODE_UNITS = 1000.0  # amount of every custom resource that a topology names, on the only node of a local cluster
 
@@ -58,13 +58,13 @@ Progress = Callable[[Overview], None]
 """Called with each new overview of the topology."""
 
 
-class NotUp(ConfigError):  # noqa: N818 - says what is the matter
+class NotUp(ConfigError):  # noqa: N818 - the name states the condition
     """The topology does not run."""
 
     code = "HDR-7001"
 
 
-class NotReady(ApplyError):  # noqa: N818 - says what is the matter
+class NotReady(ApplyError):  # noqa: N818 - the name states the condition
     """The topology did not run within the time-out of `up`; it keeps starting."""
 
     code = "HDR-7003"
@@ -76,14 +76,14 @@ class Deployment:
 
     Args:
         spec: the topology of the file.
-        address: of a Ray cluster; empty: the private one of the topology's state folder.
-        is_remembered: the address is that of the last `up`.
+        address: address of a Ray cluster; empty: the private one of the topology's state folder.
+        is_remembered: whether the address is that of the last `up`.
     """
 
     spec: TopologySpec
     address: str = ""
     is_remembered: bool = False
-    _is_own: bool = field(default=False, init=False)  # what runs at the address was seen to run from this state folder
+    _is_own: bool = field(default=False, init=False)  # the topology at the address is known to run from this folder
 
     @classmethod
     def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
@@ -91,66 +91,60 @@ class Deployment:
 
         Args:
             file: the topology's YAML file.
-            address: of a Ray cluster ("host:port" or "auto"); empty: that of the last `up`, else the private one.
-            to_start: see `topology.file.reading.read_topology`.
+            address: address of a Ray cluster ("host:port" or "auto"); empty: the last `up`'s, else the private one.
+            to_start: passed to `topology.file.reading.read_topology`.
 
         Raises:
-            ConfigError: it cannot be read, or has problems (`topology.problems.TopologyError`); or its state folder may
-                be another user's; or nobody can tell which cluster "auto" is, which is then not taken for gone.
+            ConfigError: the file cannot be read or has problems (`topology.problems.TopologyError`); its state folder
+                may be another user's; or "auto" cannot be resolved, which does not mean that the cluster is gone.
         """
         from actors.cluster.own_ray import found_address
 
         spec = read_topology(file, to_start=to_start)
-        check_owned(spec.state_dir)  # before anything in it is believed
+        check_owned(spec.state_dir)  # before anything in it is trusted
         remembered = "" if address else RememberedCluster(spec.state_dir).address()
         return cls(spec, found_address(address or remembered), is_remembered=bool(remembered))
 
     @property
     def running(self) -> TopologySpec:
-        """The topology that runs by the file.
-
-        With the streams that are split off (`topology.split`), as the state folder has it.
-        """
+        """The running topology: the file's, with the split streams (`topology.split`) that the state folder records."""
         return with_splits(self.spec, fitting(self.spec, prepared_splits(self.spec.state_dir)))
 
     @property
     def cluster(self) -> LocalCluster:
-        """The private cluster of the state folder; it need not run."""
+        """The private cluster of the state folder, whether it runs or not."""
         resources = {name: NODE_UNITS for site in self.spec.sites for name, _ in site.node}
-        # A worker for every process, so that all start at once, and a few for Spark's executors.
+        # One worker per process, so that all start at once, and a few for Spark's executors.
         cpus = len({process_of(self.spec, component) for component in components_of(self.spec)}) + 3
-        # Connection strings reach the components that need them as arguments; every process of Ray, Spark and the
-        # embedded servers would have an environment variable for as long as it runs.
+        # Components receive connection strings as arguments. An environment variable would stay in every process of
+        # Ray, Spark and the embedded servers for as long as it runs.
         secrets = frozenset(name for site in self.spec.sites for name in site.database.environment)
         secrets |= frozenset(self.spec.alerts.environment if self.spec.alerts is not None else ())
         secrets |= unused_secrets(site.database.dsn for site in self.spec.sites if site.database.kind == "postgres")
-        # The shell may have those of other files, too.
+        # The shell may also have the secrets of other files.
         secrets |= frozenset(name for name, value in os.environ.items() if has_password(value))
         return LocalCluster(self.spec.state_dir, cpus=cpus, resources=resources, secrets=secrets)
 
     # ------------------------------------------------------------------ reaching it
 
     def is_cluster_there(self) -> bool:
-        """Whether a cluster is known on which it may run.
-
-        One that was named or remembered, or the private one, which answers.
-        """
+        """Return whether a cluster is known: one that was named or remembered, or the private one, if it answers."""
         return bool(self.address or self.cluster.address())
 
     def connect(self) -> RayActors:
         """Connect to the cluster on which the topology runs.
 
         Raises:
-            NotUp: there is none.
-            ConfigError: on that cluster a topology of this name runs from another folder.
+            NotUp: the topology does not run.
+            ConfigError: on that cluster, a topology of this name runs from another folder.
         """
         address = self.address or self.cluster.address()
         if address is None:
             facts = self.cluster.facts()
             if facts is not None and facts.ready:
                 raise NotUp(
-                    f"topology {self.spec.name} does not run any more: its Ray cluster died",
-                    hint=f"headrace up FILE starts it again; {self.spec.state_dir / 'logs'} may say why",
+                    f"topology {self.spec.name} no longer runs: its Ray cluster died",
+                    hint=f"run `headrace up FILE`; {self.spec.state_dir / 'logs'} may show the cause",
                 )
             raise NotUp(f"topology {self.spec.name} is not up", hint="headrace up FILE")
         try:
@@ -160,16 +154,16 @@ class Deployment:
                 raise
             raise NotUp(
                 f"topology {self.spec.name} was started on another Ray cluster: {error.message}",
-                hint="start that cluster; or forget it with headrace down FILE",
+                hint="start that cluster, or forget it with `headrace down FILE`",
             ) from error
         if self.address:
             self._check_folder(actors)
         return actors
 
     def _check_folder(self, actors: RayActors) -> None:
-        """Refuse what another state folder runs under the same name.
+        """Refuse a topology that runs under the same name from another state folder.
 
-        A private cluster belongs to its folder, one of the user's to many.
+        A private cluster belongs to its folder; a user's cluster is shared by many.
         """
         folder = None if self._is_own else actors.state_dir()
         if folder == self.spec.state_dir:
@@ -179,8 +173,8 @@ class Deployment:
                 f"topology {self.spec.name} runs on the Ray cluster at {self.address} from {folder}, not from"
                 f" {self.spec.state_dir}",
                 hint="use the topology file beside that folder; if this is a copy of the project, give its topology"
-                " another name; if the project was moved here while it ran, move it back, `headrace down`, and move it"
-                " then",
+                " another name; if the project was moved while it ran, move it back, run `headrace down`, and then"
+                " move it",
             )
 
     def disconnect(self) -> None:
@@ -190,17 +184,17 @@ class Deployment:
         disconnect()
 
     def overview(self) -> Overview:
-        """The topology's state as reported by the controller or, if that is dead, by the components.
+        """Return the topology's state as reported by the controller or, if that is dead, by the components.
 
         Raises:
-            NotUp: it does not run, or it was ended while this process was connected.
+            NotUp: the topology does not run, or was ended while this process was connected.
         """
         actors = self.connect()
         try:
             return overview_of(actors.call(CONTROLLER, "overview", timeout_s=CONTROLLER_TIMEOUT_S))
         except PropagationError as error:
             if not self.address and self.cluster.address() is None:
-                raise NotUp(f"topology {self.spec.name} was ended meanwhile", hint="headrace up FILE") from error
+                raise NotUp(f"topology {self.spec.name} was ended in the meantime", hint="headrace up FILE") from error
             return Overview(
                 topology=self.spec.name,
                 state="CONTROLLER UNREACHABLE",
@@ -210,10 +204,10 @@ class Deployment:
             )
 
     def component(self, name: str) -> str:
-        """The full name of a component given by full or short name.
+        """Return the full name of a component given by full or short name.
 
         Raises:
-            ConfigError: there is none of that name, or several.
+            ConfigError: no component, or several, have that name.
         """
         matches = self._named(name)
         if not matches and (bypassed := self._bypassed(name)) is not None:
@@ -224,24 +218,24 @@ class Deployment:
                 else "dequeues directly from the queue before it"
             )
             raise ConfigError(
-                f"{component.name} does not run: {by} {how}", hint=f"name {by}, or write combined: never into the file"
+                f"{component.name} does not run: {by} {how}", hint=f"use {by}, or write combined: never into the file"
             )
         if not matches:
             names = [component.name for component in components_of(self.running)]
             raise ConfigError(f"no component {name!r} in topology {self.spec.name}", hint=nearest(name, names))
         if len(matches) > 1:
-            raise ConfigError(f"{name!r} is not one component", hint=f"say which: {', '.join(matches)}")
+            raise ConfigError(f"{name!r} matches several components", hint=f"use one of {', '.join(matches)}")
         return matches[0]
 
     def _named(self, name: str) -> list[str]:
-        """The components that run by the file and have this full or short name."""
+        """Return the running components of the file with this full or short name."""
         names = [component.name for component in components_of(self.running)]
         return [full for full in names if name in (full, full.partition(":")[2])]
 
     def _bypassed(self, name: str) -> tuple[Component, str] | None:
-        """The component of this full or short name that the file bypasses, and the component that does.
+        """Return the bypassed component with this full or short name, and the component that bypasses it.
 
-        None: there is none.
+        None: no component with this name is bypassed.
         """
         for component, by in bypassed_of(self.spec).items() if not self._named(name) else ():
             if name in (component.name, component.name.partition(":")[2]):
@@ -251,18 +245,18 @@ class Deployment:
     def switch(self, name: str, *, on: bool) -> str:
         """Start or stop a component; it stays so across restarts.
 
-        A component that the file bypasses still runs until `up` has ended it. If it does not run, starting it
-        clears an earlier stop: `up` refuses to bypass it before.
+        A component that the file bypasses still runs until `up` has ended it. If it does not run, starting it clears an
+        earlier stop, because `up` refuses to bypass a stopped component.
 
         Args:
-            name: of the component, full or short.
-            on: start it; False: stop it.
+            name: full or short name of the component.
+            on: whether to start it or to stop it.
 
         Returns:
-            What was done, as a line of text.
+            A line of text that says what was done.
 
         Raises:
-            ConfigError: there is no such component, or several, or it is bypassed and not stopped.
+            ConfigError: no component, or several, have that name, or it is bypassed and not stopped.
         """
         bypassed = self._bypassed(name)
         full = self.component(name) if bypassed is None else bypassed[0].name
@@ -270,9 +264,9 @@ class Deployment:
         if bypassed is not None and full not in actors.names():
             site = f"site:{bypassed[0].site}"
             if not on or not actors.call(site, "stopped", (full,)):
-                self.component(name)  # says why it does not run
+                self.component(name)  # raises the error that says why it does not run
             actors.call(site, "forget_stops", (full,))
-            return f"{full}: not stopped any more; {bypassed[1]} bypasses it"
+            return f"{full}: no longer stopped; {bypassed[1]} bypasses it"
         actors.call(full, "start_component" if on else "stop_component")
         without = (
             ()
@@ -280,14 +274,14 @@ class Deployment:
             else bypassing(self.running, full.partition(":")[2])
         )
         others = (
-            f"; {', '.join(without)} {'does without it and goes' if len(without) == 1 else 'do without it and go'} on"
+            f"; {', '.join(without)} {'bypasses it and continues' if len(without) == 1 else 'bypass it and continue'}"
             if without
             else ""
         )
         return f"{full}: {'started' if on else 'stopped'}{others}"
 
     def embedded_shells(self) -> list[str]:
-        """The command that opens a shell, for each embedded server that runs, as lines of text."""
+        """Return the command that opens a shell, for each running embedded server, as lines of text."""
         from actors.site.connection import embedded_server
 
         servers = [(s.name, embedded_server(self.spec, s)) for s in self.spec.sites if s.database.kind == "embedded"]
@@ -307,20 +301,20 @@ class Deployment:
         timeout_s: float | None = None,
         progress: Progress | None = None,
     ) -> Overview:
-        """Start missing components and update outdated ones; idempotent. Returns the last overview.
+        """Start missing components and update outdated ones; idempotent. Return the last overview.
 
         Args:
-            environment: for the components' processes (armed failpoints).
-            keep_existing: destination tables keep the rows that they hold; only the instantiation SCN is set. This
-                applies only to tables that exist at this call.
+            environment: variables for the components' processes (armed failpoints).
+            keep_existing: destination tables keep their rows, and only the instantiation SCN is set. This applies only
+                to tables that exist at this call.
             take_over: take the databases from a copy of this topology that runs elsewhere.
-            wait: until every component runs and every table is instantiated; False: until everything is created.
+            wait: wait until every component runs and every table is instantiated; False: until everything is created.
             timeout_s: longest wait in seconds; None: unlimited.
             progress: called with each overview while waiting.
 
         Raises:
             NotReady: time-out; the message says what it waited for, and everything keeps starting.
-            TablesNotCopied: everything runs, and these tables need an operator.
+            TablesNotCopied: everything runs, but these tables need an operator.
             HeadraceError: why it failed. A refused preflight is no error: the overview's state is then REFUSED.
         """
         from headrace.deployment.first_claim import claimed
@@ -330,7 +324,7 @@ class Deployment:
         if self.address:
             self._check_alone()
         administrators = Administrators(self.spec, keep_existing=keep_existing)
-        # What runs here has claimed the databases itself.
+        # Components that run here already hold the claims on their databases.
         with nullcontext() if self.address or take_over or self.cluster.address() else claimed(self.spec):
             administrators.begin()
             if not self.address:
@@ -342,8 +336,8 @@ class Deployment:
         if take_over:
             self._take_over()
         failures, failed_at = Failures(self._look_at_tables), None
-        # at the first look, which may need it to go on; and when the databases are as the file says, which may be what
-        # it needs
+        # At the first look, because a component may have to run for `up` to proceed; and again when the databases match
+        # the file, which the component may have needed.
         tried_again: set[bool] = set()
         began = time.monotonic()
         while True:
@@ -354,7 +348,7 @@ class Deployment:
             if (state := (overview.calls or {}).get(call)) is None:
                 was_asked |= self._ask(call, earlier=was_asked)
             if state == SETTLED and overview.state != "REFUSED" and administrators.publishes_late():
-                call = secrets.token_hex(8)  # the controller may keep rows for a call that came in between: `was_asked`
+                call = secrets.token_hex(8)  # a new call: the controller may keep rows for one that came in between
                 continue
             if state == SETTLED and (overview.state == "REFUSED" or _is_running(overview, ready=wait)):
                 told = administrators.end(is_refused=overview.state == "REFUSED")
@@ -375,7 +369,7 @@ class Deployment:
             time.sleep(POLL_S)
 
     def _check_same(self, overview: Overview) -> None:
-        """Refuse to wait for what another call of `up` has wanted since.
+        """Refuse to wait if another call of `up` has replaced the topology.
 
         Raises:
             ConfigError: the controller runs by another file, or by another version of this one.
@@ -388,7 +382,7 @@ class Deployment:
             )
 
     def _ask(self, call: str, *, earlier: bool) -> bool:
-        """Ask the controller to look again for this call; False: it does not answer now."""
+        """Ask the controller to look again for this call; return False if it does not answer."""
         try:
             self.connect().call(CONTROLLER, "retry", call, earlier)
         except PropagationError:
@@ -396,22 +390,19 @@ class Deployment:
         return True
 
     def _look_at_tables(self, name: str) -> bool:
-        """Have an apply process look at its tables that could not be copied, before anybody is told of them.
-
-        Whether it has.
-        """
+        """Have an apply process check its uncopied tables before they are reported; return whether it did."""
         try:
             return bool(self.connect().call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
         except HeadraceError:
-            return False  # it is starting, or gone: it looks by itself
+            return False  # it is starting or gone, and checks them by itself
 
     def _check_alone(self) -> None:
-        """Refuse to start a second copy on the cluster of the address while one runs on another.
+        """Refuse to start a second copy at the address while the topology runs on another cluster.
 
         Both would write the same files.
 
         Raises:
-            ConfigError: one does, or nothing answers at the address.
+            ConfigError: another copy runs, or nothing answers at the address.
         """
         from actors.hosting.runtime import own_address
 
@@ -419,7 +410,7 @@ class Deployment:
         if private not in {None, self.address}:
             raise self._runs_on("its private cluster on this machine")
         remembered = ""
-        with suppress(ConfigError):  # a damaged file is written again
+        with suppress(ConfigError):  # a damaged file is overwritten later
             remembered = RememberedCluster(self.spec.state_dir).address()
         if remembered not in {"", self.address}:
             try:
@@ -428,17 +419,17 @@ class Deployment:
                     own_address() if CONTROLLER in actors.names() and actors.state_dir() == self.spec.state_dir else ""
                 )
             except ConfigError:
-                there = ""  # that cluster has gone
+                there = ""  # that cluster is gone
             self.connect()
-            if there not in {"", own_address()}:  # else it is the same cluster under another name
+            if there not in {"", own_address()}:  # equal addresses: the same cluster under another name
                 raise self._runs_on(f"the Ray cluster at {remembered}")
         self.connect()
 
     def _runs_on(self, cluster: str) -> ConfigError:
         return ConfigError(
             f"topology {self.spec.name} runs on {cluster}, not on that at {self.address}",
-            hint="`headrace down FILE` without --address first, and without HEADRACE_RAY_ADDRESS; or leave both out"
-            " here as well",
+            hint="first run `headrace down FILE` without --address and without HEADRACE_RAY_ADDRESS; or omit both here"
+            " too",
         )
 
     def _take_over(self) -> None:
@@ -467,7 +458,7 @@ class Deployment:
                     note.problem.partition(": ")[0] if note.is_of_table else note.component
                 )
         fixes = [f"{', '.join(dict.fromkeys(of))}: {fix}" for fix, of in places.items()]
-        fixes.append("it goes on starting: `headrace status FILE` shows it, `headrace down FILE` ends it")
+        fixes.append("it keeps starting: `headrace status FILE` shows the progress, `headrace down FILE` ends it")
         return NotReady(
             f"topology {self.spec.name} does not run after {timeout_s:g} s: {summary_line(overview)}",
             hint="; ".join(fixes),
@@ -491,9 +482,9 @@ class Deployment:
             if status.fingerprint == wanted and settles and not environment and not keep_call:
                 actors.call(CONTROLLER, "start_component")
                 return
-            left = endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it creates what it misses
+            left = endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it recreates what is missing
             if keep_call and not left:
-                # Apply processes that still wait for empty tables: they receive this setting only at their creation.
+                # End apply processes that wait for empty tables: they receive this setting only when they are created.
                 endings.end_applies(actors)
                 left = endings.kill_and_wait(self.connect(), endings.is_apply)
             if left:
@@ -521,9 +512,9 @@ class Deployment:
         )
 
     def _check_no_other_controller(self) -> None:
-        """Refuse to create a controller that could not begin.
+        """Refuse to create a controller that could not start.
 
-        One of this folder runs on another Ray cluster, which need not answer.
+        This folder's controller may still run on another Ray cluster, which need not answer.
 
         Raises:
             ConfigError: a process of this machine still runs it after a while.
@@ -533,7 +524,7 @@ class Deployment:
         except PropagationError as error:
             raise ConfigError(
                 f"topology {self.spec.name} runs on another Ray cluster: {error.message}",
-                hint=f"`headrace down FILE` with the --address of that cluster first; {error.hint}",
+                hint=f"first run `headrace down FILE` with the --address of that cluster; {error.hint}",
             ) from error
 
     # ------------------------------------------------------------------ ending
@@ -545,8 +536,8 @@ class Deployment:
 
         Args:
             purge: also remove Headrace's objects in the databases, and the state folder.
-            keep_servers: embedded servers are not purged: they hold their tables and run on, for what is to be done to
-                these before the next `up`.
+            keep_servers: do not purge embedded servers: they keep their tables and keep running, so that the operator
+                can work on the tables before the next `up`.
             progress: called with a line of text for each finished step.
 
         Returns:
@@ -565,12 +556,12 @@ class Deployment:
             problems += self._end_components(actors, removal, purge=purge)
             self.disconnect()
         is_known = self.cluster.facts() is not None
-        self.cluster.stop()  # also removes what a copied folder says of the original's
+        self.cluster.stop()  # also removes what a copied folder records about the original's cluster
         if is_known:
             tell("cluster ended")
         if not (purge and keep_servers):
             problems += removal.stop_servers(purge=purge)
-        # The folder says whose the objects in the databases are: without it nobody could remove them.
+        # The folder records which database objects are Headrace's: without it they could not be removed.
         if purge and all(map(stays_for_ever, problems)):
             problems += removal.remove_state(self.cluster.file)
         elif purge and self.spec.state_dir.exists():
@@ -582,12 +573,12 @@ class Deployment:
         if not self.address:
             return []
         RememberedCluster(self.spec.state_dir).forget()
-        return [f"{error.message}: what still runs there was not ended; that cluster is forgotten"]
+        return [f"{error.message}: components that still run there were not ended; that cluster is forgotten"]
 
     def _end_components(self, actors: RayActors, removal: Removal, *, purge: bool) -> list[str]:
-        endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it creates what it misses
+        endings.kill_and_wait(self.connect(), endings.is_controller)  # first: it recreates what is missing
         names = actors.names()
-        drivers = [] if self.address else endings.spark_processes(actors, names)  # on another one not ours to end
+        drivers = [] if self.address else endings.spark_processes(actors, names)  # not ours to end on a user's cluster
         if endings.end_applies(actors):
             removal.tell("apply processes ended")
         endings.kill_and_wait(self.connect(), lambda name: not name.startswith("site:"))
@@ -598,7 +589,7 @@ class Deployment:
             problems += removal.clear_nodes(actors, names, purge=purge and not problems)
         left = endings.kill_and_wait(self.connect(), lambda _: True)
         actors.clear_away()
-        if left and self.address:  # a private cluster ends with all that it runs
+        if left and self.address:  # a private cluster ends with everything in it
             return [
                 *problems,
                 f"still running after {endings.GONE_TIMEOUT_S:g} s: {', '.join(sorted(left))}: run `headrace down` again",
@@ -618,7 +609,7 @@ def _is_running(overview: Overview, *, ready: bool) -> bool:
     if overview.state != "RUNNING":
         return False
     components = overview.components
-    # After a change of the file: a component with its old part is about to change or to be replaced.
+    # After an edit of the file, a component with its old part is about to adopt the change or to be replaced.
     if any(component.outdated for component in components):
         return False
     missing = {"NOT CREATED", "UNREACHABLE", "ABORTED"}
@@ -630,9 +621,9 @@ def _is_running(overview: Overview, *, ready: bool) -> bool:
 
 
 def _others_start(overview: Overview, errors: Sequence[ApplyError]) -> bool:
-    """Whether only tables have failed, and a component that has none of them is starting.
+    """Return whether only tables have failed so far, while a component without failed tables is still starting.
 
-    Whether all else runs is not known yet.
+    It is then not yet known whether everything else runs.
     """
     names = {error.context["component"] for error in errors if isinstance(error, TablesNotCopied)}
     return all(isinstance(error, TablesNotCopied) for error in errors) and any(

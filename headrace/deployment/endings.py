@@ -1,4 +1,4 @@
-"""How components end: killed until none begins again, apply processes in order, Spark's processes of this machine."""
+"""Ends of components: repeated kills, orderly ends of apply processes, and Spark's processes on this machine."""
 
 from __future__ import annotations
 
@@ -31,33 +31,30 @@ __all__ = [
 ]
 
 GONE_TIMEOUT_S = 15.0  # an ended actor's name is free within a second
-KILL_AGAIN_S = 1.0  # after it: what is there was begun again by what was killed later
+KILL_AGAIN_S = 1.0  # a component that is there this long after its kill was restarted by one that was killed later
 _FREE_POLL_S = 0.2  # between two looks for a process that is about to end
-_STATUS_TIMEOUT_S = 5.0  # a Spark application that does not answer by then is ended with its cluster
+_STATUS_TIMEOUT_S = 5.0  # a Spark application that does not answer within this time is ended with its cluster
 
 
 def is_controller(name: str) -> bool:
-    """Whether a component is the controller.
-
-    It ends before all others: it creates what it misses.
-    """
+    """Return whether a component is the controller, which ends before all others, because it recreates missing ones."""
     return name == CONTROLLER
 
 
 def is_apply(name: str) -> bool:
-    """Whether a component is an apply process."""
+    """Return whether a component is an apply process."""
     return name.startswith("apply:")
 
 
 def kill_and_wait(actors: RayActors, is_meant: Callable[[str], bool]) -> set[str]:
-    """End the components that are meant, also those that begin (again) meanwhile.
+    """End the selected components, including those that start or restart in the meantime.
 
     Args:
-        actors: of the topology.
-        is_meant: whether a component of this name is.
+        actors: the topology's actors.
+        is_meant: selects components by name.
 
     Returns:
-        What is left when the time is over.
+        The components that remain after the time-out.
     """
     killed: dict[str, float] = {}
     deadline = time.monotonic() + GONE_TIMEOUT_S
@@ -73,9 +70,9 @@ def kill_and_wait(actors: RayActors, is_meant: Callable[[str], bool]) -> set[str
 
 
 def end_applies(actors: RayActors) -> bool:
-    """End the apply processes orderly: servers finish their groups, and progress is recorded.
+    """End the apply processes in an orderly way: servers finish their groups, and progress is recorded.
 
-    False: there are none.
+    Return False if no apply process runs.
     """
     applies = sorted(filter(is_apply, actors.names()))
     if applies:
@@ -84,11 +81,11 @@ def end_applies(actors: RayActors) -> bool:
 
 
 def spark_processes(actors: RayActors, names: set[str]) -> list[psutil.Process]:
-    """The processes of Spark applications that run on this machine.
+    """Return the processes of Spark applications on this machine.
 
     Args:
-        actors: of the topology, on its private cluster: on another one they are not this command's to end.
-        names: of the components that run.
+        actors: actors of the topology on its private cluster; on a user's cluster these processes are not ours to end.
+        names: components that run.
     """
     sparks = [name for name in names if name.startswith("spark:")]
     found = []
@@ -103,7 +100,7 @@ def spark_processes(actors: RayActors, names: set[str]) -> list[psutil.Process]:
 def wait_gone(processes: list[psutil.Process]) -> list[str]:
     """Wait for processes that end with their components, and kill those that do not.
 
-    Returns one line of text for each that could not be ended.
+    Return one line of text for each that could not be ended.
     """
     _, alive = psutil.wait_procs(processes, timeout=GONE_TIMEOUT_S)
     for process in alive:
@@ -113,15 +110,15 @@ def wait_gone(processes: list[psutil.Process]) -> list[str]:
 
 
 def wait_free(state_dir: Path, component: str, timeout_s: float) -> None:
-    """Wait for the end of whatever still runs a component of a state folder on this machine.
+    """Wait until no process of this machine runs a component of a state folder.
 
     Args:
-        state_dir: of the topology.
-        component: its full name.
-        timeout_s: of a process that is about to end: Ray calls one dead before the kernel has ended it.
+        state_dir: the topology's state folder.
+        component: full name of the component.
+        timeout_s: time for a process that is about to end: Ray reports it dead before the kernel has ended it.
 
     Raises:
-        PropagationError: it still runs, and the process is named.
+        PropagationError: it still runs; the message names the process.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,9 +1,7 @@
-"""What keeps `up` and `wait` from their ends although waiting does not help.
+"""Failures that `up` and `wait` cannot outwait: aborted components, and tables that cannot be copied.
 
-Aborted components, and tables that cannot be copied.
-
-A process that begins shows what an earlier one has recorded of its tables until it has looked at them itself, and an
-operator may just have mended what was wrong. So nobody is told of a table before it was looked at again for this call.
+A new process shows what an earlier one recorded about its tables until it has checked them itself, and the operator may
+have just fixed the cause. A table's failure is therefore reported only after a check on behalf of this call.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ from headrace.status.overview import Overview
 
 __all__ = ["LOOK_CALL_S", "Failures", "TablesNotCopied", "together"]
 
-LOOK_CALL_S = 10.0  # an apply process answers after five, whether its look has ended or not
-LOOKED_S = 3.0  # what a look that was asked for has found is in the overview, which is a second old
-# tables that need an operator are checked every ten seconds, and the controller's overview is a second old
+LOOK_CALL_S = 10.0  # an apply process answers after five seconds, whether its check has ended or not
+LOOKED_S = 3.0  # by then the overview, which is up to a second old, shows the result of a requested check
+# Tables that need an operator are checked every ten seconds, and the controller's overview is up to a second old.
 STUCK_S = 20.0
 LOOK_AT_ALL_S = 5.0  # after the first failure: failures that follow within this time are reported with it
 
 
-class TablesNotCopied(ApplyError):  # noqa: N818 - says what is the matter
+class TablesNotCopied(ApplyError):  # noqa: N818 - the name states the condition
     """Everything runs, but some tables cannot be copied until an operator acts: a finding (exit code 1), not a failure.
 
     Args:
@@ -53,10 +51,10 @@ class TablesNotCopied(ApplyError):  # noqa: N818 - says what is the matter
 
 
 class Failures:
-    """Those of one call of `up` or `wait`.
+    """Failures seen by one call of `up` or `wait`.
 
     Args:
-        look: has an apply process look at its tables at once; returns whether it has.
+        look: asks an apply process to check its tables now; returns whether it did.
     """
 
     def __init__(self, look: Callable[[str], bool]) -> None:
@@ -64,19 +62,21 @@ class Failures:
         self._since: dict[str, float] = {}
         self._looked_at: dict[str, float] = {}
         self._before: set[str] | None = None
-        self._tried_again: set[str] = set()  # components that are tried once more before the call ends
+        self._tried_again: set[str] = set()  # components that are restarted once more before the call ends
         self._failed_at: float | None = None
 
     def told(self, overview: Overview, now: float, *, is_settled: bool) -> list[ApplyError]:
-        """The failures that end the call; none while one may be of an earlier process, or others are about to be known.
+        """Return the failures that end the call.
+
+        None are returned while a failure may be an earlier process's, or while other failures may follow soon.
 
         Args:
-            overview: of the topology, as it is now.
-            now: seconds of a clock that never goes back.
+            overview: the topology's current overview.
+            now: seconds of a monotonic clock.
             is_settled: whether the controller has done what the call asked for.
         """
         found = _found(overview)
-        if self._before is None:  # an operator may have mended it since, and the retry happens only now
+        if self._before is None:  # an operator may have fixed these since, and the retry happens only now
             self._before = set(found)
         self._since = {what: self._since.get(what, now) for what in found}
         outdated = {each.name for each in overview.components if each.outdated}
@@ -85,7 +85,7 @@ class Failures:
                 {what: component for what, (component, _) in found.items() if component and component not in outdated},
                 now,
             )
-        # One that gave up by an earlier part of the file tries again with the new one.
+        # A component that gave up under an earlier part of the file retries with the new one.
         waits = self._tried_again | outdated
         errors = [
             error
@@ -100,12 +100,12 @@ class Failures:
         return errors if is_all or now - self._failed_at > LOOK_AT_ALL_S else []
 
     def started(self, overview: Overview, *, once_more: bool) -> None:
-        """Components that gave up were started again: what is shown of them is of before.
+        """Note that components which gave up were restarted: their failures shown so far are stale.
 
         Args:
-            overview: of the topology, as it was then.
-            once_more: they are started once more when the controller has done what the call asked for; until then they
-                may give up for what it changes.
+            overview: the topology's overview at that time.
+            once_more: whether they are restarted again when the controller has done what the call asked for; until then
+                they may give up because of what it changes.
         """
         aborted = {what: component for what, component in _found(overview).items() if not component[0]}
         self._before = {*(self._before or ()), *aborted}
@@ -127,11 +127,11 @@ class Failures:
 
 
 def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyError:
-    """Several failures as one error that names them all.
+    """Combine several failures into one error that names them all.
 
     Args:
         failures: at least one.
-        everything_runs: every component does; then tables that cannot be copied are a finding.
+        everything_runs: whether every component runs; tables that cannot be copied are then a finding.
     """
     message, hint = failures[0].message, failures[0].hint
     if len(failures) > 1:
@@ -148,9 +148,10 @@ def together(failures: Sequence[ApplyError], *, everything_runs: bool) -> ApplyE
 
 
 def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
-    """By what has failed, in which process: whose tables are to be looked at (empty: it is no table), and the error.
+    """Return the failures by what has failed and in which process.
 
-    These are not all stuck components (`status_view.stuck_notes`): `up` succeeds while one is stopped or waits for an
+    Each has the apply process whose tables must be checked (empty: the failure is not a table's) and the error. These
+    are not all stuck components (`status_view.stuck_notes`): `up` succeeds while a component is stopped or waits for an
     ALTER.
     """
     failures: dict[str, tuple[str, ApplyError]] = {}
@@ -176,7 +177,7 @@ def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
                         component=name,
                     ),
                 )
-        # One that is about to be bypassed ends with its error.
+        # A component that is about to be bypassed ends with its error.
         if component.state == "ABORTED" and component.to_be_bypassed_by is None:
             error = component.last_error or Failure(message="aborted")
             hint = for_component(error.hint, name, overview.flows)
@@ -188,7 +189,7 @@ def _found(overview: Overview) -> dict[str, tuple[str, ApplyError]]:
 
 
 def _all_looked_at(overview: Overview) -> bool:
-    """Whether every table was checked: then all tables that cannot be copied are known."""
+    """Return whether every table was checked, so that all tables that cannot be copied are known."""
     return not any(
         table.state == "PENDING" for each in overview.components for table in apply_status(each).instantiation
     )

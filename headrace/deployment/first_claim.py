@@ -1,7 +1,7 @@
-"""The databases of a topology that nothing runs here yet are claimed before its private cluster starts.
+"""Claims on a topology's databases before its private cluster starts, when nothing of it runs here yet.
 
-The sites claim them, too, but only a site that runs can: a second copy of a topology was refused with everything
-started, and nothing ended that.
+The sites also claim them, but only a running site can. Without this, a second copy of a topology was refused only after
+everything had started, and nothing ended it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["claimed"]
 
 @contextmanager
 def claimed(spec: TopologySpec) -> Iterator[None]:
-    """Hold the claims on the users' databases of a topology; the sites take them afterwards.
+    """Hold the claims on the users' databases of a topology; the sites take them over afterwards.
 
-    A database that does not answer is left out: its site waits for it. So is one that this very copy has: an earlier
-    command's cluster may still end.
+    A database that does not answer is skipped: its site waits for it. So is one that this same copy holds, because an
+    earlier command's cluster may still be ending.
 
     Args:
         spec: the topology. An embedded database needs no claim.
 
     Raises:
-        TopologyError: another copy of it runs, with every database that it has.
+        TopologyError: another copy of it runs; the error names every database that this copy holds.
     """
     found: list[Finding] = []
     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def claimed(spec: TopologySpec) -> Iterator[None]:
                 claim.hold(spares_own=True)
             except RunsElsewhere as error:
                 found.append(Finding(path=f"sites.{site.name}", problem=error.message, fix=error.hint))
-            except DatabaseError:  # its site says it
+            except DatabaseError:  # its site reports it
                 continue
         if found:
             raise TopologyError.of(str(spec.file), found)

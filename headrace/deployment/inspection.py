@@ -58,14 +58,14 @@ _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What `check` found: problems and warnings, and who gets what."""
+    """Result of `check`: problems, warnings, and the reach of changes."""
 
     findings: tuple[Finding, ...]
     reach: tuple[Reach, ...]
 
     @property
     def is_proven(self) -> bool:
-        """Every change arrives once wherever it arrives, and none comes home."""
+        """Whether every change arrives exactly once wherever it arrives, and none returns to its origin."""
         return (
             bool(self.reach)
             and not any(finding.is_error for finding in self.findings)
@@ -96,7 +96,7 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         findings += ray_findings(RememberedCluster(spec.state_dir).address())
         with OpenDatabases(spec) as databases:
             findings += _findings_of_databases(spec, databases)
-    # a site's two roles, and two apply processes, may have one
+    # A site's two roles, or two apply processes, may have the same finding.
     return Checked(findings=tuple(dict.fromkeys(findings)), reach=found.reach)
 
 
@@ -109,7 +109,7 @@ def _findings_of_databases(spec: TopologySpec, databases: OpenDatabases) -> Iter
             yield Finding(
                 path=f"sites.{name}",
                 problem="its embedded server does not run: its contents were not checked",
-                fix="headrace up FILE starts it, and checks it before anything else",
+                fix="run `headrace up FILE`: it starts the server, and checks it before anything else",
                 is_error=False,
             )
     yield from _findings_between(spec, databases, sites, [])
@@ -123,7 +123,7 @@ def _folder_findings(spec: TopologySpec) -> Iterator[Finding]:
 
 
 def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
-    """Warn of a redo log that may grow larger than its disk, where a source keeps it on this machine."""
+    """Warn of a redo log that may exceed its disk, where a source keeps it on this machine."""
     if not any(capture.source == site.name and not site.node for capture in spec.captures for site in spec.sites):
         return
     folder = next(each for each in (spec.state_dir, *spec.state_dir.parents) if each.exists())
@@ -132,24 +132,24 @@ def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
         yield Finding(
             path="redo_bytes_max",
             is_error=False,
-            problem=f"is {bytes_text(spec.redo_bytes_max)}, and the disk of {spec.state_dir} has {bytes_text(total)}:"
-            " it is full before the bound is reached, and with one larger transaction for good",
-            fix="write a smaller redo_bytes_max into the file, or name a folder on a larger disk as state_dir",
+            problem=f"is {bytes_text(spec.redo_bytes_max)}, but the disk of {spec.state_dir} has {bytes_text(total)}:"
+            " the disk fills up before the bound is reached, and one larger transaction blocks it for good",
+            fix="set a smaller redo_bytes_max in the file, or a state_dir on a larger disk",
         )
 
 
 def _findings_between(
     spec: TopologySpec, databases: OpenDatabases, sites: Mapping[str, LiveSite], kept: list[KeptRows]
 ) -> list[Finding]:
-    """Problems between databases that `up` would refuse.
+    """Return problems between databases that `up` would refuse.
 
     Args:
         spec: the topology.
-        databases: its own.
+        databases: its databases.
         sites: what the databases answered.
-        kept: filled with the tables whose rows stay as they are.
+        kept: receives the tables whose rows stay as they are.
     """
-    from headrace.deployment.kept_redo import redo_findings  # numpy: a file alone is examined without it
+    from headrace.deployment.kept_redo import redo_findings  # imports numpy: not for checks of the file alone
 
     identities = {name: live.identity for name, live in sites.items()}
     prepared = prepared_document(spec.state_dir).get("identities", {})
@@ -160,22 +160,22 @@ def _findings_between(
     ]
     try:
         findings += _shape_findings(spec, databases)
-        # Labels that were renamed come before those that are added.
+        # Renamed labels come before added ones.
         findings += _changed_rows(spec, databases)
         findings += _table_findings(spec, databases, kept)
         findings += _sequence_findings(spec, databases)
         findings += _uncopied(spec, databases)
     except HeadraceError:
-        # Rights that are already reported may be missing.
+        # The cause may be missing rights that are already reported.
         if not any(finding.is_error for live in sites.values() for finding in (*live.findings, *findings)):
             raise
     return findings
 
 
 def _shape_findings(spec: TopologySpec, databases: OpenDatabases) -> list[Finding]:
-    """Tables that left and would come back in another shape while changes of the old one are on the way.
+    """Find tables that were removed and would return in another shape while changes of the old shape are in flight.
 
-    Of the databases that can be reached.
+    Only databases that can be reached are examined.
     """
     shapes, found, seen = earlier_of(prepared_document(spec.state_dir)), {}, []
     prepared = prepared_topology(spec.state_dir)
@@ -189,7 +189,7 @@ def _shape_findings(spec: TopologySpec, databases: OpenDatabases) -> list[Findin
 
 
 def _uncopied(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
-    """See `topology.edits.uncopied`. Every database of the topology must be reachable."""
+    """Find edits that `topology.edits.uncopied` refuses, if every database of the topology can be reached."""
     prepared = prepared_topology(spec.state_dir)
     unseen = [site.name for site in spec.sites if site.database.kind != "none" and databases.access(site.name) is None]
     if prepared is not None and not unseen:
@@ -201,14 +201,16 @@ def _uncopied(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]
 
 
 def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[KeptRows]) -> list[Finding]:
-    """Differences between source and destination tables that would stop apply; both databases must be reachable.
+    """Return differences between source and destination tables that would stop apply.
+
+    Apply processes whose databases cannot both be reached are skipped.
 
     Args:
         spec: the topology.
-        databases: its own.
-        kept: filled with the tables whose rows stay as they are.
+        databases: its databases.
+        kept: receives the tables whose rows stay as they are.
     """
-    from headrace.databases.conflict_lists import conflict_list_findings  # numpy, as above
+    from headrace.databases.conflict_lists import conflict_list_findings  # imports numpy, as above
     from headrace.databases.dependency_columns import dependency_column_findings
 
     findings: list[Finding] = []
@@ -236,7 +238,7 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         target = databases.destination(apply.site, apply.tables)
         recorded = target.instantiations(spec.name, apply.name)
         old_names = renamed(identities, recorded)
-        # What a column's type lacks comes before the ALTER that gives the type to the column.
+        # Missing parts of a column's type come before the ALTER that gives this type to the column.
         findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
         findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
         if apply.conflicts.times is not None:
@@ -283,7 +285,7 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
             target,
             databases,
             recorded=recorded,
-            # Rows of a copy that has begun are ours, also under another name.
+            # Rows of a copy that has begun are ours, even if the table has been renamed.
             begun={TableName.of(record) for record in recorded if not record.is_refused} | old_names.keys(),
             kept=kept,
         )
@@ -291,9 +293,9 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
 
 
 def _changed_rows(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
-    """Tables that are replicated, and whose rows changed at the source without events.
+    """Find replicated tables whose rows changed at the source without events.
 
-    Both databases must be reachable.
+    Apply processes whose databases cannot both be reached are skipped.
     """
     for apply in spec.applies:
         if databases.access(apply.source) is None or databases.access(apply.site) is None:
@@ -338,14 +340,14 @@ def _changed_rows(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Find
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:
-    """Users' functions that cannot be loaded, or not be called.
+    """Return problems of users' functions that cannot be loaded or called.
 
-    Loading runs what their modules do when they are imported.
+    Loading a function executes its module's import code.
     """
     customs = list(custom_transformations(spec))
     if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
         return []
-    from headrace.rules.transformations.calling import loaded_function  # numpy, as above
+    from headrace.rules.transformations.calling import loaded_function  # imports numpy, as above
     from spark_apply.handlers.loaded import load_all
 
     findings: dict[str, Finding] = {}
@@ -368,7 +370,7 @@ def handler_findings(spec: TopologySpec) -> list[Finding]:
 
 
 def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
-    """Handlers of tables that an apply process does not get."""
+    """Find handlers of tables that do not arrive at their apply process."""
     names = {(version.owner, version.name) for version in tables}
     for owner, name in sorted(
         (apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names
@@ -385,7 +387,7 @@ def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> It
                 path=f"applies.{apply.name}.{entry}.tables",
                 problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows"
                 " whose order could be kept",
-                fix="correct the name, or leave it out: only tables that arrive are listed",
+                fix="correct the name, or remove it: list only tables that arrive",
                 is_error=False,
             )
     for owner, name in sorted(apply.conflicts.tables - names):
@@ -398,7 +400,7 @@ def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> It
 
 
 def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
-    """Substitute keys of tables that an apply process does not get."""
+    """Find substitute keys of tables that do not arrive at their apply process."""
     names = {(version.owner, version.name) for version in tables}
     for each in apply.tables.key_columns:
         if (each.owner, each.name) not in names:
@@ -412,7 +414,7 @@ def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterat
 
 
 def _sequence_findings(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Finding]:
-    """Columns of tables that several sites write, whose sequences can give out one value at two of them."""
+    """Find columns of tables written at several sites whose sequences can generate the same value at two of them."""
     proof = Proof(spec)
     known: dict[tuple[str, str], dict[str, list[ColumnSequence]]] = {}  # table -> site -> its sequences
     for site in proof.origins:
@@ -436,7 +438,7 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
 
     Args:
         file: the topology file.
-        ask_databases: include the present state of the databases.
+        ask_databases: include the current state of the databases.
 
     Raises:
         TopologyError: the file has problems.
@@ -458,11 +460,11 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
 
 
 def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSite]:
-    """Examine every reachable database; for an embedded server that does not run, plan for an empty one.
+    """Examine every reachable database; plan for an empty one where an embedded server does not run.
 
     Args:
         spec: the topology.
-        databases: its own.
+        databases: its databases.
     """
     answers = {}
     for site in spec.sites:
@@ -479,9 +481,9 @@ def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSi
 
 
 def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Why a database did not answer everything.
+    """Report why a database did not answer everything.
 
-    Nothing where a right is missing that the findings before it name with its GRANT.
+    Nothing is reported for a missing right that the earlier findings name with its GRANT.
     """
     if error.context.get("sqlstate") != _NO_RIGHT:
         fix = "make sure that the database runs and the connection string is right"
@@ -493,13 +495,13 @@ def _unanswered(site: str, error: HeadraceError, findings: Sequence[Finding]) ->
 
 
 def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: list[Finding]) -> LiveSite:
-    """Examine one database, in sessions of its own: what it says of the room for sessions counts those that are open.
+    """Examine one database in separate sessions: the check of free connections counts those that are open.
 
     Args:
         spec: the topology.
-        site: whose database it is.
-        access: to it.
-        findings: receives them as they are found: what is asked behind them may fail for what they say.
+        site: the database's site.
+        access: access to it.
+        findings: receives findings as they are found, because later questions may fail for the same reason.
     """
     applies = [apply for apply in spec.applies if apply.site == site.name]
     rules = spec.capture_rules(site.name)
@@ -537,7 +539,7 @@ def _ask(spec: TopologySpec, site: SiteSpec, access: DatabaseAccess, findings: l
 
 
 def _unseen(spec: TopologySpec, site: SiteSpec) -> LiveSite:
-    """The plan for an embedded server that does not exist yet or does not run."""
+    """Return the plan for an embedded server that does not exist yet or does not run."""
     applies = [apply for apply in spec.applies if apply.site == site.name]
     statements = plan_unseen(
         site.database.kind,

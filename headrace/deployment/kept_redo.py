@@ -1,4 +1,4 @@
-"""Before an edit runs: the redo that its capture processes will find, as far as this machine and the databases can tell."""
+"""Redo that an edit's capture processes will find, as far as this machine and the databases can tell before it runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["redo_findings"]
 
 
 def redo_findings(spec: TopologySpec, databases: OpenDatabases) -> tuple[Finding, ...]:
-    """What `up` would refuse because redo is not there; a site of another machine is examined by `up` alone.
+    """Return what `up` would refuse because redo is missing; redo on another machine is examined by `up` only.
 
     Args:
-        spec: the topology that is wanted.
-        databases: its own.
+        spec: the wanted topology.
+        databases: its databases.
     """
 
     def oldest_scn(source: str, site: str) -> Scn | None:
@@ -36,7 +36,7 @@ def redo_findings(spec: TopologySpec, databases: OpenDatabases) -> tuple[Finding
         try:
             found = databases.destination(apply.site).progress(spec.name, apply.name)
         except HeadraceError:
-            return None  # it is reported as what it is
+            return None  # reported separately
         return None if found is None else found.low_watermark
 
     return scn_findings(prepared_topology(spec.state_dir), spec, oldest_scn=oldest_scn, applied_scn=applied_scn)

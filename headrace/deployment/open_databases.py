@@ -1,7 +1,7 @@
-"""The databases of a topology while they are compared: each is opened once, however many questions come.
+"""The databases of a topology while they are compared: each is opened once for all questions.
 
-A session costs a login and a catalog cache that starts empty. A check of three sites that all write opens 15, and opened 30
-when each question had its own; the tests of checks take a quarter less time.
+A session costs a login and starts with an empty catalog cache. A check of three sites that all write opens 15 sessions;
+it opened 30 when each question had its own. The tests of checks take a quarter less time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["OpenDatabases"]
 
 
 class OpenDatabases:
-    """See the module. A context manager, which closes what was opened.
+    """Open databases of a topology; a context manager that closes them.
 
     Args:
         spec: the topology.
@@ -49,31 +49,27 @@ class OpenDatabases:
         self._opened.close()
 
     def access(self, site: str) -> DatabaseAccess | None:
-        """How to reach a site's database; None: it has none, or its embedded server does not run.
-
-        Args:
-            site: its name.
-        """
+        """Return the access to a site's database; None: it has none, or its embedded server does not run."""
         if site not in self._access:
             self._access[site] = self._reached(site)
         return self._access[site]
 
     def source(self, site: str) -> SourceDatabase:
-        """A site's database as a source.
+        """Return a site's database as a source.
 
         Args:
-            site: its name; it has `access`.
+            site: a site for which `access` is not None.
         """
         if site not in self._sources:
             self._sources[site] = self._opened.enter_context(closing(open_source(self._reach(site))))
         return self._sources[site]
 
     def destination(self, site: str, tables: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
-        """A site's database as a destination.
+        """Return a site's database as a destination.
 
         Args:
-            site: its name; it has `access`.
-            tables: how an apply process sees its tables.
+            site: a site for which `access` is not None.
+            tables: an apply process's settings of its tables.
         """
         if (site, tables) not in self._destinations:
             opened = open_destination(replace(self._reach(site), tables=tables))

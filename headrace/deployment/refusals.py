@@ -1,4 +1,4 @@
-"""What `up` refuses to start before it asks any database: sites that cannot speak to each other, code that cannot be loaded."""
+"""Refusals of `up` before it asks any database: sites that cannot connect to each other, and unloadable code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["check_certificates", "check_handlers"]
 
 
 def check_certificates(spec: TopologySpec, address: str, count_nodes: Callable[[], int]) -> None:
-    """Make the certificates of a file that names none, and refuse to start what could not speak to each other.
+    """Make the certificates of a file that names none, and refuse a topology whose sites could not connect.
 
     Args:
         spec: the topology of the file.
-        address: of a Ray cluster of the user's; empty: the private one of this machine.
+        address: address of a user's Ray cluster; empty: the private one of this machine.
         count_nodes: counts the nodes of the cluster at the address.
 
     Raises:
@@ -36,13 +36,13 @@ def check_certificates(spec: TopologySpec, address: str, count_nodes: Callable[[
 
 
 def _make_certificates(spec: TopologySpec, address: str, count_nodes: Callable[[], int]) -> None:
-    """Have a certificate for every site in the state folder, which only processes of this machine can read."""
+    """Make a certificate for every site in the state folder, which only processes of this machine can read."""
     from actors.security.upkeep import keep_certificates
 
     if address and (nodes := count_nodes()) > 1:
         raise ConfigError(
             f"the Ray cluster at {address} has {nodes} nodes, and {spec.file} has no tls: `up` makes"
-            " certificates for one machine alone",
+            " certificates for a single machine only",
             hint=both_ways(spec),
         )
     keep_certificates(spec)
@@ -52,7 +52,7 @@ def check_handlers(spec: TopologySpec) -> None:
     """Refuse to start with users' code that cannot be loaded.
 
     Raises:
-        TopologyError: with everything that is wrong with it.
+        TopologyError: with every problem of it.
     """
     from headrace.deployment.inspection import handler_findings
 

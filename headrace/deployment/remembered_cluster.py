@@ -1,6 +1,6 @@
-"""The Ray cluster of the user's on which a topology was started last: later commands go there without being told.
+"""The user's Ray cluster on which a topology was last started, so that later commands find it.
 
-A copy of the state folder does not go there: what runs there is the original's.
+A copy of the state folder does not use it: the topology there is the original's.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ _FILE = "ray_address"
 
 @dataclass(frozen=True, slots=True)
 class RememberedCluster:
-    """The file of one state folder.
+    """The file of a state folder that names the cluster.
 
-    The address, and the folder that it was written in (not by earlier versions), a line each.
+    Its first line is the address, its second the folder where it was written (earlier versions wrote no second line).
 
     Args:
-        state_dir: of the topology.
+        state_dir: the topology's state folder.
     """
 
     state_dir: Path
 
     def address(self) -> str:
-        """The address; empty: none is remembered.
+        """Return the address; empty: none is remembered.
 
         Raises:
-            ConfigError: the file was not written whole, by an earlier version.
+            ConfigError: the file is incomplete, because an earlier version did not write it atomically.
         """
         lines = self._lines(self.state_dir)
         if lines is None:
             return ""
         if not lines or not lines[0].strip():
             raise ConfigError(
-                f"{self.state_dir / _FILE} is empty: it was to name the Ray cluster on which the topology runs, and the"
-                " disk was full",
-                hint="name it again with --address; if the topology runs on no cluster of your own, remove the file",
+                f"{self.state_dir / _FILE} is empty, because the disk was full: it must name the Ray cluster on which"
+                " the topology runs",
+                hint="name it again with --address; if the topology does not run on a cluster of your own, remove the"
+                " file",
             )
         if len(lines) > 1 and is_copy(self.state_dir, lines[1], lambda original: self._lines(original) == lines):
             return ""
         return lines[0].strip()
 
     def remember(self, address: str) -> None:
-        """Go there from now on; durable when this returns.
+        """Remember the address; durable when this returns.
 
         Raises:
-            OSError: it could not be written; what was remembered before still is.
+            OSError: it could not be written; the previous address is still remembered.
         """
         make_private(self.state_dir)
         replace_file(self.state_dir / _FILE, f"{address}\n{self.state_dir}\n")
 
     def forget(self) -> None:
-        """Go nowhere from now on; idempotent."""
+        """Forget the address; idempotent."""
         remove_file(self.state_dir / _FILE)
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""What `down --purge` removes: objects in databases, files on disks, embedded servers, the state folder.
+"""Removals of `down --purge`: objects in databases, files on disks, embedded servers, the state folder.
 
-What cannot be removed stays, is told as a problem, and is removed by the same command run again.
+What cannot be removed stays and is reported as a problem; rerunning the command removes it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 __all__ = ["STATE_PARENT", "Removal", "stays_for_ever"]
 
-STATE_PARENT = ".headrace"  # parent of state folders whose place the file does not set; removed with the last of them
+STATE_PARENT = ".headrace"  # default parent of state folders; removed with the last of them
 DATABASE_TIMEOUT_S = 120.0  # statements of `down --purge` wait for locks
-_STATUS_TIMEOUT_S = 5.0  # a site's actor on a node that is there answers within a second
+_STATUS_TIMEOUT_S = 5.0  # a site's actor on a live node answers within a second
 
-_NO_DSN = "its site is gone from the file, and so is its connection string"  # however often it is tried
+_NO_DSN = "its site is gone from the file, and so is its connection string"  # retries do not help
 
 
 def stays_for_ever(problem: str) -> bool:
-    """Whether a problem of a removal is the same however often it is tried."""
+    """Return whether a removal's problem persists however often it is retried."""
     return _NO_DSN in problem
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The removal of what a topology made.
+    """The removal of everything that a topology created.
 
     Args:
         spec: the topology of the file.
         tell: called with a line of text for each finished step.
-        keep_servers: embedded servers stay, with their tables.
+        keep_servers: whether embedded servers stay, with their tables.
     """
 
     spec: TopologySpec
@@ -58,10 +58,10 @@ class Removal:
     def from_databases(self, actors: RayActors | None) -> list[str]:
         """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely.
 
-        Returns one line of text for each database in which something stays.
+        Return one line of text for each database in which something stays.
 
         Args:
-            actors: of the sites, whose sessions do it; None: nothing runs, and this process does it.
+            actors: the sites' actors, whose sessions do it; None: nothing runs, and this process does it.
         """
         present = actors.names() if actors is not None else set()
         problems = []
@@ -77,7 +77,7 @@ class Removal:
         return problems + self._from_left(actors, present)
 
     def _from_left(self, actors: RayActors | None, present: set[str]) -> list[str]:
-        """Remove Headrace's objects from users' databases that the file does not name any more."""
+        """Remove Headrace's objects from users' databases that are no longer in the file."""
         from actors.site.connection import original_of
 
         problems = []
@@ -106,36 +106,36 @@ class Removal:
             try:
                 lines: tuple[str, ...] = actors.call(f"site:{site.name}", "remove", timeout_s=DATABASE_TIMEOUT_S)
             except PropagationError:
-                pass  # its actor is dead: clean the database from this process
+                pass  # its actor is dead: remove them from this process
             else:
                 return lines
         if original := original_of(self.spec, site.name):
             return (self._of_original(original),)
-        if site.database.kind == "embedded":  # its actor is gone; on another machine only that would reach it
+        if site.database.kind == "embedded":  # its actor is gone; a server on another machine needed that actor
             server = embedded_server(self.spec, site)
             if not server.folder.exists():
                 return ()
             server.start()
             return remove_from(self.spec, site, server.dsn())
         if actors is None:
-            # On a Ray cluster that does not answer now it may run: the claim takes what this folder's own site holds
-            # for an earlier one's.
+            # The site may still run on a Ray cluster that does not answer, and the claim would take over what this
+            # folder's own site holds.
             endings.wait_free(self.spec.state_dir, f"site:{site.name}", endings.GONE_TIMEOUT_S)
         with closing(claim_on(self.spec, site)) as claim:
-            claim.hold()  # do not remove what another copy uses
+            claim.hold()  # refuse to remove what another copy uses
             return remove_from(self.spec, site, site.database.dsn)
 
     def with_admin(self, site: SiteSpec, lines: tuple[str, ...]) -> tuple[str, ...]:
-        """What was removed at a site, with what is left to its administrator, where the file still has one.
+        """Return what was removed at a site, including what only its administrator may remove, if the file names one.
 
         Args:
-            site: of the file.
+            site: a site of the file.
             lines: what was removed, as lines of text.
         """
         from actors.site.admin import remove_as_admin
         from headrace.databases.ports.operator import LEFT_TO_ADMIN
 
-        # the file may have lost it since `up`: then the line says what stays
+        # The file may have lost the administrator since `up`; then the line says what stays.
         if LEFT_TO_ADMIN not in lines or not site.database.has_admin:
             return lines
         return (*(line for line in lines if line != LEFT_TO_ADMIN), *remove_as_admin(self.spec, site))
@@ -147,14 +147,14 @@ class Removal:
         )
 
     def clear_nodes(self, actors: RayActors, names: set[str], *, purge: bool) -> list[str]:
-        """End embedded servers, and remove files, on the machines of the sites with a `node`.
+        """Stop embedded servers and remove files on the machines of sites with a `node`.
 
-        Only their actors reach them. Returns one line of text for each machine on which something stays.
+        Only the sites' actors reach these machines. Return one line of text for each machine on which something stays.
 
         Args:
-            actors: of the sites.
-            names: of the components that run.
-            purge: remove files; False: end the servers alone.
+            actors: the sites' actors.
+            names: components that run.
+            purge: whether to remove files; False: only stop the servers.
         """
         problems = []
         for site in self.spec.sites:
@@ -167,7 +167,7 @@ class Removal:
             try:
                 if actor not in names:
                     raise PropagationError(f"{actor} does not run")
-                # a node that is not there is not waited for
+                # A short call first, so that an absent node is not waited for.
                 actors.call(actor, "status", timeout_s=_STATUS_TIMEOUT_S)
                 actors.call(
                     actor,
@@ -181,10 +181,10 @@ class Removal:
         return problems
 
     def stop_servers(self, *, purge: bool) -> list[str]:
-        """Stop the embedded servers of this machine. Returns one line of text for each that did not stop.
+        """Stop the embedded servers of this machine. Return one line of text for each that did not stop.
 
         Args:
-            purge: remove them, too.
+            purge: whether to remove them too.
         """
         from actors.site.connection import embedded_server, left_servers
 
@@ -207,12 +207,12 @@ class Removal:
         return problems
 
     def remove_state(self, cluster_file: Path) -> list[str]:
-        """Remove Headrace's files from the state folder, and the folder if it is empty then.
+        """Remove Headrace's files from the state folder, and the folder if it is then empty.
 
-        The audit log stays: it has who removed the rest. Returns a line of text if the folder stays.
+        The audit log stays, because it records who removed the rest. Return a line of text if the folder stays.
 
         Args:
-            cluster_file: what the private cluster keeps there.
+            cluster_file: the private cluster's file in that folder.
         """
         import shutil
 
@@ -221,7 +221,7 @@ class Removal:
         folder = self.spec.state_dir
         if not folder.exists():
             return []
-        # those of this command alone
+        # files that this command alone creates are no news
         is_news = not {each.name for each in folder.iterdir()} <= {*AUDIT_FILES, "cluster.lock"}
         for name in ("sites", "components", "logs", CERTIFICATES):
             path = folder / name

@@ -1,7 +1,4 @@
-"""Destination tables with rows before anything was copied.
-
-Which stay as they are, and of which an operator has to say what they are.
-"""
+"""Destination tables with rows before anything was copied: some keep them, others need an operator's decision."""
 
 from __future__ import annotations
 
@@ -36,17 +33,17 @@ def rows_there(
     begun: Collection[TableName],
     kept: list[KeptRows],
 ) -> Iterator[Finding]:
-    """The destination tables whose rows `up` would refuse, or has refused, which is a warning: the others run.
+    """Find destination tables whose rows `up` would refuse, or has refused (a warning, because the others run).
 
     Args:
         spec: the topology.
-        apply: that gets the tables.
+        apply: the apply process that gets the tables.
         came: the tables.
         target: the destination, open.
-        databases: of the topology.
-        recorded: what is recorded of its tables.
-        begun: names of the destination tables of which a copy has begun.
-        kept: filled with the tables whose rows stay as they are.
+        databases: the topology's databases.
+        recorded: the recorded instantiations of its tables.
+        begun: names of the destination tables whose copy has begun.
+        kept: receives the tables whose rows stay as they are.
     """
     at_source = {TableName.of(each.destination): TableName.of(each.source) for each in came}
     returned = {TableName.of(each.destination): returned_by(spec, apply, each) for each in came}
@@ -57,8 +54,8 @@ def rows_there(
             KeptRows(site=apply.site, source=apply.source, why=f"{apply.source} has none", tables=tuple(map(str, only)))
         )
     yield from _out_of_date(spec, apply, [name for name in back if name not in only])
-    # A partition of a table that arrives, too, holds rows of that one: nobody is told to empty it, or to keep them as
-    # its own.
+    # A partition of a table that also arrives holds that table's rows: the operator must not be told to empty it, nor
+    # to keep its rows as the partition's own.
     nested = target.nested_tables(list(at_source))
     filled = target.filled([name for name in at_source if name not in begun and name not in nested])
     new = [
@@ -82,7 +79,7 @@ def rows_there(
 def _coming_back(
     spec: TopologySpec, apply: ApplySpec, recorded: Sequence[Instantiation], tables: Iterable[TableName]
 ) -> list[TableName]:
-    """Those of the tables whose changes did not come for a while, and that others write, too.
+    """Return the tables whose changes stopped arriving for a while and that others also write.
 
     `up` does not empty them to copy them again.
     """
@@ -93,8 +90,8 @@ def _coming_back(
 
 
 def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableName]) -> Iterator[Finding]:
-    """Destination tables of `_coming_back` that have rows."""
-    from spark_apply.copy.ways.obstacles import REPAIRED_ALONE  # numpy, as above
+    """Report destination tables of `_coming_back` that have rows."""
+    from spark_apply.copy.ways.obstacles import REPAIRED_ALONE  # imports numpy: not for checks of the file alone
 
     for name in filled:
         yield Finding(
@@ -103,12 +100,12 @@ def _out_of_date(spec: TopologySpec, apply: ApplySpec, filled: Sequence[TableNam
             " did not arrive for a while",
             fix=f"{REPAIRED_ALONE}: before step 3"
             if is_sent_on(spec, apply.site, name)
-            else f"if {apply.source} has the rows that are wanted, empty it: `headrace up FILE` copies it then",
+            else f"if {apply.source} has the wanted rows, empty it: `headrace up FILE` then copies it",
         )
 
 
 class _TwoWayTable(NamedTuple):
-    """Implements `spark_apply.copy.ways.both_ways.TwoWayTable`."""
+    """A table that is replicated both ways. Implements `spark_apply.copy.ways.both_ways.TwoWayTable`."""
 
     source: TableName
     destination: TableName
@@ -118,13 +115,13 @@ class _TwoWayTable(NamedTuple):
 def _staying(
     spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: OpenDatabases
 ) -> dict[str, list[TableName]]:
-    """Those destination tables with rows whose rows `up` leaves as they are, by the reason why nothing is copied.
+    """Return the destination tables whose rows `up` leaves as they are, by the reason why nothing is copied.
 
     Args:
         spec: the topology.
-        apply: that gets the tables.
-        tables: of which no copy has begun.
-        databases: of the topology.
+        apply: the apply process that gets the tables.
+        tables: tables whose copy has not begun.
+        databases: the topology's databases.
     """
     from spark_apply.copy.ways.both_ways import Found
 
@@ -146,7 +143,7 @@ def _staying(
 def _only_rows(
     spec: TopologySpec, apply: ApplySpec, tables: Sequence[_TwoWayTable], databases: OpenDatabases
 ) -> list[TableName]:
-    """Those destination tables that come back, and have all the rows there are."""
+    """Return the returning destination tables that have all existing rows."""
     if not any(table.returned_by for table in tables):
         return []
     both = _both_ways(spec, apply, databases)
@@ -168,11 +165,11 @@ def _both_ways(spec: TopologySpec, apply: ApplySpec, databases: OpenDatabases) -
 
 
 def _empty_at(source: DestinationDatabase, tables: Sequence[tuple[TableName, TableName]]) -> frozenset[TableName]:
-    """Those destination tables of which the source has no row.
+    """Return the destination tables of which the source has no row.
 
     Args:
-        source: asked.
-        tables: each as the destination and as the source calls it.
+        source: the source's database.
+        tables: each as named at the destination and at the source.
     """
     filled = source.filled([there for _, there in tables]) if tables else ()
     return frozenset(name for name, there in tables if there not in filled)
@@ -181,17 +178,17 @@ def _empty_at(source: DestinationDatabase, tables: Sequence[tuple[TableName, Tab
 def _never_copied(
     spec: TopologySpec, apply: ApplySpec, name: TableName, target: DestinationDatabase, *, has_none_there: bool
 ) -> Finding:
-    """A destination table with rows that no copy has begun.
+    """Return the finding about a destination table with rows whose copy has not begun.
 
-    Nobody is told to empty a table that other sites get their rows from, that has the only rows there are, or that has
-    another apply process's.
+    It never asks the operator to empty a table from which other sites get their rows, which has the only existing rows,
+    or which has another apply process's rows.
 
     Args:
         spec: the topology.
-        apply: that gets the table.
-        name: of the table.
+        apply: the apply process that gets the table.
+        name: the table's name.
         target: the destination, open.
-        has_none_there: the source has no row of it.
+        has_none_there: whether the source has no row of it.
     """
     keep = "keep them with `headrace up FILE --keep-existing`"
     copies = [each for each in target.other_copies(spec.name, apply.name, *name) if not each.is_awaiting]
@@ -203,25 +200,25 @@ def _never_copied(
         )
         fix = (
             f"delete none. If they are from the table that {apply.source} has, take it out of the file of one of the two"
-            f" topologies: every change would be applied twice; else, if it holds the rows of {apply.source} as they are"
-            f" now, {keep}"
+            f" topologies: every change would be applied twice; otherwise, if it holds the rows of {apply.source} as"
+            f" they are now, {keep}"
         )
     elif is_sent_on(spec, apply.site, name):
         problem = f", and was never copied from {apply.source}; other sites get their rows from here"
         fix = (
-            f"if {apply.source} has no row that is not here too, {keep}, while changes of it at {apply.source} rest;"
-            " delete no rows here"
+            f"if every row that {apply.source} has is also here, {keep}, and let no one change the table at {apply.source}"
+            " meanwhile; delete no rows here"
         )
     elif copies:
         which = " and ".join(dict.fromkeys(f"{other.apply}, from site {other.source}" for other in copies))
         problem = f": it has the rows of apply process {which}"
         fix = (
-            f"delete none: rows of {apply.source} are not copied beside them. Load those that are missing, while changes"
-            f" of it at {apply.source} rest, and {keep}"
+            f"delete none: rows of {apply.source} are not copied beside them. Load those that are missing, let no one"
+            f" change the table at {apply.source} meanwhile, and {keep}"
         )
     elif has_none_there:
         problem = f", and {apply.source}, from which it would be copied, has no row of it"
-        fix = f"if the rows are to go from {apply.site} to {apply.source}, let the file say so; or {keep}; delete none"
+        fix = f"if the rows are to go from {apply.site} to {apply.source}, change the file so; or {keep}; delete none"
     else:
         problem = ", and was never copied"
         fix = (

@@ -1,6 +1,6 @@
-"""Caught up: write a marker at every source and wait until every low watermark has passed it.
+"""Catching up: write a marker at every source, and wait until every low watermark has passed it.
 
-Repeat for sites that forward.
+This is repeated for sites that forward changes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 POLL_S = 0.1
-LOOK_INTERVAL_S = 2.0  # for what holds it up: people read it, and the controller updates once a second
-# A component that has just started can look stuck, and what waited for free disk space goes on by itself.
+LOOK_INTERVAL_S = 2.0  # between looks for what is stuck: for people; the controller updates once a second
+# A component that has just started can look stuck, and one that waits for free disk space continues by itself.
 STUCK_S = 5.0
 MARKER_TIMEOUT_S = 15.0  # a marker waits for one fsync at the source
 CALL_TIMEOUT_S = 5.0
 _AT_REST = frozenset({"DONE", "KEPT", "LEFT OUT", "FAILED"})  # states of tables that are not being copied
-TABLES_TIMEOUT_S = 10.0  # an apply process answers after five, whether its look has ended or not
+TABLES_TIMEOUT_S = 10.0  # an apply process answers after five seconds, whether its check has ended or not
 
 Look = Callable[[], Overview]
 """Returns the overview of the topology."""
@@ -70,12 +70,12 @@ class _Wait:
     """When a component was first seen to halt changes for this reason."""
     looked_at: float = 0.0
     reached: str = "caught_up_scn"
-    """What each apply process is asked: how far every table is, or (`low_watermark`) those that are applied."""
+    """Call to each apply process: the position of all its tables, or (`low_watermark`) only of tables being applied."""
     failures: Failures = field(init=False)
     failed: dict[str, list[TablesNotCopied]] = field(default_factory=dict)
-    """Tables that need an operator, by the name of an apply process that copies no other one."""
+    """Tables that need an operator, by the name of an apply process that is copying no other table."""
     left_out: dict[str, list[TablesNotCopied]] = field(default_factory=dict)
-    """Those of `failed` that were not waited for."""
+    """Tables of `failed` that were not waited for."""
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.look_at_tables)
@@ -124,11 +124,11 @@ class _Wait:
         time.sleep(POLL_S)
 
     def look_for_what_is_stuck(self) -> None:
-        """Look from time to time for what is stuck until an operator acts, or a window opens.
+        """Look from time to time for what is stuck until an operator acts or a window opens.
 
         Raises:
-            NotCaughtUp: waiting is useless: nothing replicates; or a component stays stuck, and it is not to be waited
-                for.
+            NotCaughtUp: waiting is useless, because nothing replicates; or a component stays stuck, and the caller does
+                not want to wait for it.
         """
         if self.overview is None or time.monotonic() - self.looked_at < LOOK_INTERVAL_S:
             return
@@ -137,7 +137,7 @@ class _Wait:
         if overview.state == "REFUSED" and any(each.state == "NOT CREATED" for each in overview.components):
             raise NotCaughtUp(
                 f"topology {self.spec.name} does not replicate: the databases are not ready for it",
-                hint="headrace check FILE says what is missing; then headrace up FILE",
+                hint="run `headrace check FILE` to see what is missing; then run `headrace up FILE`",
             )
         self.stuck = holding_notes(overview)
         halting = {(note.component, note.problem): note for note in self.stuck if halts(note)}
@@ -145,12 +145,12 @@ class _Wait:
         lasting = [halting[each] for each, since in self.stuck_since.items() if self.looked_at - since >= STUCK_S]
         if self.ends_when_stuck and lasting:
             raise NotCaughtUp(
-                f"changes have stood still for {STUCK_S:g} s: {problems_of(lasting)}", hint=fixes_of(lasting)
+                f"changes have been stuck for {STUCK_S:g} s: {problems_of(lasting)}", hint=fixes_of(lasting)
             )
         self.look_for_failed_tables(overview)
 
     def look_for_failed_tables(self, overview: Overview) -> None:
-        """Find tables that need an operator: they are not waited for where nothing else is being copied."""
+        """Find tables that need an operator: they are not waited for if their apply process copies nothing else."""
         errors = [
             e for e in self.failures.told(overview, self.looked_at, is_settled=True) if isinstance(e, TablesNotCopied)
         ]
@@ -162,7 +162,7 @@ class _Wait:
                 self.failed[name] = own
 
     def look_at_tables(self, name: str) -> bool:
-        """Have an apply process look at its tables that could not be copied; whether it has."""
+        """Have an apply process check its tables that could not be copied; return whether it did."""
         try:
             return bool(self.actors.call(name, "look_at_tables", timeout_s=LOOK_CALL_S))
         except HeadraceError:
@@ -172,7 +172,7 @@ class _Wait:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def text(self) -> str:
-        """How far each apply process is behind, and what is stuck."""
+        """Return how far each apply process is behind, and what is stuck."""
         behind = [
             f"{name} {'starting' if left is None else f'{bytes_text(left)} behind'}"
             for name, left in self.behind.items()
@@ -182,7 +182,7 @@ class _Wait:
         )
 
     def late(self, timeout_s: float | None) -> NotCaughtUp:
-        """The error for a time-out."""
+        """Return the error for a time-out."""
         words = [
             f"{apply.name} has not reached SCN {scn_text(self.markers[apply.source])} of {apply.source}"
             + (f" ({self.problems[apply.name]})" if apply.name in self.problems else "")
@@ -194,31 +194,31 @@ class _Wait:
 
 
 def halts(note: Note) -> bool:
-    """Whether a finding stops changes until an operator acts; a table that cannot be copied holds up no other one."""
+    """Return whether a finding stops changes until an operator acts; a table that cannot be copied stops no other."""
     return note.is_stuck and not note.is_of_table
 
 
 def problems_of(found: Sequence[Note]) -> str:
-    """What is wrong, for people."""
+    """Return the problems as text."""
     return "; ".join(f"{note.component}: {note.problem}" for note in found)
 
 
 def fixes_of(found: Sequence[Note]) -> str:
-    """What to do about it, for people."""
+    """Return the fixes as text."""
     return "; ".join(note.fix for note in found if note.fix) or "see `headrace status`"
 
 
 def look_at_tables(spec: TopologySpec, actors: RayActors) -> None:
-    """Have every apply process look now whether its tables are as they were copied.
+    """Have every apply process check now that its tables still match what was copied.
 
-    What it finds, `headrace status` says.
+    `headrace status` shows the findings.
 
     Args:
         spec: the topology.
         actors: its actors.
     """
     for apply in spec.applies:
-        with suppress(HeadraceError):  # it is starting again, or busy: it looks by itself
+        with suppress(HeadraceError):  # it is restarting or busy, and checks by itself
             actors.call(f"apply:{apply.name}", "look_at_tables", timeout_s=TABLES_TIMEOUT_S)
 
 
@@ -239,25 +239,24 @@ def wait_caught_up(
         actors: its actors.
         timeout_s: longest wait in seconds; None: unlimited.
         progress: receives lines of text about the progress.
-        overview: returns the overview, which shows what holds the changes up; None: look at the apply processes only.
-        of_applied_tables: do not wait for tables that are being copied, or cannot be.
-        ends_when_stuck: do not wait for an operator either: end when the overview has shown for `STUCK_S` that a
-            component is stopped or has given up.
+        overview: returns the overview, which shows what is stuck; None: ask the apply processes only.
+        of_applied_tables: do not wait for tables that are being copied or cannot be copied.
+        ends_when_stuck: end when the overview has shown for `STUCK_S` that a component is stopped or has given up.
 
     Returns:
         The SCNs of the last markers, by source.
 
     Raises:
-        NotCaughtUp: time-out; the message names the apply processes that are behind, and why. Or what is stuck.
-        TablesNotCopied: everything else is applied everywhere, and these tables need an operator.
+        NotCaughtUp: time-out, or a component is stuck; the message names the apply processes that are behind, and why.
+        TablesNotCopied: everything else is applied everywhere, but these tables need an operator.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait = _Wait(spec, actors, deadline, overview, progress or (lambda _: None))
     wait.ends_when_stuck = ends_when_stuck
     wait.reached = "low_watermark" if of_applied_tables else "caught_up_scn"
     wait.look_for_what_is_stuck()
-    # What a site forwards is in its redo only when it is applied there: a marker written before that is no use behind
-    # it.
+    # Changes that a site forwards reach its redo only when they are applied there. A marker written earlier proves
+    # nothing about the sites behind it.
     for _ in range(max(1, applies_in_a_row(spec))):
         wait.markers, wait.behind = {}, {}
         wait.write_markers()

@@ -1,7 +1,7 @@
-"""Clients that write numbered transactions, survive the end of their server, and know what it acknowledged to them.
+"""Clients that write numbered transactions, survive the end of their server, and know what it acknowledged.
 
-A transaction whose COMMIT was sent and not answered is in doubt: it may be there, once. Everything else is there once,
-or is not there.
+A transaction whose COMMIT was sent and not answered is in doubt: it may be committed once, or not at all. Every other
+transaction is known to be committed exactly once, or not at all.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from headrace.load.sessions import session
 
 __all__ = ["NumberedClients", "paced"]
 
-# On a machine that is slow, or busy, each transaction takes longer, and so does the pause behind it: clients that did
-# not wait would write more than it can replicate, and the lag that is measured would be their own. A transaction takes
-# some 3 ms on an idle machine.
+# On a slow or busy machine each transaction takes longer, and so does the pause after it. Clients that did not wait
+# would write more than the machine can replicate, and the measured lag would be their own. A transaction takes some 3
+# ms on an idle machine.
 PAUSE_TIMES = 16.0
-RECONNECT_S = 0.1  # short beside a restart of a server, which takes a second
+RECONNECT_S = 0.1  # short compared to a restart of a server, which takes a second
 
 Write = Callable[[Any, int], None]
 """Writes one transaction, with psycopg's connection and the transaction's number."""
 
 
 def paced(ended: threading.Event, at_least_s: float) -> Iterator[None]:
-    """Pause before each transaction of a client, the longer the more time the last one took.
+    """Pause before each transaction of a client, longer if the last one took longer.
 
     Args:
-        ended: no transaction follows once it is set.
-        at_least_s: the pause on an idle machine, seconds; 0: there is none, however busy the machine is.
+        ended: when set, no further transaction begins.
+        at_least_s: the pause on an idle machine, in seconds; 0: no pause, however busy the machine is.
 
     Yields:
         When the next transaction is due.
@@ -46,23 +46,23 @@ def paced(ended: threading.Event, at_least_s: float) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Client:
-    """What one client knows of its transactions."""
+    """One client's knowledge of its transactions."""
 
     numbers: Iterator[int]
     sessions: int = 0
     acknowledged: list[int] = field(default_factory=list)
-    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, nothing was answered
+    doubtful: set[int] = field(default_factory=set)  # COMMIT was sent, but not answered
 
 
 class NumberedClients:
-    """Clients of one server, which write from the beginning until `end`.
+    """Clients of one server, which write from their creation until `end`.
 
     Args:
-        dsn: connection string of the server, asked for each session.
-        write: see `Write`; called by each client on a thread of its own.
-        numbers: of each client's transactions, without end; no two of them are the same.
-        pause_s: between a client's transactions, see `paced`.
-        what: they are, for the server's list of sessions.
+        dsn: returns the server's connection string, called for each session.
+        write: writes one transaction; called by each client on its own thread.
+        numbers: the transaction numbers of each client, without end; all of them are different.
+        pause_s: pause between a client's transactions, as in `paced`.
+        what: name of the clients in the server's list of sessions.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NumberedClients:
         self._dsn, self._do, self._pause_s, self._what = dsn, write, pause_s, what
         self._clients = [_Client(each) for each in numbers]
         self.failures: list[HeadraceError] = []
-        """What a server refused that could be reached; a client goes on behind it."""
+        """Refusals of a server that was reachable; the client continues after them."""
         self._ended = threading.Event()
         self._threads = [
             threading.Thread(target=self._write, args=(client,), daemon=True, name=what) for client in self._clients
@@ -80,7 +80,7 @@ class NumberedClients:
             thread.start()
 
     def stop(self) -> None:
-        """Let no further transaction begin, without waiting for those that have."""
+        """Let no further transaction begin, without waiting for running ones."""
         self._ended.set()
 
     def end(self) -> None:
@@ -91,22 +91,22 @@ class NumberedClients:
 
     @property
     def acknowledged(self) -> set[int]:
-        """Numbers of the transactions that are committed for sure."""
+        """Numbers of the transactions whose commit is certain."""
         return {number for client in self._clients for number in list(client.acknowledged)}
 
     @property
     def doubtful(self) -> set[int]:
-        """Numbers of the transactions whose COMMIT was sent and not answered; stable after `end`."""
+        """Numbers of the transactions whose COMMIT was sent but not answered; stable after `end`."""
         return set().union(*(client.doubtful for client in self._clients))
 
     @property
     def counts(self) -> list[int]:
-        """How many transactions of each client are acknowledged so far."""
+        """Number of acknowledged transactions so far, by client."""
         return [len(client.acknowledged) for client in self._clients]
 
     @property
     def sessions(self) -> list[int]:
-        """How many sessions each client opened so far."""
+        """Number of sessions opened so far, by client."""
         return [client.sessions for client in self._clients]
 
     def _write(self, client: _Client) -> None:
@@ -114,7 +114,7 @@ class NumberedClients:
             try:
                 self._write_in_a_session(client)
             except DatabaseUnavailable:
-                pass  # as it is there to survive
+                pass  # the client must survive this
             except HeadraceError as error:
                 self.failures.append(error)
             self._ended.wait(RECONNECT_S)

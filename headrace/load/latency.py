@@ -1,4 +1,4 @@
-"""Numbered rows that are committed at one place and looked for at another: how long each was on its way."""
+"""Numbered rows that are committed at one place and watched for at another, with their travel times."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Crossings", "quantile"]
 
 @dataclass(slots=True)
 class Crossings:
-    """When rows were committed, and when they were seen first. One thread writes, another one looks.
+    """When rows were committed, and when they were first seen. One thread writes, another one looks.
 
-    Rows are numbered one after the other. Times are seconds on a clock of the caller's.
+    Rows are numbered in sequence. Times are seconds on the caller's clock.
 
     Args:
-        below: every row up to this number has been seen, so no query need ask for it again.
+        below: every row up to this number has been seen, so that queries can skip them.
     """
 
     below: int = 0
@@ -24,50 +24,45 @@ class Crossings:
 
     @property
     def next_number(self) -> int:
-        """The number of the next row."""
+        """Number of the next row."""
         return max([self.below, *self._committed, *self._seen]) + 1
 
     @property
     def seen_count(self) -> int:
-        """How many rows were seen."""
+        """Number of rows that were seen."""
         return len(self._seen)
 
     def commit(self, number: int, at: float) -> None:
-        """A row is committed.
-
-        Args:
-            number: of it.
-            at: the time.
-        """
+        """Record the commit time of a row."""
         self._committed[number] = at
 
     def see(self, numbers: Iterable[int], at: float) -> None:
-        """Rows are visible where they are looked for; only the first time counts.
+        """Record that rows are visible; only the first time counts.
 
         Args:
-            numbers: of them.
+            numbers: their numbers.
             at: the time.
         """
         for number in numbers:
             self._seen.setdefault(number, at)
-        # Parallel apply servers may commit out of order: only a run without a gap is complete.
+        # Parallel apply servers may commit out of order: only a sequence without a gap is complete.
         while self.below + 1 in self._seen:
             self.below += 1
 
     def times(self) -> list[tuple[float, float]]:
-        """When each row was committed, and when it was visible; without those of which one of both is not known.
+        """Return when each row was committed and when it was visible, for rows with both times.
 
-        A row may be seen before its writer hears of its commit: then it was visible at once.
+        A row may be seen before its writer learns of its commit; it then counts as visible at once.
         """
         seen, committed = dict(self._seen), dict(self._committed)
         return [(at, max(at, seen[number])) for number, at in committed.items() if number in seen]
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The value below which a share of all values is.
+    """Return the value below which a share of all values lies.
 
     Args:
-        ordered: the values, lowest first; at least one.
+        ordered: the values, in ascending order; at least one.
         share: from 0 to 1.
     """
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

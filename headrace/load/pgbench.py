@@ -1,4 +1,4 @@
-"""pgbench, the bundled one, and the sums that its transactions keep equal."""
+"""The bundled pgbench, and the sums that its transactions keep equal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["HISTORY_IDENTITY", "TABLES", "Pgbench", "Sums", "run_pgbench"]
 
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 HISTORY_IDENTITY = "ALTER TABLE public.pgbench_history REPLICA IDENTITY FULL"
-"""It has no key, so the whole old row identifies a row. Clients of pgbench only insert into it."""
-RUN_TIMEOUT_S = 600.0  # minutes on a machine with much else to do
+"""The table has no key, so the whole old row identifies a row. pgbench's clients only insert into it."""
+RUN_TIMEOUT_S = 600.0  # a run can take minutes on a busy machine
 
 _PROGRESS = re.compile(r"progress: ([0-9.]+) s, ([0-9.]+) tps")
 _PROCESSED = re.compile(r"number of transactions actually processed: (\d+)")
-# libpq's name of a parameter, and of the variable that has it
+# libpq's name of a parameter, and of its environment variable
 _VARIABLES = {
     "host": "PGHOST",
     "port": "PGPORT",
@@ -35,7 +35,7 @@ _VARIABLES = {
 
 
 def _command(dsn: str, arguments: tuple[str, ...]) -> dict[str, Any]:
-    """How pgbench is started: where it connects to is in its environment, for everybody sees a command line."""
+    """Return how to start pgbench: connection parameters go into its environment, because command lines are public."""
     given = connection_parameters(dsn)
     others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     variables = {variable: str(given[name]) for name, variable in _VARIABLES.items() if name in given}
@@ -46,7 +46,7 @@ def run_pgbench(dsn: str, *arguments: str) -> None:
     """Run pgbench to its end.
 
     Args:
-        dsn: of the database.
+        dsn: connection string of the database.
         arguments: its options.
 
     Raises:
@@ -65,13 +65,13 @@ def run_pgbench(dsn: str, *arguments: str) -> None:
 
 
 class Pgbench:
-    """One run of pgbench beside this process; its progress is in a log.
+    """One run of pgbench in the background; its progress is in a log.
 
     Args:
-        dsn: of the database.
+        dsn: connection string of the database.
         arguments: its options.
-        log: file that gets what it says.
-        wanted: transactions that it will have committed at its end; infinite: as many as it says.
+        log: file for its output.
+        wanted: number of transactions that it commits in total; infinite: as many as it reports.
     """
 
     def __init__(self, dsn: str, *arguments: str, log: Path, wanted: float = math.inf) -> None:
@@ -93,7 +93,7 @@ class Pgbench:
         return self
 
     def is_done(self) -> bool:
-        """Whether it has ended.
+        """Return whether it has ended.
 
         Raises:
             ApplyError: it failed.
@@ -119,7 +119,7 @@ class Pgbench:
         return code is not None
 
     def close(self) -> None:
-        """Kill it, if it still runs; idempotent."""
+        """Kill it if it still runs; idempotent."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -127,7 +127,7 @@ class Pgbench:
             self._output.close()
 
     def transactions(self) -> int:
-        """Number of transactions committed so far: precise to about a second, and exact at the end."""
+        """Return the number of transactions committed so far: precise to about a second, and exact at the end."""
         text = self._text()
         done = _PROCESSED.search(text)
         if done is not None:
@@ -144,14 +144,14 @@ class Pgbench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """What pgbench's transactions have moved: each adds its delta to one account, one branch and one teller.
+    """Sums of pgbench's transactions, each of which adds its delta to one account, one branch and one teller.
 
     Args:
-        transactions: rows of the history.
-        deltas: their sum.
-        accounts: sum of the balances.
-        branches: likewise.
-        tellers: likewise.
+        transactions: number of rows of the history.
+        deltas: sum of their deltas.
+        accounts: sum of the accounts' balances.
+        branches: sum of the branches' balances.
+        tellers: sum of the tellers' balances.
     """
 
     transactions: int
@@ -162,11 +162,7 @@ class Sums:
 
     @classmethod
     def of(cls, connection: Any) -> Self:  # noqa: ANN401 - psycopg's
-        """The sums of a database.
-
-        Args:
-            connection: psycopg's, to the database.
-        """
+        """Return the sums of a database."""
         row = connection.execute(
             "SELECT (SELECT count(*) FROM public.pgbench_history),"
             " (SELECT coalesce(sum(delta), 0) FROM public.pgbench_history),"
@@ -178,11 +174,7 @@ class Sums:
         return cls(transactions=transactions, deltas=deltas, accounts=accounts, branches=branches, tellers=tellers)
 
     def since(self, earlier: Self) -> Sums:
-        """What was moved after `earlier`.
-
-        Args:
-            earlier: sums of the same database.
-        """
+        """Return the sums of what was added after `earlier`, which are sums of the same database."""
         return Sums(
             transactions=self.transactions - earlier.transactions,
             deltas=self.deltas - earlier.deltas,
@@ -192,7 +184,7 @@ class Sums:
         )
 
     def problems(self) -> list[str]:
-        """The balances that are not the sum of the deltas, in words."""
+        """Return the balances that differ from the sum of the deltas, in words."""
         totals = {"accounts": self.accounts, "branches": self.branches, "tellers": self.tellers}
         return [
             f"the balances of {name} make {total}, the deltas {self.deltas}"

@@ -1,4 +1,4 @@
-"""Sessions of clients: short, autocommitting, and named at the server."""
+"""Client sessions: short, autocommitting, and named at the server."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["session"]
 
 @contextlib.contextmanager
 def session(dsn: str, what: str) -> Iterator[Any]:
-    """A session of a client for the block; each statement is a transaction.
+    """Open a client session for the block; each statement is a transaction.
 
     Args:
-        dsn: of the server.
-        what: the client is, for the server's list of sessions, and for errors.
+        dsn: connection string of the server.
+        what: name of the client, for the server's list of sessions, and for errors.
 
     Yields:
         psycopg's connection.
 
     Raises:
-        DatabaseError: what the server, or the connection to it, refuses within the block.
+        DatabaseError: an error of the server, or of the connection to it, within the block.
     """
     with translated(what), contextlib.closing(connect(dsn, application_name=f"headrace {what}")) as connection:
         yield connection

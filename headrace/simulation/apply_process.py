@@ -1,9 +1,7 @@
-"""An apply process in a simulation: host, cores and servers are real.
+"""A simulated apply process: host, cores and servers are real; streams, processes and the database are simulated.
 
-Streams, processes and the database are simulated.
-
-A driver has tasks, as in Spark: a task may die and is run again; a driver may die, and its tasks linger for a while;
-two drivers may live at once, until the older one learns that it was fenced out.
+As in Spark, a driver has tasks. A task may die and is rerun. A driver may die while its tasks linger. Two drivers may
+be alive at once, until the older one finds that it is fenced.
 """
 
 from __future__ import annotations
@@ -52,8 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Beginning", "Driver", "Task"]
 
-_COPYING_SHARE = 0.05  # of its turns a driver copies: so slowly that the others come further than what it copies
-_LINGER_STEPS = 30  # of a task whose driver is gone
+_COPYING_SHARE = 0.05  # of a driver's turns: copies are so slow that other components advance beyond the snapshot
+_LINGER_STEPS = 30  # of a task whose driver is dead
 
 
 class TaskStream:
@@ -69,7 +67,7 @@ class TaskStream:
         self.to_task.append(message.SerializeToString())
 
     def taken(self) -> None:
-        """Nothing is held back here: the driver takes all that came at its next step."""
+        """Do nothing: this stream holds nothing back, and the driver takes everything at its next step."""
 
     def close(self) -> None:
         self.is_closed = True
@@ -95,7 +93,7 @@ class Task:
         self.linger = _LINGER_STEPS
 
     def step(self, rng: random.Random) -> None:
-        """May raise `Killed`; any other end is reported to the driver."""
+        """Do a little work; report errors to the driver, but let `Killed` pass."""
         if self.stream.is_closed:
             self.end()
             return
@@ -118,7 +116,7 @@ class Task:
             self.end()
 
     def end(self) -> None:
-        """An orderly end: the session is closed."""
+        """End in an orderly way, closing the session."""
         self.is_dead = True
         if self._server is not None:
             self._server.close()
@@ -179,17 +177,17 @@ class Task:
 
 
 class Beginning:
-    """What a driver does before it applies, as `spark_apply.driver.apply_driver`.
+    """What a driver does before it applies, as in `spark_apply.driver.apply_driver`.
 
-    Ask where it begins, then copy what is not copied.
+    It asks where it begins, then copies the tables that are not copied yet.
 
-    The first destinations begin with nothing, as their sources do; one that is added copies every table that arrives.
+    The first destinations begin empty, like their sources; an added destination copies every table that arrives.
 
     Args:
         sim: the simulation.
-        spec: of the apply process.
+        spec: the apply process.
         store: the destination.
-        copies: the destination was added, or its apply process was forgotten there.
+        copies: whether the destination was added, or has forgotten the apply process.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.
@@ -204,7 +202,7 @@ class Beginning:
         self._copied: Table | None = None
 
     def step(self) -> dict[tuple[str, str], Scn] | None:
-        """Instantiation SCNs when all is done."""
+        """Do the next step; return the instantiation SCNs when all is done."""
         if self.progress.low_watermark == FIRST_SCN:
             self._ask()
             return None
@@ -219,7 +217,7 @@ class Beginning:
         return None
 
     def close(self) -> None:
-        """End it."""
+        """Close the stream."""
         if self._client is not None:
             self._client.close()
 
@@ -232,7 +230,7 @@ class Beginning:
                 delivery.header.is_progress_mark,
                 Invariant.PROMISES,
                 self._spec.name,
-                "its first batch says nothing of where it begins",
+                "its first batch does not say where it begins",
             )
             scn = delivery.header.through_scn
             self._destination.record_low_watermark(self._sim.topology.name, self._spec.name, self.progress.epoch, scn)
@@ -240,7 +238,7 @@ class Beginning:
             self.close()
 
     def _copy(self, table: Table, arriving_as: TableName) -> None:
-        """One step of two: a table that is begun and not done is copied again, under another snapshot."""
+        """Begin or finish the copy of a table; an unfinished copy is repeated with a new snapshot."""
         database = self._sim.databases[self._spec.source]
         if database.is_down:
             raise DatabaseUnavailable("the source does not answer")
@@ -279,7 +277,7 @@ class Beginning:
 
 
 class Driver:
-    """One incarnation of the apply process's driver, from where it applies, as `spark_apply.driver.apply_driver`.
+    """One incarnation of the apply process's driver while it applies, as in `spark_apply.driver.apply_driver`.
 
     Raises:
         DatabaseUnavailable: the destination cannot be reached.
@@ -353,18 +351,18 @@ class Driver:
         self._gate.inbox = self.host.inbox
         self.host.begin()
         self.tasks: dict[int, Task] = {}
-        self._gone: list[Task] = []  # dead, and the driver has not heard of it
+        self._gone: list[Task] = []  # dead tasks whose end the driver has not noticed
         self._low_watermark = self.coordinator.watermarks.low
 
     def end(self) -> None:
-        """Its stream ends; its tasks linger."""
+        """End the driver's stream; its tasks linger."""
         self.host.dequeuing.end()
 
     def _missing_alter(self, version: TableVersion) -> str:
         return "".join(found.fix for found in self._destination.preflight_tables([version]) if found.is_error)
 
     def step(self, rng: random.Random) -> None:
-        """May raise the error that ends the driver."""
+        """Do a little work; an error that ends the driver passes."""
         self.host.turn(0.0)
         scn = self.coordinator.watermarks.low
         require(
@@ -403,11 +401,11 @@ class Driver:
             self._gate.lost(task.stream, "killed")  # type: ignore[arg-type]
 
     def lose_task(self, number: int, rng: random.Random) -> None:
-        """The task's process is gone; its last messages may still arrive.
+        """Lose a task's process; its last messages may still arrive.
 
         Args:
-            number: of the apply server.
-            rng: decides which of its messages do.
+            number: number of the apply server.
+            rng: decides which messages arrive.
         """
         task = self.tasks.pop(number)
         task.is_dead = True

@@ -1,6 +1,6 @@
-"""The components of a simulated topology: the real cores, hosted as `actors` hosts them, but stepped one at a time.
+"""Components of a simulated topology: the real cores, hosted as in `actors`, but stepped one at a time.
 
-Longer than 500 lines: one class per kind of component, each as its actor and no more.
+Longer than 500 lines: one class per kind of component, each like its actor and no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from actors.capture import CaptureHost
 from actors.combined import AHEAD_BYTES
 from actors.hosting.host import is_timed
 from actors.site.redo_keeper import register_captures
-from actors.staging import propagation  # noqa: F401 - its host imports it later than failpoints are redirected
+from actors.staging import propagation  # noqa: F401 - its host imports it only after failpoints are redirected
 from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue_host import QueueHost
 from actors.state_folder import site_folder
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ApplyProcess", "BufferedQueue", "CaptureProcess", "Component", "PropagationProcess", "SourceSite"]
 
-ROWS_MAX = 6  # of a batch: several transactions of the workload are larger
+ROWS_MAX = 6  # per batch: several transactions of the workload are larger
 
 
 class Component:
@@ -53,7 +53,7 @@ class Component:
     Args:
         sim: the simulation.
         name: "<kind>:<name in the topology>".
-        site: where it runs.
+        site: the site where it runs.
     """
 
     def __init__(self, sim: Surroundings, name: str, site: str) -> None:
@@ -63,7 +63,7 @@ class Component:
         self._start_at = 0.0
 
     def tick(self) -> None:
-        """Do a little, or start again."""
+        """Do a little work, or restart."""
         now = self.sim.clock.monotonic()
         if self.is_stopped or now < self._start_at:
             return
@@ -90,60 +90,60 @@ class Component:
             ) from error
 
     def kill(self, where: str = "") -> None:
-        """The process is gone, and starts again in a while; `where`: a failpoint it died at."""
+        """Kill the process, which restarts after a while; `where` is the failpoint at which it died."""
         self.sim.trace.note(self.name, f"killed{f' at {where}' if where else ''}")
         self.forget()
         self.is_open, self.tracks = False, TrackLog(self.sim.clock)
         self._start_at = self.sim.clock.monotonic() + self.sim.rng.uniform(0.05, 1.0)
 
     def stop(self) -> None:
-        """The operator stops it."""
+        """Stop it, as the operator does."""
         self.sim.trace.note(self.name, "stopped by the operator")
         self.close()
         self.is_open, self.is_stopped = False, True
 
     @property
     def may_start(self) -> bool:
-        """It is stopped, and starting it again is all that it needs."""
+        """Whether it is stopped and needs no more than a start."""
         return self.is_stopped
 
     def start(self) -> None:
-        """The operator starts it again."""
+        """Start it, as the operator does."""
         self.sim.trace.note(self.name, "started by the operator")
         self.is_stopped = False
 
     def end(self, error: HeadraceError) -> None:
-        """It cannot go on by itself."""
+        """End with an error after which it cannot restart by itself."""
         raise Violation(
             Invariant.NO_ABORT, self.name, f"it is ABORTED: {type(error).__name__}: {error.message} {error.hint}"
         ) from error
 
     def adopt(self) -> None:
-        """The topology was edited."""
+        """Adopt an edit of the topology."""
 
     def open(self) -> None:
-        """Start."""
+        """Open what it needs to work."""
         raise NotImplementedError
 
     def work(self) -> None:
-        """Do a little."""
+        """Do a little work."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """An orderly end after an error."""
+        """End in an orderly way after an error."""
 
     def forget(self) -> None:
-        """The process is gone."""
+        """Die: the process and its memory are lost."""
         self.close()
 
 
 class SourceSite(Component):
-    """The log writer, as `actors.source_database` hosts it."""
+    """The log writer, as hosted by `actors.source_database`."""
 
     def __init__(self, sim: Surroundings, site: str) -> None:
         super().__init__(sim, f"site:{site}", site)
         self.database = sim.databases[site]
-        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
+        self._topology = sim.topology  # the adopted topology: a process that dies restarts with it
         self.folder = site_folder(sim.topology, site) / "redo"
         self.writer: LogWriter | None = None
         self._stream: Any = None
@@ -151,11 +151,11 @@ class SourceSite(Component):
 
     @property
     def keeper(self) -> LogWriter | None:
-        """What keeps the redo that is mined; None: it does not run."""
+        """The writer that keeps the mined redo; None: it does not run."""
         return self.writer
 
     def open(self) -> None:
-        """Begin to read the log again, from the progress that is stored."""
+        """Read the log from the stored progress on."""
         sim = self.sim
         if self.writer is None:
             self.writer = LogWriter(
@@ -176,7 +176,7 @@ class SourceSite(Component):
                 not has_redo or self.writer.start_scn >= self.database.source.confirmed_scn,
                 Invariant.PROMISES,
                 self.name,
-                f"the source was told that everything up to {self.database.source.confirmed_scn} is durable, and redo"
+                f"the source was told that everything up to {self.database.source.confirmed_scn} is durable, but redo"
                 f" ends at {self.writer.start_scn}",
             )
         if self.database.is_down:
@@ -190,7 +190,7 @@ class SourceSite(Component):
         self._stream = stream
 
     def adopt(self) -> None:
-        """As `DatabaseSite`: keeps redo for the capture processes of the changed topology only."""
+        """Keep redo only for the capture processes of the changed topology, as `DatabaseSite`."""
         self._topology = self.sim.topology
         self._keep_redo()
 
@@ -200,7 +200,7 @@ class SourceSite(Component):
             register_captures(self.writer.required_checkpoints, self._topology, captures)
 
     def work(self) -> None:
-        """Read what the database gives, write it, and let go of redo that nobody needs."""
+        """Read from the database, write redo, and purge redo that is no longer needed."""
         writer = self.writer
         assert writer is not None
         if self.database.is_down:
@@ -236,7 +236,7 @@ class SourceSite(Component):
             self._stream = None
 
     def forget(self) -> None:
-        """Die: what was only in memory is gone."""
+        """Die: what was only in memory is lost."""
         writer, self.writer = self.writer, None
         if self._stream is not None:
             self._stream.close()
@@ -251,7 +251,7 @@ class SourceSite(Component):
             self._lose_power(segment._path, segment.durable_offset)
 
     def _lose_power(self, path: Path, durable: int) -> None:
-        """Data that was not synced may be missing, partial, or zeros."""
+        """Lose power: data that was not synced may be missing, partial, or zeros."""
         rng, size = self.sim.rng, path.stat().st_size
         cut = rng.randint(durable, size)
         os.truncate(path, cut)
@@ -260,7 +260,7 @@ class SourceSite(Component):
 
 
 class _RedoWatch:
-    """As `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
+    """Like `RedoWatchClient`: the position is slightly late, and the connection ends with the site's process."""
 
     def __init__(self, sim: Surroundings, capture: CaptureSpec) -> None:
         self._sim, self._site, self._capture = sim, sim.redo_of(capture), capture.name
@@ -268,11 +268,11 @@ class _RedoWatch:
         self._position = RedoPosition(segment=0, offset=0, scn=FIRST_SCN)
 
     def connect(self) -> RedoPosition:
-        """See `RedoWatch.connect`."""
+        """Return the position known so far."""
         return self._position
 
     def poll(self) -> RedoPosition:
-        """See `RedoWatch.poll`."""
+        """Return the newest known position of the redo log."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             if self._sim.rng.random() < 0.2:
@@ -282,7 +282,7 @@ class _RedoWatch:
         return self._position
 
     def checkpoint(self, scn: Scn) -> Scn:
-        """See `RedoWatch.checkpoint`."""
+        """Record the required checkpoint SCN of the capture process."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
@@ -290,7 +290,7 @@ class _RedoWatch:
         return told
 
     def mine_again(self, scn: Scn) -> Scn:
-        """See `RedoWatch.mine_again`."""
+        """Ask the writer to mine again from an SCN; return the SCN that it answers."""
         writer = self._site.keeper
         if writer is None or writer is not self._writer:
             raise PropagationError(f"{self._site.name} does not answer")
@@ -298,7 +298,7 @@ class _RedoWatch:
         return told
 
     def close(self) -> None:
-        """See `RedoWatch.close`."""
+        """Do nothing: there is no connection to close."""
 
 
 class _SmallBatches(Miner):
@@ -334,7 +334,7 @@ class CaptureProcess(Component):
         )
 
     def open(self) -> None:
-        """See `Component.open`."""
+        """Open a new host."""
         self.host = self._new_host()
         try:
             self.host.open()
@@ -343,29 +343,29 @@ class CaptureProcess(Component):
             raise
 
     def adopt(self) -> None:
-        """As `Host`: it closes, and opens again by the changed topology."""
+        """Close; reopen with the changed topology, as `Host`."""
         self.close()
         self.is_open = False
         self.topology = self.sim.topology
 
     def work(self) -> None:
-        """See `Component.work`."""
+        """Serve a combined apply process, and do a step."""
         self.sim.network.serve(self.capture)
         self.host.step()
         for status in self.host.details().subscribers:
             self.sim.seen["combined"] += status.connected
             self.sim.seen["combined without credit"] += status.connected and status.credit_bytes <= 0
             self.sim.seen["refused while combined"] += status.gone_scn is not None
-            # One batch may be larger than what was left.
+            # One batch may exceed the remaining space.
             require(
                 status.waiting_bytes is not None and status.waiting_bytes <= AHEAD_BYTES + 4000,
                 Invariant.BOUNDS,
                 self.name,
-                "more waits than its bound",
+                "more bytes wait than its bound allows",
             )
 
     def close(self) -> None:
-        """See `Component.close`."""
+        """Close the host."""
         self.host.close()
         self.sim.network.queue_died(self.capture)
 
@@ -373,13 +373,13 @@ class CaptureProcess(Component):
 class BufferedQueue(Component):
     """A `QueueHost` on the simulated network.
 
-    What it has in memory is lost when it dies, and with it what it has spilled.
+    When it dies, it loses what it has in memory and what it has spilled.
     """
 
     def __init__(self, sim: Surroundings, name: str) -> None:
         super().__init__(sim, f"queue:{name}", sim.topology.queue(name).site)
         self._queue = name
-        self._host: QueueHost | None = None  # its process
+        self._host: QueueHost | None = None  # the queue's process
 
     @property
     def core(self) -> QueueCore | None:
@@ -395,14 +395,14 @@ class BufferedQueue(Component):
         return SimulatedLinks(self.sim.network, self._queue)
 
     def open(self) -> None:
-        """Begin from what the disk holds."""
+        """Open a new host, from what is on disk."""
         self._host = self._new_host()
         self._host.open()
 
     def adopt(self) -> None:
-        """A queue that runs goes on with the subscribers of the changed topology.
+        """Adopt an edit: a running queue continues with the subscribers of the changed topology.
 
-        A stopped one forgets the others; a dead one starts with them.
+        A stopped queue forgets the other subscribers; a dead queue restarts with the new ones.
         """
         if self._host is not None:
             self._host.adopt(self.sim.topology, "")
@@ -410,7 +410,7 @@ class BufferedQueue(Component):
             self._new_host().adopt(self.sim.topology, "")
 
     def work(self) -> None:
-        """Serve streams, and store positions now and then."""
+        """Serve streams, and store positions from time to time."""
         host, core = self._host, self.core
         assert host is not None
         assert core is not None
@@ -428,18 +428,18 @@ class BufferedQueue(Component):
             self.name,
             "it spilled more than its bound",
         )
-        # One batch may be larger than what was left, and what cannot be spilled stays in memory.
+        # One batch may exceed the remaining space, and what cannot be spilled stays in memory.
         memory_max = bounds.memory_bytes_max + bounds.spill_bytes_max + 4000
         require(
             status.memory_bytes <= memory_max, Invariant.BOUNDS, self.name, "it holds more in memory than its bounds"
         )
 
     def close(self) -> None:
-        """End in an orderly way: there is nothing that would have to be said."""
+        """End in an orderly way: nothing needs to be sent first."""
         self.forget()
 
     def forget(self) -> None:
-        """Die: what was only in memory is gone."""
+        """Die: what was only in memory is lost."""
         core, self._host = self.core, None
         self.sim.network.queue_died(self._queue)
         if core is not None:
@@ -447,7 +447,7 @@ class BufferedQueue(Component):
                 os.close(file.descriptor)
 
     def damage(self) -> bool:
-        """Zero everything that is spilled; False when nothing is."""
+        """Overwrite everything spilled with zeros; return False if nothing is spilled."""
         files = [] if self.core is None else list(self.core._spill._files.values())
         for file in files:
             os.pwrite(file.descriptor, bytes(file.size), 0)
@@ -466,14 +466,14 @@ class PropagationProcess(Component):
         return SimulatedLinks(self.sim.network, self._spec.name)
 
     def open(self) -> None:
-        """See `Component.open`."""
-        # A new process each time: what an earlier one held died with it.
+        """Open a new host."""
+        # A new process each time: the memory of an earlier one died with it.
         self._host = PropagationHost(self._topology, self._spec.name, "", self._links, clock=self.sim.clock)
         self._host.tracks = self.tracks
         self._host.open()
 
     def adopt(self) -> None:
-        """As `Host`: if the propagation is changed, it closes, and opens again by the changed topology."""
+        """Close if the propagation has changed, and reopen with the changed topology, as `Host`."""
         self._topology, before = self.sim.topology, self._spec
         self._spec = self._topology.propagation(before.name)
         if self._spec != before:
@@ -481,18 +481,18 @@ class PropagationProcess(Component):
             self.is_open = False
 
     def work(self) -> None:
-        """See `Component.work`."""
+        """Do a step."""
         assert self._host is not None
         self._host.step()
 
     def close(self) -> None:
-        """See `Component.close`."""
+        """Close the host."""
         if self._host is not None:
             self._host.close()
 
 
 class ApplyProcess(Component):
-    """Keeps a driver running, as `actors.apply`; older ones may linger until they learn that they are fenced out."""
+    """Keeps a driver running, as `actors.apply`; older drivers may linger until they find that they are fenced."""
 
     def __init__(self, sim: Surroundings, spec: ApplySpec, observer: ApplyObserver) -> None:
         super().__init__(sim, f"apply:{spec.name}", spec.site)
@@ -500,27 +500,27 @@ class ApplyProcess(Component):
         self._beginning: Beginning | None = None
         self.driver: Driver | None = None
         self._older: list[Driver] = []
-        self._thaw_at = 0.0  # until then the older ones are stopped, as by SIGSTOP
+        self._thaw_at = 0.0  # until then the older drivers are frozen, as by SIGSTOP
         self._orphans: list[Task] = []
         self.refused: LogGone | None = None
 
     @property
     def may_start(self) -> bool:
-        """See `Component.may_start`; a refused one waits for other help."""
+        """Whether it is stopped and needs no more than a start; a refused process needs other help."""
         return self.is_stopped and self.refused is None
 
     def open(self) -> None:
-        """See `Component.open`."""
+        """Begin as the newest driver."""
         self.driver, self._beginning = None, Beginning(self.sim, self.spec, self.store, copies=self.observer.is_new)
 
     def end(self, error: HeadraceError) -> None:
-        """Refused, it waits for the operator."""
+        """Wait for the operator if the process is refused."""
         if isinstance(error, LogGone):
             require(
                 self.observer.may_be_refused,
                 Invariant.REFUSAL,
                 self.name,
-                f"it lost nothing, and is refused: {error.message}",
+                f"it lost nothing, but is refused: {error.message}",
             )
             self.sim.fired["refused"] += 1
             self.sim.trace.note(self.name, f"refused: {error.message}")
@@ -529,7 +529,7 @@ class ApplyProcess(Component):
         super().end(error)
 
     def work(self) -> None:
-        """See `Component.work`."""
+        """Step the driver, the older drivers and the orphaned tasks."""
         rng = self.sim.rng
         if self.driver is None:
             assert self._beginning is not None
@@ -579,7 +579,7 @@ class ApplyProcess(Component):
         self._orphans += older.tasks.values()
 
     def start_second(self) -> bool:
-        """Another driver starts while this one still runs; False: none runs."""
+        """Start another driver while this one still runs; return False if none runs."""
         if self.driver is None or not self.is_open or not self.store.is_reachable:
             return False
         self.sim.trace.note(self.name, "a second driver began")
@@ -589,16 +589,16 @@ class ApplyProcess(Component):
         return True
 
     def end_older(self) -> None:
-        """Older drivers end."""
+        """End all older drivers."""
         for older in list(self._older):
             self._drop(older)
 
     def close(self) -> None:
-        """See `Component.close`."""
+        """End the driver; its tasks become orphans."""
         self.forget()
 
     def forget(self) -> None:
-        """See `Component.forget`."""
+        """Die: the driver ends, and its tasks become orphans."""
         if self._beginning is not None:
             self._beginning.close()
         driver, self.driver = self.driver, None

@@ -1,17 +1,18 @@
-"""Tables whose rows the users of several sites change at the same time, and what conflict handlers must make of them.
+"""Tables whose rows are changed at several sites concurrently, and the results that conflict handlers must produce.
 
 A table is contested if the topology sets conflict handlers for it, users of several sites write it, and every change
-reaches every site that has it. Its users do what its handlers can resolve (docs/conflicts.md, "Who converges"), and
-nothing else:
+reaches every site that has it. Its users make only changes that its handlers can resolve (docs/conflicts.md, "Who
+converges"):
 
-    latest_timestamp    updates and inserts; with tombstones deletes and changes of the key, too
-    maximum, minimum    updates whose resolution column always rises, or falls; inserts, or deletes, where handlers of these kinds are set
-    delta               a number is added to
-    site_priority       between two sites: updates of every column of a list, with values that never come again
+    latest_timestamp    updates and inserts; with tombstones also deletes and changes of the key
+    maximum, minimum    updates whose resolution column always rises, or falls; inserts, or deletes, where handlers of
+                        these kinds are set
+    delta               additions to a number
+    site_priority       between two sites: updates of every column of a list, with values that are never reused
 
-In the end every site must have the same rows, and those that the history of all users makes of them: for each key and
-column list the values of the change that wins, found apart from the pipeline. Of a list with site_priority only the
-first is looked at: which change wins depends on what met where.
+In the end every site must have the same rows, equal to those that follow from the history of all users: for each key
+and column list, the values of the winning change, determined independently of the pipeline. For a list with
+site_priority, only equality between sites is checked, because the winner depends on which changes met where.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Contested", "ContestedTable"]
 
-_FIRST_NUMBER = 5000  # object numbers of these tables: all others' are below
-_KEYS = 6  # few, so that most changes meet another one
+_FIRST_NUMBER = 5000  # object numbers of these tables: those of all others are lower
+_KEYS = 6  # so few that most changes conflict with another one
 _SHARE = 0.7  # of users' transactions that change a contested row
-_LEFT_ALONE_SHARE = 0.3  # of the columns of an UPDATE: what wins must bring them all the same
+_LEFT_ALONE_SHARE = 0.3  # of the columns of an UPDATE: the winning change must set them nevertheless
 _CHANGES_MAX = 3  # of one transaction
-_TIME_DIGITS = 9  # of a resolution column: as text, so that its order is that of its bytes
-_TIME_FIRST = 500_000_000  # in the middle: one that always falls has as much room
-_NUMBER_FIRST = 1000  # of a column that delta adds to
-_BY_COLUMN = {"maximum": 1, "minimum": -1}  # the way in which its resolution column goes
+_TIME_DIGITS = 9  # of a resolution column: zero-padded text, so that byte order is numeric order
+_TIME_FIRST = 500_000_000  # in the middle: values can rise or fall from it equally far
+_NUMBER_FIRST = 1000  # first value of a column that delta adds to
+_BY_COLUMN = {"maximum": 1, "minimum": -1}  # direction in which the resolution column moves
 _DELETE_WINS = (("delete_differs", "overwrite"), ("delete_missing", "discard"), ("update_missing", "discard"))
-_PLAIN_COLUMNS = ("v", "w")  # of a list without names: every column outside the key
+_PLAIN_COLUMNS = ("v", "w")  # for a list without names, which has every column outside the key
 _Wins = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A column list and who wins it.
+    """A column list and its conflict handler.
 
     Args:
-        method: of its handler.
+        method: the handler's method.
         columns: positions in the table.
         by: position of the resolution column; 0: none.
     """
@@ -70,16 +71,16 @@ class _List:
 
 @dataclass(slots=True)
 class ContestedTable:
-    """See the module.
+    """One contested table.
 
     Args:
-        table: as every site has it.
-        lists: of its columns.
+        table: the table as every site has it.
+        lists: its column lists.
         writes: what users do: update, insert, delete, move.
-        sites: that write it.
-        times: of latest_timestamp; None: another method.
-        won: by key and list: how the winning change stands among all, and its values; None: it deleted the row.
-        values: that users made so far.
+        sites: the sites that write it.
+        times: the times of latest_timestamp; None: another method.
+        won: by key and list, rank and values of the winning change; None as values: it deleted the row.
+        values: number of values that users have made so far.
     """
 
     table: ShapedTable
@@ -92,11 +93,11 @@ class ContestedTable:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Schema and name."""
+        """The schema and the name."""
         return self.table.owner, self.table.name
 
     def rows_at_first(self) -> list[Row]:
-        """What every site has before anything is captured."""
+        """Return the rows that every site has before the capture begins."""
         first = {"delta": _NUMBER_FIRST.to_bytes(4, "big"), "": b"first"}
         kinds = {place: each.method for each in self.lists for place in each.columns}
         resolution = {each.by for each in self.lists if each.by}
@@ -115,12 +116,12 @@ class ContestedTable:
     # ------------------------------------------------------------------ users
 
     def change(self, rng: random.Random, site: str, rows: dict[bytes, Row]) -> Change | None:
-        """What a user does next; None: nothing that fits the rows.
+        """Return a user's next change; None: no change fits the rows.
 
         Args:
-            rng: decides.
-            site: the user's.
-            rows: of the site, by key.
+            rng: random source.
+            site: the user's site.
+            rows: the site's rows, by key.
         """
         kind, key = rng.choice(self.writes), _key(rng.randrange(_KEYS))
         old = rows.get(key)
@@ -143,7 +144,7 @@ class ContestedTable:
         return Change(self.table, Command.UPDATE, old=old, new=new)
 
     def _written(self, rng: random.Random, site: str, row: Row, lists: Iterable[_List], left_alone: float) -> Row:
-        """The row with other values in these lists, which no change had before."""
+        """Return the row with new values in these lists, which no change has used before."""
         self.values += 1
         made = list(row)
         for each in lists:
@@ -153,27 +154,27 @@ class ContestedTable:
                         4, "big"
                     )
                 elif place == each.by:
-                    # Beyond what the row has, and what no other site uses. Sites do not know of each other's: how far
-                    # they are is theirs alone.
+                    # Beyond the row's value, and never used by another site. Sites do not know each other's
+                    # values, so each advances at its own pace.
                     step = abs(int(made[place] or b"") - _TIME_FIRST) // len(self.sites) + 1
                     made[place] = _time((step * len(self.sites) + self.sites.index(site)) * _BY_COLUMN[each.method])
                 elif each.method == "site_priority" or rng.random() >= left_alone:
                     made[place] = f"{self.values} {site}".encode()
         return tuple(made)
 
-    # ------------------------------------------------------------------ what must come of it
+    # ------------------------------------------------------------------ expected result
 
     def made(self, change: Change, site: str, time_us: int) -> None:
-        """A user committed a change.
+        """Record a change that a user committed.
 
         Args:
-            change: of this table.
-            site: the user's.
-            time_us: of the commit there.
+            change: a change of this table.
+            site: the user's site.
+            time_us: commit time there, in microseconds.
         """
         old, new = change.old, change.new
         if old is not None and (new is None or new[0] != old[0]):
-            # else the delete wins, whatever comes
+            # without times, a delete wins against every other change
             rank = (time_us, self.times.rank(site)) if self.times else (2 * _TIME_FIRST, 0)
             for number in range(len(self.lists)):
                 self._take(old[0] or b"", number, rank, None)
@@ -199,10 +200,10 @@ class ContestedTable:
             self.won[key, number] = rank, values
 
     def problem(self, rows: Sequence[Row]) -> str:
-        """Why a site's rows are not what the history makes of them; empty: they are.
+        """Return why a site's rows differ from the result of the history; empty: they are equal.
 
         Args:
-            rows: of the site, when everything has arrived.
+            rows: the site's rows when everything has arrived.
         """
         found = {row[0] or b"": row for row in rows}
         for (key, number), (_, values) in sorted(self.won.items()):
@@ -210,12 +211,12 @@ class ContestedTable:
             there = None if row is None else tuple(row[place] for place in each.columns)
             if each.method != "site_priority" and there != values:
                 return (
-                    f"row {int.from_bytes(key, 'big')} has {_shown(there)}, and the change that wins by"
+                    f"row {int.from_bytes(key, 'big')} has {_shown(there)}, but the change that wins by"
                     f" {each.method} left {_shown(values)}"
                 )
         known = {key for key, _ in self.won}
         extra = [key for key in found if key not in known]
-        return f"nobody made row {int.from_bytes(extra[0], 'big')}" if extra else ""
+        return f"no user made row {int.from_bytes(extra[0], 'big')}" if extra else ""
 
 
 class Contested:
@@ -223,16 +224,16 @@ class Contested:
 
     Args:
         spec: checked and routed.
-        classes: of its tables.
-        proof: of its ways.
-        seed: decides what users do here, and nothing else.
+        classes: the classes of its tables.
+        proof: the proof of its ways.
+        seed: decides the contested changes, and nothing else.
 
     Raises:
-        ConfigError: handlers of a contested table do not make its sites equal.
+        ConfigError: the handlers of a contested table do not make its sites equal.
     """
 
     def __init__(self, spec: TopologySpec, classes: ChangeClasses, proof: Proof, seed: int) -> None:
-        self._rng = random.Random(f"{seed} contested")  # apart: runs without conflicts do not depend on it
+        self._rng = random.Random(f"{seed} contested")  # a separate generator: runs without conflicts stay the same
         self.tables: list[ContestedTable] = []
         self.log: dict[str, list[Scn]] = {}
         """By site: the commits of its users that changed contested rows."""
@@ -253,15 +254,11 @@ class Contested:
 
     @property
     def are_timed(self) -> bool:
-        """Commit times decide somewhere."""
+        """Whether commit times decide the winner in any table."""
         return any(each.times for each in self.tables)
 
     def create(self, database: SiteDatabase) -> None:
-        """Make the tables at a site, with the rows that every site has at first.
-
-        Args:
-            database: of the site.
-        """
+        """Create the tables at a site, with their first rows."""
         for each in self.tables:
             database.create(each.table)
             database.fill(each.table, each.rows_at_first())
@@ -274,13 +271,13 @@ class Contested:
             database.keep_times()
 
     def changes(self, site: str, database: SiteDatabase) -> list[Change]:
-        """What a user's transaction does in these tables, to rows of different keys.
+        """Return a user's changes of these tables, to rows of different keys.
 
-        No open transaction of an apply process may be in its way.
+        There are none while an apply process has an open transaction at the site, which could block them.
 
         Args:
-            site: the user's.
-            database: of the site.
+            site: the user's site.
+            database: its database.
         """
         rng = self._rng
         made: list[Change] = []
@@ -298,12 +295,12 @@ class Contested:
         return made
 
     def made(self, site: str, database: SiteDatabase, changes: Sequence[Change]) -> None:
-        """A user committed changes.
+        """Record changes that a user committed.
 
         Args:
-            site: the user's.
-            database: of the site; it learns when its rows were changed.
-            changes: of the transaction, in any tables.
+            site: the user's site.
+            database: its database, which records when its rows changed.
+            changes: the transaction's changes, of any tables.
         """
         last = database.source.log[-1]
         time_us = last.commit_time_us
@@ -316,13 +313,13 @@ class Contested:
                         database.changed(change, time_us)
 
     def check(self, databases: dict[str, SiteDatabase]) -> None:
-        """In the end every site has the same rows, and the right ones.
+        """Check at the end that every site has the same rows, and the right ones.
 
         Args:
             databases: by site.
 
         Raises:
-            Violation: one has not.
+            Violation: a site does not.
         """
         for each in self.tables:
             rows = {site: database.store.rows(*each.key) for site, database in databases.items()}
@@ -338,20 +335,20 @@ class Contested:
                     raise Violation(
                         Invariant.CONVERGENCE,
                         other,
-                        f"{each.table.qualified_name} is not what it is at {first}: {_shown(different)}",
+                        f"{each.table.qualified_name} differs from {first}: {_shown(different)}",
                     )
 
 
 def _meeting(proof: Proof, bit: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[ApplySpec, ...]]:
-    """Who writes a class of tables, who has it, and the apply processes between them.
+    """Return the sites that write a class of tables, the sites that have it, and the apply processes between them.
 
-    Nobody has it where a change does not reach all who do.
+    The sites that have it are empty if any change fails to reach one of them.
     """
     reached: dict[str, set[str]] = {}
     applies: dict[str, ApplySpec] = {}
     for origin in proof.origins:
         pending, there = [(origin, 0)], {origin}
-        for site, place in pending:  # it grows at its end
+        for site, place in pending:  # the loop appends to the list
             for hop in proof.hops.get(site, ()):
                 if hop.carried[place] & bit:
                     applies[hop.apply.name] = hop.apply
@@ -372,7 +369,7 @@ def _contested(
     handlers = rules[0].handlers
     if any(each.handlers != handlers for each in rules):
         raise ConfigError(
-            f"conflict handlers of {name} are not the same at {' and '.join(apply.name for apply in applies)}: who wins"
+            f"conflict handlers of {name} differ between {' and '.join(apply.name for apply in applies)}: the winner"
             " depends on the site",
             hint="set the same handlers for every apply process",
         )
@@ -381,10 +378,10 @@ def _contested(
     writes = _writes(differing, handlers, times, is_pair=len(sites) == 2)
     if not writes:
         raise ConfigError(
-            f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal where"
+            f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal when"
             " several of them change a row",
             hint="use handlers of the first table of docs/conflicts.md, 'Who converges'; to simulate the ways alone,"
-            " leave these handlers out",
+            " remove these handlers",
         )
     named = dict.fromkeys(column for each in differing for column in (*each.columns, each.resolution_column) if column)
     columns = tuple(named) if all(each.columns for each in differing) else (*named, *_PLAIN_COLUMNS)
@@ -428,7 +425,7 @@ def _writes(
     *,
     is_pair: bool,
 ) -> tuple[str, ...]:
-    """What users can do so that these handlers make sites equal; empty: nothing."""
+    """Return what users can do so that these handlers make sites equal; empty: nothing."""
     if times is not None:
         return (
             ("update", "update", "insert", "delete", "move") if times.has_tombstones else ("update", "update", "insert")

@@ -1,4 +1,4 @@
-"""How far a simulated topology is: what log writers may forget is everywhere, and in the end everything is applied."""
+"""Progress checks: discardable redo must be applied everywhere, and in the end everything is applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Convergence"]
 
 
 class Convergence:
-    """See the module.
+    """Checks how far a simulated topology has come.
 
     Args:
         sim: the simulation.
@@ -24,10 +24,10 @@ class Convergence:
         self._sim = sim
 
     def check_told(self) -> None:
-        """Check that everything that the log writers may forget is at every destination.
+        """Check that everything that the log writers may discard is applied at every destination.
 
         Raises:
-            Violation: it is not.
+            Violation: a destination lacks it.
         """
         sim = self._sim
         for receiver in sim.running.receivers.values():
@@ -44,8 +44,8 @@ class Convergence:
                     raise Violation(
                         Invariant.PROMISES,
                         component.name,
-                        f"redo below {required} is given up, and {apply.name} has applied everything up to"
-                        f" {low_watermark} only",
+                        f"redo below {required} may be discarded, but {apply.name} has applied everything only up to"
+                        f" {low_watermark}",
                         sim.logs.scns_at(
                             site, next((each.scn for each in sim.logs.of(site) if each.scn > low_watermark), 0)
                         ),
@@ -53,7 +53,7 @@ class Convergence:
 
     @property
     def is_behind(self) -> bool:
-        """Whether most commits are not applied everywhere yet, so that faults still hit every stage."""
+        """Whether most commits are not applied everywhere yet, so that faults still reach every stage."""
         for apply in self._sim.running.applies.values():
             source = apply.spec.source
             log: list[int] = [each.scn for each in self._sim.logs.of(source)]
@@ -64,11 +64,11 @@ class Convergence:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything is applied, every component knows it, and nothing is kept any more."""
+        """Whether everything is applied, every component knows it, and no redo is kept."""
         return not self.unsettled()
 
     def unsettled(self) -> tuple[str, str] | tuple[()]:
-        """What is left: the place, and what is the matter there; empty: nothing."""
+        """Return what is unfinished, as place and problem; empty: nothing."""
         sim, running = self._sim, self._sim.running
         for name, site in running.mined(sim.topology):
             last = sim.databases[name].source.current_scn()
@@ -89,7 +89,7 @@ class Convergence:
             if apply.refused is None and apply.observer.is_incomplete:
                 return (
                     apply.name,
-                    f"its tables are not all copied, or made up for; low watermark {apply.observer.low_watermark}",
+                    f"its table copies are not complete or not caught up; low watermark {apply.observer.low_watermark}",
                 )
         for name, queue in running.queues.items():
             batches = queue.core.status().batches if queue.core else -1

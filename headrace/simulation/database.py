@@ -1,9 +1,9 @@
-"""The database of a simulated site: a source and a destination at once, on one content.
+"""Database of a simulated site: a source and a destination with one content.
 
-`MemorySource` has the users' tables and the log, `MemoryStore` the transactions of apply processes. What users commit
-is put into the store; what an apply process commits is put into the log, with its tag, as in a real database whose log
-has everything. Its commits need not wait for the disk; who reads the log gets them when they are there, and a crash
-takes those that are not.
+`MemorySource` has the users' tables and the log, and `MemoryStore` the transactions of apply processes. Users' commits
+are copied to the store, and apply processes' commits to the log, with their tag: as in a real database, the log has
+everything. Commits of apply processes need not wait for the disk: readers of the log get them when they are flushed,
+and a crash loses those that are not.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class SiteDatabase:
 
     Args:
         site: its name.
-        clock: the simulation's.
-        gulp_bytes: most bytes of the log in one read, called before each.
-        has_log: capture processes mine its log; False: what apply processes commit need not be in it.
-        flushing_share: of the turns of its WAL writer, those in which it does anything.
-        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), who made it ("":
-            a user) and the changes.
-        logged: called with the commit of an apply process that is in the log: the site, the commit SCN and the changes.
+        clock: the simulation's clock.
+        gulp_bytes: returns the maximum bytes of the log in one read; called before each read.
+        has_log: whether capture processes mine its log; if not, apply processes' commits need not be in it.
+        flushing_share: share of its WAL writer's turns in which it flushes.
+        committed: called with every commit: the site, the commit SCN (0: not in the log, or not yet), the apply process
+            ("": a user) and the changes.
+        logged: called when an apply process's commit is in the log: the site, the commit SCN and the changes.
     """
 
     def __init__(
@@ -60,30 +60,30 @@ class SiteDatabase:
         self.store = MemoryStore(clock=clock)
         self.store.on_commit, self.store.on_durable = self._applied, self._flushed
         self.is_down = False  # its log does not answer
-        self._time_us = 0  # of its last commit, where commit times decide
+        self._time_us = 0  # time of its last commit, where commit times decide
 
     def create(self, table: Table) -> None:
-        """Create a table, empty."""
+        """Create an empty table."""
         columns = table.version.columns
         key = tuple(column.name for column in columns if column.is_key)
         self.source.create_table(table.qualified_name, columns, key=key, old_image=table.old_image)
         table.create(self.store)
 
     def fill(self, table: Table, rows: Sequence[Row]) -> None:
-        """Put rows into a table that every site has before anything is captured.
+        """Insert the rows that every site has before the capture begins.
 
         Args:
-            table: of the site.
-            rows: in the order of its columns.
+            table: a table of the site.
+            rows: values in column order.
         """
         for row in rows:
             self.source.table(table.qualified_name).add(row)
         self.store.insert(table.owner, table.name, rows)
 
     def keep_times(self) -> None:
-        """Commit times decide which change of a row wins.
+        """Assign increasing commit times, which decide the winner of a conflict.
 
-        Each is later than the last one here, and than what was applied here, as the product sees to.
+        Each is later than the last commit here and than every change applied here; the product ensures the same.
         """
         self.source.commit_time = self._next_time_us
 
@@ -93,11 +93,11 @@ class SiteDatabase:
         return self._time_us
 
     def changed(self, change: Change, time_us: int) -> None:
-        """Note when a user changed a row, as the real server does.
+        """Record when a user changed a row, as a real server does.
 
         Args:
-            change: the user's.
-            time_us: of the commit.
+            change: the user's change.
+            time_us: commit time, in microseconds.
         """
         table, old, new = change.table, change.old, change.new
         if old is not None and (new is None or new[0] != old[0]):
@@ -106,11 +106,11 @@ class SiteDatabase:
             self.store.changed_here(table.owner, table.name, new[:1], time_us)
 
     def add_column(self, table: Table, column: str) -> None:
-        """ALTER TABLE ... ADD COLUMN; no transaction is open.
+        """ALTER TABLE ... ADD COLUMN, while no transaction is open.
 
         Args:
-            table: of the site.
-            column: a name; it is there already: nothing is done.
+            table: a table of the site.
+            column: its name; nothing is done if the table has it already.
         """
         names = [each.name for each in self.source.table(table.qualified_name).version.columns]
         if column in names:
@@ -131,10 +131,10 @@ class SiteDatabase:
         """Commit a user's transaction.
 
         Args:
-            tag: that the user gave it; None: none.
-            changes: of rows that no open transaction of an apply process has touched.
+            tag: the tag that the user set; None: no tag.
+            changes: changes of rows that no open transaction of an apply process has touched.
         """
-        self.store.flush()  # a user's commit waits for the disk, and takes all before it there
+        self.store.flush()  # a user's commit waits for the disk, and flushes all earlier commits
         made: list[StoredChange] = []
         with self.source.transaction(None if tag is None else Tag(value=tag)) as transaction:
             for change in changes:
@@ -169,10 +169,10 @@ class SiteDatabase:
         return StoredChange(table.owner, table.name, change.command, old, new)
 
     def write_log(self, rng: random.Random) -> None:
-        """The server's WAL writer takes its turn.
+        """Let the server's WAL writer take its turn.
 
         Args:
-            rng: decides how far it comes.
+            rng: decides how much it flushes.
         """
         if self.store.unflushed and rng.random() < self._flushing_share:
             self.store.flush(rng.randrange(1, 4))

@@ -1,11 +1,11 @@
-"""Downstream capture: the redo of a source is copied to another site, and mined there.
+"""Simulated downstream capture: the redo of a source is copied to another site and mined there.
 
     log writer -> redo ~~ frames ~~> redo:dbs1@dbs2 -> standby redo log -> capture processes of that site
                        <~~ acknowledgements ~~
 
-Frames are cut anywhere and wait on their way; a cut stream loses what is in flight. The receiver is killed anywhere,
-and what it had not synced may be missing, partial or zeros. With `transport: sync`, what the source was told is never
-more than what the receiver has.
+Frames are split at random offsets and delayed; a cut stream loses what is in flight. The receiver is killed at random
+points, and data that it had not synced may be missing, partial or zeros. With `transport: sync`, the source is never
+told an SCN beyond what the receiver has.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ReceiverProcess"]
 
-_PIECES = (1, 60, 200, 900, 4000)  # bytes of a frame: within a header, a record, several records
-_IN_FLIGHT_MAX = 20  # frames: then the line is full
+_PIECES = (1, 60, 200, 900, 4000)  # bytes of a frame: part of a header, one record, several records
+_IN_FLIGHT_MAX = 20  # frames: beyond this the line is full
 
 
 class _Sources(Protocol):
     @property
     def sites(self) -> Mapping[str, SourceSite]:
-        """By name of the site."""
+        """Sources by site name."""
         ...
 
 
@@ -54,11 +54,11 @@ class _WithSources(Surroundings, Protocol):
 
 
 class ReceiverProcess(Component):
-    """The redo receiver, as `actors.downstream_database` hosts it, with both ends of its stream.
+    """The redo receiver, as hosted by `actors.downstream_database`, with both ends of its stream.
 
     Args:
         sim: the simulation.
-        receiver: of its topology.
+        receiver: its specification.
     """
 
     sim: _WithSources
@@ -66,7 +66,7 @@ class ReceiverProcess(Component):
     def __init__(self, sim: _WithSources, receiver: RedoReceiver) -> None:
         super().__init__(sim, receiver.component, receiver.site)
         self._receiver = receiver
-        self._topology = sim.topology  # that it has adopted: a process that dies begins again with that
+        self._topology = sim.topology  # the adopted topology: a process that dies restarts with it
         self.source = receiver.source
         self.folder = redo_folder(sim.topology, source=receiver.source, site=receiver.site)
         self.log: StandbyLog | None = None
@@ -79,11 +79,11 @@ class ReceiverProcess(Component):
 
     @property
     def keeper(self) -> StandbyLog | None:
-        """What keeps the redo that is mined; None: it does not run."""
+        """The writer that keeps the mined redo; None: it does not run."""
         return self.log
 
     def open(self) -> None:
-        """See `Component.open`."""
+        """Open the standby redo log and connect to the source."""
         sim = self.sim
         if self.log is None:
             self.log = StandbyLog(self.folder, self.source, redo_bytes_max=sim.topology.redo_bytes_max, clock=sim.clock)
@@ -93,9 +93,9 @@ class ReceiverProcess(Component):
                 found >= self.durable_scn or not self._has_synced,
                 Invariant.PROMISES,
                 self.name,
-                f"{self.durable_scn} was acknowledged, and {found} is here",
+                f"{self.durable_scn} was acknowledged, but only {found} is in the standby redo log",
             )
-            self.durable_scn = max(found, self.durable_scn)  # it may have died behind its fsync
+            self.durable_scn = max(found, self.durable_scn)  # it may have died after its fsync
         self.log.rollback()
         site = sim.running.sites[self.source]
         if (
@@ -109,10 +109,7 @@ class ReceiverProcess(Component):
         self._writer, self._is_cut = site.writer, False
 
     def adopt(self) -> None:
-        """As `actors.downstream_database.RedoReceiver`.
-
-        Keeps redo for the capture processes of the changed topology only.
-        """
+        """Keep redo only for the capture processes of the changed topology, like the real redo receiver."""
         self._topology = self.sim.topology
         self._receiver = receiver_of(self._topology, self._receiver.name)
         self._keep_redo()
@@ -158,19 +155,19 @@ class ReceiverProcess(Component):
             )
 
     def check(self) -> None:
-        """With `transport: sync` the source forgets nothing that is not here."""
+        """Check that with `transport: sync` the source discards nothing that the receiver lacks."""
         if self._receiver.is_sync:
             confirmed = self.sim.databases[self.source].source.confirmed_scn
             require(
                 confirmed <= self.durable_scn,
                 Invariant.PROMISES,
                 self.name,
-                f"the source was told that everything up to {confirmed} is durable, and only {self.durable_scn} is"
-                " here",
+                f"the source was told that everything up to {confirmed} is durable, but only {self.durable_scn} is in"
+                " the standby redo log",
             )
 
     def _serve(self) -> None:
-        """The source's end: acknowledgements come in, frames go out."""
+        """Act as the source's end: take acknowledgements and send frames."""
         rng = self.sim.rng
         for _ in range(rng.randrange(3)):
             if self._up:
@@ -184,14 +181,14 @@ class ReceiverProcess(Component):
             start += size
 
     def cut(self) -> bool:
-        """Lose what is in flight, both ways."""
+        """Lose what is in flight, in both directions."""
         if self._shipment is None or self._is_cut:
             return False
         self._is_cut = True
         return True
 
     def close(self) -> None:
-        """See `Component.close`."""
+        """Close the stream to the source."""
         if self._shipment is not None:
             self._shipment.close()
         self._shipment = self._writer = None
@@ -199,7 +196,7 @@ class ReceiverProcess(Component):
         self._up.clear()
 
     def forget(self) -> None:
-        """Die: what was not synced may be missing."""
+        """Die: data that was not synced may be missing."""
         self.close()
         log, self.log = self.log, None
         segment = None if log is None else log._segment

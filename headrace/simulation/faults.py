@@ -1,4 +1,4 @@
-"""Faults of a simulation: what breaks, when, and for how long. A seed decides."""
+"""Faults of a simulation: a seed decides which faults happen, when, and for how long."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["EVERY_FAULT", "Faults"]
 
 EVERY_FAULT = frozenset({"crash", "partition", "delay", "duplicate", "reorder", "clock"})
 
-_HARM = 0.03  # probability per step and twenty turns that something breaks
-_INSIDE = 0.02  # probability per failpoint that a process dies, or its disk is full, just there
-_JUMP_MAX_S = 3600.0  # a virtual machine that was suspended for lunch
+_HARM = 0.03  # probability of a fault per step, with up to twenty components
+_INSIDE = 0.02  # probability per failpoint that the process dies there, or its disk is full
+_JUMP_MAX_S = 3600.0  # like a virtual machine that was suspended over lunch
 
 
 class Faults:
-    """What breaks in one run.
+    """The faults of one run.
 
     Args:
         sim: the simulation.
-        kinds: of faults, of `EVERY_FAULT`.
+        kinds: kinds of faults, from `EVERY_FAULT`.
     """
 
     def __init__(self, sim: Running, kinds: Iterable[str]) -> None:
@@ -60,7 +60,7 @@ class Faults:
     # ------------------------------------------------------------------ when
 
     def happen(self) -> None:
-        """Perhaps something breaks now; what was to heal by now heals."""
+        """Heal what is due, and perhaps inject a fault."""
         self._heal_due()
         if not self._harm:
             return
@@ -74,11 +74,11 @@ class Faults:
             self._crash_before_the_disk()
 
     def later(self, heal: Callable[[], object], seconds_max: float = 3.0) -> None:
-        """Do something in a while.
+        """Schedule an action, usually one that heals.
 
         Args:
-            heal: it.
-            seconds_max: at the latest, virtual.
+            heal: the action.
+            seconds_max: latest virtual time from now at which it happens.
         """
         self._healing.append((self._sim.clock.monotonic() + self._rng.uniform(0.1, seconds_max), heal))
 
@@ -89,7 +89,7 @@ class Faults:
             due[1]()
 
     def heal(self) -> None:
-        """Nothing breaks any more."""
+        """Heal everything now; no faults happen afterwards."""
         while self._healing:
             self._healing.pop(0)[1]()
         self._harm = []
@@ -100,7 +100,7 @@ class Faults:
             database.store.lost_answers.clear()
 
     def tend(self) -> None:
-        """What was to be done by now is done; nothing breaks."""
+        """Do what is due, without new faults."""
         self._heal_due()
 
     # ------------------------------------------------------------------ what
@@ -114,7 +114,7 @@ class Faults:
         return True
 
     def _kill_in_a_gap(self) -> None:
-        """The worst moment for a driver to die is rare: wait for it."""
+        """Kill a driver while its progress has a gap: the worst moment, and so rare that it must be awaited."""
         for apply in self._sim.running.applies.values():
             if apply.observer.has_gap and apply.is_open and self._rng.random() < 0.4 * _HARM:
                 self._sim.fired["kill apply in a gap"] += 1
@@ -129,7 +129,7 @@ class Faults:
         return True
 
     def _damage_spill(self) -> bool:
-        """The disk gives a queue's spilled batches back as zeros."""
+        """Replace a queue's spilled batches by zeros, as a damaged disk would."""
         damaged = [queue.damage() for queue in self._sim.running.queues.values()]
         return any(damaged)
 
@@ -150,7 +150,7 @@ class Faults:
         self._stop(self._database(is_destination=True))
 
     def _crash_before_the_disk(self) -> None:
-        """Commits are on disk soon: wait for the moment in which some are not."""
+        """Crash a database while some of its commits are not on disk, which lasts only a short time."""
         for database in self._sim.databases.values():
             if database.store.unflushed and self._rng.random() < _HARM:
                 self._stop(database)
@@ -218,7 +218,7 @@ class Faults:
     def _failpoint(self, name: str) -> None:
         if "crash" not in self._kinds:
             return
-        often = _INSIDE * (4 if name.startswith("apply.") else 1)  # those are passed less often
+        often = _INSIDE * (4 if name.startswith("apply.") else 1)  # apply failpoints are reached less often
         if self._rng.random() >= often:
             return
         self._sim.fired[name] += 1

@@ -1,15 +1,14 @@
-"""The network between queues and their clients in a simulation: messages wait on both ways until they are delivered.
+"""The simulated network between queues and their clients, which delays messages in both directions.
 
-Each stream behaves as the gRPC one it stands for (`protos.links.queue_link`): its queue's end is what `QueueService` does,
-its client's end what `EnqueueClient` and `DequeueClient` do. Within a stream messages come once and in order, as TCP
-promises; what
-networks do to those who rely on more happens between streams:
+Each stream behaves like the gRPC stream that it replaces (`protos.links.queue_link`): the queue's end like
+`QueueService`, the client's end like `EnqueueClient` and `DequeueClient`. Within a stream, messages arrive once and in
+order, as TCP guarantees. Faults happen to whole streams and between them:
 
     cut         everything in flight is lost, and each end notices it at a different time
-    delay       a stream stands still for a while
-    duplicate   the client's end breaks, what it sent arrives all the same: the client opens another stream and sends it again
-    reorder     likewise, and what was sent on the old stream arrives later than what the new one brings
-    partition   sites in different parts reach each other no more, and streams between them are cut
+    delay       a stream delivers nothing for a while
+    duplicate   the client's end breaks but its messages arrive: the client opens another stream and sends them again
+    reorder     as duplicate, and the old stream's messages arrive later than those of the new one
+    partition   sites in different parts cannot reach each other, and streams between them are cut
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from headrace.status.component import WireStatus
 
 __all__ = ["DequeueStream", "EnqueueStream", "Network", "SimulatedLinks", "Unserved"]
 
-_CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not given back is missed at once
-_MESSAGES_AT_ONCE = 4  # delivered in one step: few, so that many things can happen in between
+_CREDIT_BYTES_MAX = 4000  # about four batches: so little that credit which is not returned shows at once
+_MESSAGES_AT_ONCE = 4  # delivered in one step: so few that much can happen in between
 
 
 class Network:
-    """Every stream there is, and every queue that is served.
+    """All streams, and all queues that are served.
 
     Args:
-        rng: decides when what arrives.
-        site_of: a component's or a queue's site, by name.
-        clock: the simulation's.
-        trace: of the run.
+        rng: decides when messages arrive.
+        site_of: returns the site of a component or queue by name.
+        clock: the simulation's clock.
+        trace: the run's trace.
     """
 
     def __init__(
@@ -59,33 +58,29 @@ class Network:
         self._apart: frozenset[str] = frozenset()  # sites that cannot reach the others
 
     def incarnation(self) -> str:
-        """As `transport.new_incarnation`: a later one compares greater."""
+        """Return a new incarnation, greater than all before it, as `transport.new_incarnation`."""
         self._incarnations += 1
         return f"{self._incarnations:08d}"
 
     def served(self, name: str, core: QueueCore) -> None:
-        """A queue is served from now on.
+        """Start to serve a queue.
 
         Args:
-            name: of who serves it: the queue, or the capture process that mounts it.
+            name: name of the queue, or of the capture process that mounts it.
             core: the queue.
         """
         self._served[name] = core
 
     def core(self, name: str) -> QueueCore | None:
-        """The live core that is served under a name; None: there is none.
-
-        Args:
-            name: see `served`.
-        """
+        """Return the core served under a name, as in `served`; None: no core is."""
         return self._served.get(name)
 
     def reach(self, name: str, component: str) -> QueueCore:
-        """The core of a queue.
+        """Return the core of a queue.
 
         Args:
-            name: of the queue.
-            component: that asks for it.
+            name: the queue's name.
+            component: the component that connects.
 
         Raises:
             PropagationError: it does not answer.
@@ -96,20 +91,20 @@ class Network:
         return core
 
     def serve(self, name: str) -> None:
-        """Let a queue's end of its streams do some work; whatever the core raises besides errors ends the queue."""
+        """Let a queue's end of its streams do some work; an exception of the core that is no `HeadraceError` passes."""
         for stream in [each for each in self.streams if each.queue == name]:
             if self.rng.random() < 0.7:
                 stream.serve(self.rng)
 
     def deliver(self) -> None:
-        """Deliver some of what queues have sent to their clients."""
+        """Deliver some messages from queues to their clients."""
         for stream in list(self.streams):
             if self.rng.random() < 0.7:
                 stream.deliver(self.rng)
         self.streams = [each for each in self.streams if not (each.client_left and each.server_left)]
 
     def queue_died(self, name: str) -> None:
-        """A queue is served no more; everything on its streams is lost."""
+        """Stop serving a queue; everything on its streams is lost."""
         self._served.pop(name, None)
         for stream in self.streams:
             if stream.queue == name:
@@ -118,19 +113,19 @@ class Network:
     # ------------------------------------------------------------------ faults
 
     def cut_one(self) -> bool:
-        """Lose everything on one stream; both ends learn of it later."""
+        """Lose everything on one stream; both ends notice it later."""
         return self._disturb("cut", lambda stream: setattr(stream, "is_cut", True))
 
     def delay_one(self) -> bool:
-        """Let one stream stand still for a while."""
+        """Let one stream deliver nothing for a while."""
         return self._disturb("delayed", lambda stream: stream.hold(self.rng.uniform(0.3, 5.0)))
 
     def repeat_one(self) -> bool:
-        """Break the client's end of one stream; what it sent arrives all the same, and is sent again."""
+        """Break the client's end of one stream; its messages arrive nevertheless, and the client sends them again."""
         return self._disturb("broken at the client's end", _Stream.break_client)
 
     def overtake_one(self) -> bool:
-        """Likewise, and what was sent arrives after what the next stream brings."""
+        """Break the client's end of one stream; its messages arrive after those of the next stream."""
 
         def late(stream: _Stream) -> None:
             stream.break_client()
@@ -139,18 +134,13 @@ class Network:
         return self._disturb("broken at the client's end, its messages are late", late)
 
     def part(self, sites: frozenset[str]) -> None:
-        """Part these sites from all others; none: heal."""
+        """Separate these sites from all others; an empty set heals the network."""
         self._apart = sites
         for stream in self.streams:
             stream.is_cut |= self._is_apart(stream.queue, stream.component)
 
     def is_reachable(self, one: str, other: str) -> bool:
-        """Whether two sites reach each other.
-
-        Args:
-            one: site.
-            other: site.
-        """
+        """Return whether two sites reach each other."""
         return (one in self._apart) == (other in self._apart)
 
     def _is_apart(self, queue: str, component: str) -> bool:
@@ -166,19 +156,19 @@ class Network:
 
 
 class Unserved(LockedQueue[PublisherSession, SubscriberSession]):
-    """As `QueueServer`, without a server: its queue is called as it is."""
+    """Like `QueueServer`, but without a server: its queue is called directly."""
 
     endpoint = ""
 
     def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
-        """See `Serving.admit`: who may come is not looked at."""
+        """Do nothing: callers are not checked here."""
 
     def wire_status(self) -> WireStatus | None:
-        """See `Serving.wire_status`."""
+        """Return None: there is no wire."""
         return None
 
     def stop(self) -> None:
-        """See `Serving.stop`."""
+        """Close the queue."""
         self.close()
 
 
@@ -197,10 +187,10 @@ class SimulatedLinks:
     """`headrace.links.serving.Links` over a simulated network.
 
     Args:
-        network: that carries the streams.
+        network: the network that carries the streams.
         component: name of the component that connects.
-        redo: makes a stream from who writes redo; None: the component reads none.
-        reached_as: the name under which a queue serves; None: its own.
+        redo: opens a stream from the keeper of redo; None: the component reads no redo.
+        reached_as: maps a queue to the name under which it is served; None: its own name.
     """
 
     def __init__(
@@ -213,21 +203,21 @@ class SimulatedLinks:
         self._network, self._component, self._redo, self._reached_as = network, component, redo, reached_as
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueStream:
-        """See `Links.publisher`; what is compressed costs nothing here."""
+        """Return a publisher's stream; compression is not simulated."""
         return EnqueueStream(self._network, queue, self._component, self._network.incarnation(), source)
 
     def subscriber(self, queue: str) -> DequeueStream:
-        """See `Links.subscriber`."""
+        """Return a subscriber's stream."""
         name = queue if self._reached_as is None else self._reached_as(queue)
         return DequeueStream(self._network, name, self._component, self._network.incarnation())
 
     def redo(self, keeper: str, source: str) -> RedoWatch:
-        """See `Links.redo`."""
+        """Return a watch of a redo log."""
         assert self._redo is not None, f"{self._component} reads no redo"
         return self._redo()
 
     def serve(self, core: QueuePort[Any, Any]) -> Unserved:
-        """See `Links.serve`."""
+        """Serve a queue."""
         assert isinstance(core, QueueCore)
         return _Served(self._network, self._component, core)
 
@@ -251,11 +241,11 @@ class _Stream:
         return f"{self.component} - queue {self.queue}"
 
     def hold(self, seconds: float) -> None:
-        """Let nothing through for so long."""
+        """Let nothing through for so many seconds."""
         self._held_until = self._network.clock.monotonic() + seconds
 
     def break_client(self) -> None:
-        """The client's end is told that the stream broke."""
+        """Report a broken stream to the client's end."""
         self.problem = self.problem or PropagationError(f"the stream to queue {self.queue} broke")
 
     @property
@@ -272,7 +262,7 @@ class _Stream:
     # ------------------------------------------------------------------ the queue's end
 
     def serve(self, rng: random.Random) -> None:
-        """Let the queue's end take and send some messages; whatever its core raises besides errors ends the queue."""
+        """Let the queue's end take and send some messages; an exception other than `HeadraceError` passes."""
         if self.server_left or self._is_held:
             return
         if self.is_cut:
@@ -307,7 +297,7 @@ class _Stream:
     # ------------------------------------------------------------------ the client's end
 
     def deliver(self, rng: random.Random) -> None:
-        """Let the client's end hear some messages."""
+        """Let the client's end receive some messages."""
         if self.client_left or self.problem is not None:
             self.down.clear()
             return
@@ -327,7 +317,7 @@ class _Stream:
                 self._hear(message)
 
     def close(self) -> None:
-        """The client leaves."""
+        """Close the client's end."""
         self.client_left = True
         if self._core is None:
             self.server_left = True
@@ -336,7 +326,7 @@ class _Stream:
         if self.problem is not None:
             raise self.problem
 
-    # ------------------------------------------------------------------ what subclasses do
+    # ------------------------------------------------------------------ for subclasses
 
     def _take(self, message: Any) -> None:
         raise NotImplementedError
@@ -352,7 +342,7 @@ class _Stream:
 
 
 class EnqueueStream(_Stream):
-    """A publisher's stream; the client's end is as `EnqueueClient`."""
+    """A publisher's stream; the client's end behaves like `EnqueueClient`."""
 
     def __init__(self, network: Network, queue: str, component: str, incarnation: str, source: str) -> None:
         super().__init__(network, queue, component)
@@ -360,7 +350,7 @@ class EnqueueStream(_Stream):
         self._account = PublisherAccount()
 
     def connect(self, timeout_s: float = 0.0) -> Resume:
-        """See `EnqueueClient.connect`."""
+        """Open the stream, and return where to resume."""
         core = self._network.reach(self.queue, self.component)
         self.session = core.open_publisher(self.component, self._incarnation, self._source)
         needed, credit = core.resume(self.session)
@@ -369,13 +359,13 @@ class EnqueueStream(_Stream):
         return Resume(needed_scn=needed, credit_bytes=credit)
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
-        """See `EnqueueClient.send_nowait`."""
+        """Send a batch."""
         self._check()
         self._account.sent(len(data))
         self.up.append(Delivery(header=header, data=data))
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
-        """See `EnqueueClient.begin_nowait`. The other end gets the batch when the last piece is sent."""
+        """Send a batch in pieces; the queue's end gets it with the last piece."""
         self._check()
         self._account.sent(len(data))
         return self._pieces(header, data, piece_bytes)
@@ -388,11 +378,11 @@ class EnqueueStream(_Stream):
             yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
 
     def gone(self, first_scn: Scn) -> None:
-        """See `EnqueueClient.gone`."""
+        """Report that redo below this SCN is gone."""
         self.up.append(first_scn)
 
     def poll(self) -> PublisherProgress:
-        """See `EnqueueClient.poll`."""
+        """Return the progress; raise the error that ended the stream."""
         self._check()
         return self._account.progress()
 
@@ -417,7 +407,7 @@ class EnqueueStream(_Stream):
 
 
 class DequeueStream(_Stream):
-    """A subscriber's stream; the client's end is as `DequeueClient`."""
+    """A subscriber's stream; the client's end behaves like `DequeueClient`."""
 
     def __init__(self, network: Network, queue: str, component: str, incarnation: str) -> None:
         super().__init__(network, queue, component)
@@ -425,7 +415,7 @@ class DequeueStream(_Stream):
         self._arrived: deque[Delivery] = deque()
 
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
-        """See `DequeueClient.subscribe`."""
+        """Open the stream."""
         core = self._network.reach(self.queue, self.component)
         self.session = core.open_subscriber(
             self.component, self._incarnation, dict(needed), min(credit_bytes, _CREDIT_BYTES_MAX)
@@ -436,22 +426,22 @@ class DequeueStream(_Stream):
 
     @property
     def is_open(self) -> bool:
-        """See `Subscriber.is_open`."""
+        """Whether the stream is open."""
         return self._core is not None
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
-        """See `DequeueClient.poll`."""
+        """Return the next batch; None: nothing has arrived."""
         if self._arrived:
             return self._arrived.popleft()
         self._check()
         return None
 
     def grant(self, credit_bytes: int) -> None:
-        """See `DequeueClient.grant`."""
+        """Grant credit to the queue."""
         self.up.append(credit_bytes)
 
     def acknowledge(self, source: str, scn: Scn) -> None:
-        """See `DequeueClient.acknowledge`."""
+        """Acknowledge everything of a source up to this SCN."""
         self.up.append((source, scn))
 
     def _take(self, message: Any) -> None:

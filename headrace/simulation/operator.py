@@ -1,16 +1,16 @@
-"""The operator of a simulated topology: ALTERs, edits of the file, stops and starts, and a backup that is restored.
+"""The operator of a simulated topology: ALTERs, edits of the file, stops and starts, and restored backups.
 
 Edits
-    `combined: never` and back, where the topology allows it; a second destination of a source, which copies its tables,
-    and is removed again. As under the controller, what is bypassed or removed ends first, a queue that begins has
-    forgotten its positions, and who goes on adopts the edit at a time of its own.
-
+    Switching to `combined: never` and back, where the topology allows it, and adding and removing a second destination
+    of a source, which copies its tables. As under the controller, bypassed or removed components end first, a queue
+    that begins has forgotten its positions, and each remaining component adopts the edit at a different time.
 A destination that loses commits
-    A site that only receives, from one apply process, is set back to a backup. Either it is sent again what it lacks,
-    or it is refused by name, as redo is gone; then the operator has it copied again. The others go on meanwhile.
+    A site that only receives, from one apply process, is restored from a backup. Either the lost changes are replayed,
+    or the destination is refused by name because the redo is purged; then the operator has it copied again. The others
+    continue meanwhile.
 
-Where conditions or functions let single changes of a row pass, a copy is not what the changes make of the table:
-nothing is copied there.
+Where conditions or functions let single changes of a row pass, a copy differs from the result of the changes. Nothing
+is copied there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = ["ADDED", "Operator"]
 ADDED = "simulated_destination"
 """Name of the site that an edit adds."""
 
-_DEED_SHARE = 0.01  # of the steps in which nothing of the kind is going on, for twenty turns
-_EDITS_MAX = 6  # else a run that is hit all the time might never come far enough
+_DEED_SHARE = 0.01  # of the steps without a pending action of the same kind, for twenty turns
+_EDITS_MAX = 6  # under constant edits a run might never advance far enough
 _STOPS_MAX = 3
 _RESTORES_MAX = 2
 
@@ -52,10 +52,10 @@ class _Backup:
 
     Args:
         site: its site.
-        restore: brings it back.
-        source: whose changes it gets.
-        first_segment: of redo when it was made.
-        wants_gap: it is restored only when redo since then is purged.
+        restore: restores it.
+        source: source of the changes that it receives.
+        first_segment: first redo segment when the backup was made.
+        wants_gap: whether it is restored only after redo since then is purged.
     """
 
     site: str
@@ -66,27 +66,27 @@ class _Backup:
 
 
 class Operator:
-    """See the module.
+    """The operator of one simulation.
 
     Args:
         sim: the simulation.
-        is_busy: False: only alters tables that apply processes wait for.
+        is_busy: if False, the operator only alters tables that apply processes wait for.
     """
 
     def __init__(self, sim: Running, *, is_busy: bool) -> None:
         self._sim, self._rng, self._is_busy, self._edits_at_all = sim, sim.rng, is_busy, is_busy
         self._edits = self._stops = self._restores = 0
         self._has_grown = False
-        self._runs = 0  # topologies that were run by, but for the first one
-        self._adopted: dict[str, int] = {}  # by apply process, the number of the last one that it learned of
+        self._runs = 0  # number of topologies run after the first one
+        self._adopted: dict[str, int] = {}  # by apply process: number of the last topology that it adopted
         self._splits = SplitStreams(sim, sim.topology)
         self._backup: _Backup | None = None
-        self.helps = True  # those that are refused
+        self.helps = True  # whether it has refused destinations copied again
 
     # ------------------------------------------------------------------ ALTER
 
     def alter_source(self, stream: Stream) -> None:
-        """A user adds a column to the wide table of a stream; every other site needs an ALTER once its rows arrive."""
+        """Add a column to a stream's wide table; every other site needs an ALTER when the new rows arrive."""
         sim = self._sim
         for ledger in sim.workload.ledgers:
             wide = ledger.wide
@@ -101,7 +101,7 @@ class Operator:
             return
 
     def _lacking(self) -> list[str]:
-        """Sites where a table lacks a column that its newest rows have."""
+        """Return the sites where a table lacks a column of its newest rows."""
         sim = self._sim
         return [
             site
@@ -113,7 +113,7 @@ class Operator:
         ]
 
     def _alter_where_needed(self) -> None:
-        """Alter a destination's tables once apply reports that it waits for that, or before."""
+        """Alter a destination's tables when apply reports that it waits for that, or earlier."""
         for apply in self._sim.running.applies.values():
             if apply.driver is None or apply.store.locks:
                 continue
@@ -123,7 +123,7 @@ class Operator:
     # ------------------------------------------------------------------ when
 
     def act(self) -> None:
-        """Perhaps do something."""
+        """Perhaps act."""
         sim, rng = self._sim, self._rng
         sim.faults.tend()
         if rng.random() < 0.1:
@@ -134,17 +134,17 @@ class Operator:
             self._run_by(split, adopting=[each for each in sim.running.components if each.name in concerned])
         if not self._is_busy or rng.random() > 4 * _DEED_SHARE * min(1.0, 40 / len(sim.running.components)):
             return
-        # A backup is looked after more often than the file is edited: it must wait for redo to be purged.
+        # Backups are handled more often than edits, because a restore must wait until redo is purged.
         restoring = [self._back_up, self._restore] * 3 if sim.workload.copies_rows else []
         deed = rng.choice([self._edit, self._stop_one, *restoring])
         deed()
 
     def check(self) -> None:
-        """What must hold of the edits that are under way."""
+        """Check the invariants of edits in progress."""
         self._splits.check()
 
     def settle(self) -> None:
-        """Do nothing of one's own any more, and leave those alone that are refused."""
+        """Start what is stopped and stop acting; leave refused processes alone."""
         self._is_busy = self.helps = False
         for component in self._sim.running.components:
             if component.may_start:
@@ -169,7 +169,7 @@ class Operator:
     # ------------------------------------------------------------------ a destination that loses commits
 
     def _restorable(self) -> list[str]:
-        """Sites that only receive, from one apply process, and have all that they copy."""
+        """Return the sites that only receive, from one apply process, and whose copies are complete."""
         sim = self._sim
         found = []
         for site in sim.databases:
@@ -180,7 +180,7 @@ class Operator:
 
     @staticmethod
     def _has_all(apply: ApplyProcess) -> bool:
-        """It has begun, and copied what it copies."""
+        """Return whether an apply process has begun and completed its copies."""
         observer = apply.observer
         return (
             apply.refused is None
@@ -231,12 +231,12 @@ class Operator:
 
     def _help_the_refused(self) -> None:
         for apply in self._sim.running.applies.values():
-            # Not at once: what is kept for a refused one, and by whom, is a part of the matter.
+            # Not at once: the redo kept for a refused process, and its keeper, are part of the test.
             if self.helps and apply.refused is not None and apply.store.is_reachable and self._rng.random() < 0.002:
                 self._copy_again(apply)
 
     def _copy_again(self, apply: ApplyProcess) -> None:
-        """Taken out of the file and added again: forgotten at the destination, its tables are copied."""
+        """Copy the tables of an apply process again, as if it were removed from the file and added again."""
         sim = self._sim
         sim.trace.note(apply.name, "forgotten at its destination, to be copied again")
         sim.fired["copied again"] += 1
@@ -248,9 +248,9 @@ class Operator:
         apply.refused, apply.is_stopped, apply.is_open = None, False, False
 
     def _ignore_what_does_not_come(self, spec: ApplySpec) -> None:
-        """A copy has the rows of every stream, also of those whose changes do not come.
+        """Ignore rows of streams whose changes do not arrive at the destination.
 
-        The former are of no one's concern.
+        A copy has the rows of every stream, including those.
         """
         sim = self._sim
         sim.site_observers[spec.site].ignored |= {
@@ -299,8 +299,8 @@ class Operator:
         """Run by another topology.
 
         Args:
-            topology: of the file, with the streams that are split off.
-            adopting: the components that it concerns, if they go on; apply processes learn of it in any case.
+            topology: the file's topology, with the split streams.
+            adopting: the remaining components that the edit affects; apply processes learn of it in any case.
         """
         sim = self._sim
         self._runs += 1
@@ -334,12 +334,10 @@ class Operator:
             component.adopt()
 
     def _adopt_apply(self, name: str, topology: TopologySpec, run: int, *, is_changed: bool) -> None:
-        """As `actors.hosting.host.Host`: with a changed part it closes and opens again.
+        """Close and reopen an apply process whose part has changed, as `actors.hosting.host.Host`.
 
-        An aborted one too, and its new queue learns that it is refused.
-
-        One that was away may learn of two edits at once; the controller sees by its label which one it goes by, and
-        tells it the last one.
+        An aborted process reopens too; its new queue refuses it if necessary. A process that was away may learn of two
+        edits at once. The controller sees from its label which topology it runs by, and sends it the last one.
         """
         if run >= self._adopted.get(name, 0):
             self._adopted[name] = run
@@ -350,12 +348,12 @@ class Operator:
         if apply.refused is not None:
             self._sim.fired["refused one switched"] += 1
             apply.refused, apply.is_stopped = None, False
-        # What it still hears from where it dequeued before is of no more concern.
+        # Messages from its previous queue no longer matter.
         apply.close()
         apply.is_open = False
 
     def _soon(self, name: str, adopt: Callable[[], object]) -> None:
-        """A component learns of an edit, or begins."""
+        """Let a component adopt an edit, or begin, after a while."""
         self._splits.pending[name] += 1
         self._sim.is_edited = True
 
@@ -379,7 +377,7 @@ class Operator:
         sim.running.deal()
 
     def _begin_capture(self, name: str) -> None:
-        """Not before redo is kept for it, as under the controller."""
+        """Begin a capture process, but not before redo is kept for it, as under the controller."""
         capture = self._sim.topology.capture(name)
         if self._sim.redo_of(capture).name in self._splits.pending:
             self._soon(f"capture:{name}", partial(self._begin, "capture", name))
@@ -400,7 +398,7 @@ class Operator:
                 del kind[name]
 
     def _grow(self) -> None:
-        """A second destination of a capture process's queue."""
+        """Add a second destination of a capture process's queue."""
         sim = self._sim
         self._has_grown = True
         sim.fired["destination added"] += 1

@@ -1,4 +1,4 @@
-"""Running seeds: one after the other or in several processes, each from its number alone."""
+"""Runs of seeds, in sequence or in several processes; each run depends on its seed alone."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from topology.spec import TopologySpec
 
 __all__ = ["Outcome", "Settings", "simulate", "simulate_all"]
 
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - redo is synced thousands of times: on a disk that is most of the time
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - thousands of redo syncs would take most of the time on a disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a simulation does besides its seed.
+    """What a simulation does, apart from its seed.
 
     Args:
-        faults: kinds of faults, of `headrace.simulation.faults.EVERY_FAULT`.
-        seconds: of virtual time in which users write and things break.
-        edits: the operator edits the topology, stops and starts components, and restores a backup.
+        faults: kinds of faults, from `headrace.simulation.faults.EVERY_FAULT`.
+        seconds: virtual seconds in which users write and faults happen.
+        edits: whether the operator edits the topology, stops and starts components, and restores a backup.
     """
 
     faults: frozenset[str] = EVERY_FAULT
@@ -40,20 +40,20 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one seed showed.
+    """Result of one seed.
 
     Args:
-        seed: it.
+        seed: the seed.
         steps: turns that components took.
-        virtual_s: how much time passed for them.
-        transactions: that users committed.
-        digest: of the trace: equal for two runs of one seed.
-        fired: faults and deeds of the operator, and how often.
-        seen: rare states, and in how many steps.
-        invariant: that does not hold; empty: all of them hold.
-        place: where.
-        problem: what is the matter.
-        trace: of the transaction that it is about, or the last events.
+        virtual_s: virtual seconds that passed.
+        transactions: number of transactions that users committed.
+        digest: hash of the trace, equal for two runs of one seed.
+        fired: faults and actions of the operator, with counts.
+        seen: rare states, with the number of steps in which they were seen.
+        invariant: the violated invariant; empty: all hold.
+        place: where it is violated.
+        problem: the problem.
+        trace: events of the transaction concerned, or the last events.
     """
 
     seed: int
@@ -86,10 +86,10 @@ def simulate(
 
     Args:
         spec: checked and routed (`topology.file.reading.read_topology`).
-        seed: decides everything.
-        settings: see `Settings`.
-        folder: an empty one for redo and spill files; None: a temporary one, in memory where the machine has that.
-        progress: called now and then with the share of the load that is done.
+        seed: decides every random choice.
+        settings: faults, duration and edits.
+        folder: an empty folder for redo and spill files; None: a temporary one, in memory if the machine has /dev/shm.
+        progress: called from time to time with the share of the load that is done.
 
     Raises:
         ConfigError: the topology cannot be simulated.
@@ -125,14 +125,14 @@ def simulate_all(
     jobs: int = 1,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[Outcome]:
-    """Run seeds, and give each outcome in their order.
+    """Run seeds, and yield their outcomes in order.
 
     Args:
         spec: checked and routed.
         seeds: at least one.
-        settings: see `Settings`.
-        jobs: processes; with one, everything runs in this one.
-        progress: called now and then with the share of the load that is done; only with one process.
+        settings: faults, duration and edits.
+        jobs: number of processes; with 1, everything runs in this process.
+        progress: called from time to time with the share of the load that is done; with several processes, per seed.
 
     Raises:
         ConfigError: the topology cannot be simulated.
@@ -144,7 +144,7 @@ def simulate_all(
             share_of_all = functools.partial(_share_of_all, progress, number, len(seeds))
             yield simulate(spec, seed, settings, progress=share_of_all)
         return
-    # Not forked: threads of the parent (progress displays) would be missing in the child.
+    # Not forked: a child would lack the parent's threads (progress displays).
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(simulate, spec, seed, settings) for seed in seeds]
         try:
@@ -173,7 +173,7 @@ def _folder(folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Components warn of what they recover from: that is what is simulated."""
+    """Silence warnings: components warn about errors from which they recover, which are simulated here on purpose."""
     loggers = [logging.getLogger(name) for name in ("headrace", "headrace.apply")]
     before = [(each.level, each) for each in loggers]
     for each in loggers:
@@ -186,5 +186,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _share_of_all(progress: Callable[[float], None], done: int, seeds: int, share: float) -> None:
-    """Report the share of one seed as that of all."""
+    """Report the share of one seed as a share of all seeds."""
     progress((done + share) / seeds)

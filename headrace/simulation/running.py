@@ -1,4 +1,4 @@
-"""The components of a simulation, and what the operator, faults and users see of it: them, beside their surroundings."""
+"""The components of a simulation, and the protocol that the operator, faults and users have of it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Running", "RunningComponents"]
 
 
 class RunningComponents:
-    """The components of a simulated topology, each by its name there, and their turns.
+    """The components of a simulated topology by name, and their turns.
 
     Attributes:
         sites: sources, which write redo.
-        receivers: of redo, at other sites.
+        receivers: redo receivers at other sites.
         captures: capture processes.
-        queues: those that run.
-        propagations: those that run.
+        queues: queues that run.
+        propagations: propagations that run.
         applies: apply processes.
-        components: all of them, those that get turns.
-        turns: what is drawn from; an entry is one turn.
-        pace: of virtual time: it runs slower with more components, which take turns.
+        components: all components that get turns.
+        turns: the list to draw from; one entry is one turn.
+        pace: speed of virtual time: slower with more components, because they take turns.
     """
 
     def __init__(self) -> None:
@@ -51,10 +51,10 @@ class RunningComponents:
         self._deliver: Callable[[], object] = lambda: None
 
     def begin(self, sim: Running) -> None:
-        """Make every component of the topology.
+        """Create every component of the topology.
 
         Args:
-            sim: the simulation; its network and its databases are there.
+            sim: the simulation, with its network and databases.
         """
         topology = sim.topology
         running = {component.name for component in components_of(topology)}
@@ -75,9 +75,9 @@ class RunningComponents:
         self.deal()
 
     def deal(self) -> None:
-        """Give turns to the components that there are now.
+        """Distribute turns among the current components.
 
-        Apply processes consist of several processes each: they get more.
+        Apply processes get more, because each consists of several processes.
         """
         self.components = [
             *self.sites.values(),
@@ -95,38 +95,34 @@ class RunningComponents:
         self.pace = 20 / len(self.turns)
 
     def take_turn(self, rng: random.Random) -> None:
-        """Let one component do a little, or the network deliver.
+        """Let one component do a little work, or let the network deliver.
 
         Args:
-            rng: decides which one.
+            rng: decides which.
         """
         rng.choice(self.turns)()
 
     def redo_of(self, capture: CaptureSpec) -> SourceSite | ReceiverProcess:
-        """Where the redo is that a capture process mines.
-
-        Args:
-            capture: the capture process.
-        """
+        """Return the component that keeps the redo of a capture process."""
         return (
             self.receivers[f"{capture.source}@{capture.site}"] if capture.is_downstream else self.sites[capture.source]
         )
 
     def mined(self, topology: TopologySpec) -> list[tuple[str, SourceSite | ReceiverProcess]]:
-        """Each redo that is mined, with its source.
+        """Return each redo log that is mined, with its source.
 
         Args:
-            topology: that runs.
+            topology: the topology that runs.
         """
         return list(
             {(each.source, each.site): (each.source, self.redo_of(each)) for each in topology.captures}.values()
         )
 
     def site_of(self, name: str) -> str:
-        """The site of a component that is not a site; empty: it does not run.
+        """Return the site of a capture process, queue, propagation or apply process; empty: it does not run.
 
         Args:
-            name: of the component in the topology.
+            name: its name in the topology.
         """
         for kind in (self.captures, self.queues, self.propagations, self.applies):
             if name in kind:
@@ -136,12 +132,12 @@ class RunningComponents:
 
 class _Healing(Protocol):
     def tend(self) -> None:
-        """What was to be done by now is done; nothing breaks."""
+        """Do what is due, without new faults."""
         ...
 
 
 class Running(Surroundings, Protocol):
-    """The simulation with its components; see `headrace.simulation.world.Simulation`.
+    """The simulation with its components, as `headrace.simulation.world.Simulation` implements it.
 
     Attributes:
         running: the components.
@@ -153,53 +149,53 @@ class Running(Surroundings, Protocol):
 
     @property
     def faults(self) -> _Healing:
-        """What breaks."""
+        """The faults."""
         ...
 
     def add_database(self, site: str) -> SiteDatabase:
-        """A database with every table, empty."""
+        """Add a database with every table, empty."""
         ...
 
     def new_apply(self, spec: ApplySpec, *, is_new: bool = False) -> ApplyProcess:
-        """An apply process with its observer.
+        """Return an apply process with its observer.
 
         Args:
-            spec: of it.
-            is_new: it copies its tables first.
+            spec: its specification.
+            is_new: whether it copies its tables first.
         """
         ...
 
     def adopts(self, apply: str, topology: TopologySpec) -> None:
-        """An apply process takes over an edit.
+        """Let an apply process adopt an edit.
 
         Args:
             apply: its name.
-            topology: that it runs by from now on.
+            topology: the topology that it runs by from now on.
         """
         ...
 
     def edit(self, topology: TopologySpec, file: TopologySpec) -> None:
-        """Run by another version of the topology.
+        """Switch to another version of the topology.
 
         Args:
-            topology: that runs.
-            file: without what is split off, which changes nothing of who gets what.
+            topology: the topology that runs.
+            file: the topology without split streams, which do not change who receives what.
         """
         ...
 
     def queue_folder(self, name: str) -> Path:
-        """Where a queue keeps its files."""
+        """Return the folder of a queue's files."""
         ...
 
     def crash(self, site: str) -> None:
-        """A site's server stops at once and comes back: commits that are not on its disk are gone."""
+        """Crash and restart a site's server: commits that are not on its disk are lost."""
         ...
 
     def later(self, seconds_max: float, do: Callable[[], object]) -> None:
-        """Do something in a while.
+        """Schedule an action.
 
         Args:
-            seconds_max: at the latest, virtual.
-            do: it.
+            seconds_max: latest virtual time from now at which it happens.
+            do: the action.
         """
         ...

@@ -1,10 +1,8 @@
-"""Split streams of a simulated topology.
+"""Split streams of a simulated topology, with the real decisions of `actors.splitting.phases`.
 
-The real decisions (`actors.splitting.phases`), made as the controller makes them.
-
-Propagations are split off by their thresholds, which the seed chooses, and by the operator; merged when they are close
-enough, or when the operator says so. Every phase is an edit that each component learns of at a time of its own, while
-everything breaks.
+The decisions are made as in the controller. Propagations are split off by their thresholds, which the seed chooses, or
+by the operator. They are merged when they have caught up enough, or when the operator asks. Each phase is an edit that
+every component adopts at a different time, while faults continue.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["SplitStreams"]
 
-_LOOKS = 0.04  # of the steps: the controller looks once a second, and a component takes a turn more often
-_ASKED_SHARE = 0.02  # of the looks: an operator says so
-_AWAY_SHARE = 0.01  # of the looks: a destination goes away
-_AWAY_MAX_S = 20.0  # until redo is purged that it needs, if nobody keeps that for it
-_SPLITS_MAX = 6  # of one run by the operator: else one that is hit all the time might never come far enough
+_LOOKS = 0.04  # of the steps: the controller looks once a second, and a component takes turns more often
+_ASKED_SHARE = 0.02  # of the looks: the operator asks for a split or merge
+_AWAY_SHARE = 0.01  # of the looks: a destination becomes unavailable
+_AWAY_MAX_S = 20.0  # so long that the redo it needs is purged unless it is kept for it
+_SPLITS_MAX = 6  # by the operator in one run: under constant splits a run might never advance far enough
 
 
 class SplitStreams:
-    """See the module. Implements `actors.splitting.phases.Facts`.
+    """The split streams of a simulation. Implements `actors.splitting.phases.Facts`.
 
     Args:
         sim: the simulation.
@@ -50,11 +48,11 @@ class SplitStreams:
     """
 
     def __init__(self, sim: Running, file: TopologySpec) -> None:
-        # Numbers of its own: a run without splits is the same as it would be without this.
+        # A separate random generator: runs without splits are the same as without this class.
         self._sim, self._rng = sim, random.Random(f"splits {sim.seed}")
         self._after_s = self._rng.choice([None, 2.0, 5.0])
         self._within_s = self._rng.choice([0.5, 3.0, 60.0])
-        self.pending: Counter[str] = Counter()  # components that have not adopted their last change yet, or several
+        self.pending: Counter[str] = Counter()  # components with changes to adopt, and how many
         self._samples: dict[str, PositionSamples] = {}
         self._asked = 0
         self._requests = Requests()  # outlives every controller
@@ -70,7 +68,7 @@ class SplitStreams:
         )
 
     def edit(self, file: TopologySpec) -> TopologySpec:
-        """The operator wrote another file. What runs by it."""
+        """Accept another file of the operator; return the topology to run."""
         self.file = file
         self._splitting = Splitting(
             self._with_thresholds(file), self._splitting.splits, self._sim.clock, self._requests
@@ -84,10 +82,10 @@ class SplitStreams:
         return split.with_splits(file, self._splitting.splits)
 
     def look(self, *, may_split: bool) -> TopologySpec | None:
-        """Perhaps bring a stream to its next phase: what is to run then; None: no other topology.
+        """Perhaps advance a stream to its next phase; return the topology to run then, or None if it does not change.
 
         Args:
-            may_split: streams that are not split may be split off now.
+            may_split: whether streams may be split off now.
         """
         sim, rng = self._sim, self._rng
         if rng.random() > _LOOKS:
@@ -100,7 +98,7 @@ class SplitStreams:
             self._ask()
         if may_split and rng.random() < _AWAY_SHARE:
             self._send_away()
-        if rng.random() < _ASKED_SHARE:  # a controller that died: what it knows is what is recorded
+        if rng.random() < _ASKED_SHARE:  # the controller died: the next one knows only what is recorded
             self._splitting = Splitting(
                 self._with_thresholds(self.file), self._splitting.splits, sim.clock, self._requests
             )
@@ -113,7 +111,7 @@ class SplitStreams:
         return split.with_splits(self.file, wanted)
 
     def _ask(self) -> None:
-        """The operator splits a stream off, or merges one."""
+        """Let the operator split a stream off, or merge one."""
         if self._asked >= _SPLITS_MAX or not self.file.propagations:
             return
         name = self._rng.choice(self.file.propagations).name
@@ -125,9 +123,9 @@ class SplitStreams:
         self._asked += 1
 
     def _send_away(self) -> None:
-        """A destination is away for longer than faults last.
+        """Stop a destination for longer than faults last.
 
-        Nothing comes into its queue, or to the apply process that does without it.
+        It stops receiving in its queue, or in the apply process that runs without one.
         """
         sim = self._sim
         takers: list[Component] = []
@@ -161,7 +159,7 @@ class SplitStreams:
             self._sim.fired["merged"] += 1
 
     def check(self) -> None:
-        """Now and then: a queue that a stream is split off from holds nothing for it."""
+        """Check from time to time that a queue holds nothing for a stream that is split off from it."""
         if self._rng.random() > _LOOKS:
             return
         for stream in self._splitting.splits:
@@ -190,31 +188,31 @@ class SplitStreams:
     # ------------------------------------------------------------------ facts
 
     def is_quiet(self) -> bool:
-        """See `Facts.is_quiet`: one that is down does not answer, and is not waited for."""
+        """Return whether no pending component answers; a component that is down is not waited for."""
         return not any(self._answers(component) for component in self.pending)
 
     def is_current(self, component: str) -> bool:
-        """See `Facts.is_current`."""
+        """Return whether a component answers and has adopted its last change."""
         return component not in self.pending and self._answers(component)
 
     def _answers(self, component: str) -> bool:
         return any(each.is_open for each in self._sim.running.components if each.name == component)
 
     def queue(self, name: str) -> QueueStatus | None:
-        """See `Facts.queue`."""
+        """Return the status of a queue; None: it does not run."""
         queue = self._sim.running.queues.get(name)
         return None if queue is None or queue.core is None else queue.core.status()
 
     def required_scn(self, capture: str) -> Scn | None:
-        """See `Facts.required_scn`."""
+        """Return the required checkpoint SCN of a capture process; None: it does not run."""
         process = self._sim.running.captures[capture]
         return required_of(process.host.details()) if process.is_open else None
 
     def is_stopped(self, component: str) -> bool:
-        """See `Facts.is_stopped`. A clone may not have begun yet."""
+        """Return whether a component is stopped; False for a clone that has not begun."""
         return any(each.is_stopped for each in self._sim.running.components if each.name == component)
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
-        """See `Facts.behind_s`."""
+        """Return by how many seconds `scn` is behind `other` at the source; None: unknown."""
         first, second = (self._samples[source].time_us(each) for each in (scn, other))
         return None if first is None or second is None else max(0, second - first) / 1e6

@@ -1,6 +1,7 @@
-"""What a component of a simulated topology sees of the simulation around it, and what its observers see.
+"""The part of a simulation that its components and observers know.
 
-`headrace.simulation.world.Simulation` is all of it. Components, and what checks them, know no more than this: so they stand below it.
+`headrace.simulation.world.Simulation` is the whole simulation. Components and observers depend on this protocol only,
+so they are layers below it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ class SimulatedClock(VirtualClock):
         self._offset_us = 0
 
     def time_us(self) -> int:
-        """See `Clock.time_us`."""
+        """Return the virtual time of day, including the offset."""
         return super().time_us() + self._offset_us
 
     def set_time_of_day(self, seconds: float) -> None:
-        """Set the time of day by so many seconds, back or forth."""
+        """Move the time of day by so many seconds, forwards or backwards."""
         self._offset_us += int(seconds * 1e6)
 
 
 class Killed(BaseException):
-    """A process ends here, inside a step. Not an `Exception`: nothing in the product may handle it."""
+    """A process dies inside a step. Not an `Exception`, so that the product cannot handle it."""
 
 
 class MinedRedo(Protocol):
-    """Redo that a capture process mines: a source's own, or a redo receiver's.
+    """Redo that a capture process mines: a source's own, or a redo receiver's copy.
 
     Attributes:
         name: full name of the component that writes it.
-        folder: of the redo log.
+        folder: folder of the redo log.
     """
 
     name: str
@@ -60,28 +61,28 @@ class MinedRedo(Protocol):
 
     @property
     def keeper(self) -> RedoWriter | None:
-        """What keeps it; None: it does not run."""
+        """The writer that keeps it; None: it does not run."""
         ...
 
 
 class Surroundings(Protocol):
-    """The simulation, as its components and observers see it.
+    """The simulation as its components and observers see it.
 
     Attributes:
-        seed: decides everything.
-        rng: draws what the seed decides.
-        clock: of every component.
-        trace: what happened.
-        fired: faults and deeds of the operator, counted.
-        seen: steps in which something rare was so, counted.
-        restored_sources: sources of destinations that lost commits.
-        is_edited: an edit is on its way to the components: some go by the topology before it.
-        topology: that runs.
+        seed: decides every random choice.
+        rng: generator that is seeded with it.
+        clock: clock of every component.
+        trace: the events.
+        fired: counts of faults and of the operator's actions.
+        seen: counts of steps in which a rare state was seen.
+        restored_sources: sources whose destinations lost commits.
+        is_edited: an edit has not reached every component: some still run by the old topology.
+        topology: the topology that runs.
         workload: what users write.
-        reach: who gets what, by stream and class.
-        logs: what is in the log of each site.
+        reach: destinations by stream and class.
+        logs: the content of each site's log.
         databases: by site.
-        network: between the components.
+        network: connects the components.
     """
 
     seed: int
@@ -100,15 +101,15 @@ class Surroundings(Protocol):
     network: Network
 
     def redo_of(self, capture: CaptureSpec) -> MinedRedo:
-        """Where the redo is that a capture process mines."""
+        """Return the redo that a capture process mines."""
         ...
 
     def links(self, apply: str) -> SimulatedLinks:
-        """The links of an apply process to what it dequeues from, by the topology it knows."""
+        """Return the links over which an apply process dequeues, by the topology that it knows."""
         ...
 
     def arriving(self, apply: ApplySpec) -> list[tuple[Table, TableName]]:
-        """The tables that an apply process gets, with their names at its site."""
+        """Return the tables that arrive at an apply process, with their names at its site."""
         ...
 
     def alter_destination(self, site: str) -> None:

@@ -1,4 +1,4 @@
-"""The users of a simulated topology: they commit now and then, until everything that they have to write is written."""
+"""The users of a simulated topology, who commit at random times until the load is written."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Users"]
 
-TRANSACTIONS_PER_S = 3.0  # of all users together: redo and queues are small, so that these fill them
-_STEP_S = 0.0147  # virtual, on average, with twenty turns
+TRANSACTIONS_PER_S = 3.0  # of all users together: enough to fill the small redo logs and queues
+_STEP_S = 0.0147  # mean virtual duration of a step with twenty turns
 
 
 class Users:
-    """See the module.
+    """Users who commit at random times.
 
     Args:
         sim: the simulation.
-        operator: alters tables before they write.
-        seconds: of virtual time in which they write.
+        operator: the operator who alters tables before the users write to them.
+        seconds: virtual seconds in which they write.
 
     Attributes:
-        left: transactions that they still have to write.
+        left: transactions still to be written.
     """
 
     def __init__(self, sim: Running, operator: Operator, seconds: float) -> None:
@@ -33,11 +33,11 @@ class Users:
 
     @property
     def share_done(self) -> float:
-        """The share of their transactions that is written."""
+        """Share of the transactions that are written, from 0 to 1."""
         return 1 - self.left / self._wanted
 
     def write(self) -> None:
-        """Perhaps one of them commits."""
+        """Let one user commit, at random."""
         sim, rng, workload = self._sim, self._sim.rng, self._sim.workload
         if rng.random() > TRANSACTIONS_PER_S * _STEP_S * sim.running.pace:
             return

@@ -1,25 +1,22 @@
-"""What users of a simulated topology do.
+"""What users of a simulated topology write: tables that its rules tell apart, and transactions at every site.
 
-Tables that its rules tell apart, and transactions of every site, with and without tags.
+Transactions are with and without tags.
 
 Streams
-    A stream is what the users of one site do under one tag, or none. Each has rows of its own in every table, so
-    concurrent changes of one row happen in tables with conflict handlers alone (`headrace.simulation.contested`), and a table
-    that may be truncated belongs to one stream alone.
-
+    A stream is what the users of one site do under one tag, or without one. Each stream has its own rows in every
+    table. So concurrent changes of one row happen only in tables with conflict handlers
+    (`headrace.simulation.contested`), and a table that may be truncated belongs to a single stream.
 Tables that rules look into
-    Whose rows conditions, subsets, transformations and functions are about: they have columns and values of their own
-    (`headrace.simulation.observing.shapes`), and what must come of them is followed change by change
-    (`headrace.simulation.observing.expected`).
-
+    Tables whose rows conditions, subsets, transformations and functions read. Their columns and values come from
+    `headrace.simulation.observing.shapes`, and `headrace.simulation.observing.expected` follows their changes one by
+    one.
 Other tables
-    Of every class of tables that the rules tell apart (`topology.routing.change_classes`) there is one with a ledger: each
-    transaction inserts a row with its number, and updates one of a few counters to that number. So a site's content
-    says which transactions are there, and whether those that depend on each other came in order.
-
-Who gets what
-    The ways of `topology.proof` say which sites a stream's changes reach, over which apply processes. Where they do not
-    come, a single row of them is a finding.
+    Each class of tables that the rules tell apart (`topology.routing.change_classes`) has one ledger. Each transaction
+    inserts a row with its number there, and updates one of a few counters to that number. A site's content therefore
+    shows which transactions have arrived, and whether dependent transactions arrived in order.
+Reach
+    The ways of `topology.proof` determine which sites a stream's changes reach, over which apply processes. Anywhere
+    else, a single row of them is a finding.
 """
 
 from __future__ import annotations
@@ -43,11 +40,11 @@ from topology.spec import TopologySpec
 
 __all__ = ["COUNTERS", "Ledger", "Reach", "Stream", "Workload", "ledger_entry", "refuse_unsupported", "stream_of"]
 
-# of a stream and class: few, so that transactions depend on each other, and groups run in parallel all the same
+# per stream and class: so few that transactions depend on each other, but enough that groups run in parallel
 COUNTERS = 6
-_CLASSES_MAX = 3  # of tables in one run; another seed takes others
-_TAGGED_MAX = 2  # streams with a tag, in all: they are not more of the same
-_SHAPED_CHANGES = (0, 1, 2, 3, 4, 6)  # of a transaction in tables that rules look into: several of one row, too
+_CLASSES_MAX = 3  # classes of tables in one run; other seeds use others
+_TAGGED_MAX = 2  # streams with a tag in all: more would not test anything new
+_SHAPED_CHANGES = (0, 1, 2, 3, 4, 6)  # per transaction in tables that rules look into: also several of one row
 _STREAM_SHIFT, _KIND_SHIFT = 20, 18
 _ROWS, _JOURNAL, _COUNTER = 0, 1, 2
 LEDGER_COLUMNS = ("id", "v", "big")
@@ -64,14 +61,14 @@ def _key(stream: int, kind: int, number: int) -> bytes:
 
 
 def stream_of(key: bytes) -> int:
-    """The number of the stream that a row belongs to, by the row's first column."""
+    """Return the number of the stream that owns a row, from the row's first column."""
     return int.from_bytes(key, "big") >> _STREAM_SHIFT
 
 
 def ledger_entry(key: bytes) -> tuple[str, int]:
-    """What a row of a ledger is, by its key.
+    """Return what a ledger's row is, from its key.
 
-    ("journal", number of a transaction), ("counter", number of it) or ("", 0).
+    ("journal", number of a transaction), ("counter", number of a counter) or ("", 0).
     """
     number = int.from_bytes(key, "big")
     kind, rest = number >> _KIND_SHIFT & 3, number & (1 << _KIND_SHIFT) - 1
@@ -80,14 +77,14 @@ def ledger_entry(key: bytes) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The table of a class in which every transaction leaves a trace.
+    """The table of a class in which every transaction leaves an entry.
 
     Args:
-        number: of the class.
-        bit: of the class in `ChangeClasses`.
-        table: it.
+        number: number of the class.
+        bit: bit of the class in `ChangeClasses`.
+        table: the ledger.
         wide: a table of the class that is altered while it is written; None: the rules leave room for one table only.
-        others: tables of the class, with the stream that alone writes them; None: every stream does.
+        others: other tables of the class, each with the only stream that writes it; None: every stream does.
     """
 
     number: int
@@ -99,14 +96,14 @@ class Ledger:
 
 @dataclass(slots=True)
 class Stream:
-    """See the module.
+    """What the users of one site do under one tag.
 
     Args:
-        number: of it, 1 and up.
+        number: from 1 on.
         site: where it commits.
-        tag: of its transactions; None: none.
+        tag: tag of its transactions; None: no tag.
         history: its rows.
-        committed: by class and transaction: the counter that the transaction moved.
+        committed: by class and transaction: the counter that the transaction updated.
     """
 
     number: int
@@ -123,10 +120,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Who gets a stream's changes in one class.
+    """The destinations of a stream's changes in one class.
 
     Args:
-        applies: per site that they reach, the apply processes on the way there.
+        applies: by site reached, the apply processes on the way there.
     """
 
     applies: dict[str, tuple[str, ...]]
@@ -137,11 +134,11 @@ class Workload:
 
     Args:
         spec: checked and routed.
-        rng: of the simulation.
-        seed: that it was made of.
+        rng: the simulation's generator.
+        seed: the simulation's seed.
 
     Raises:
-        ConfigError: see `refuse_unsupported`.
+        ConfigError: the topology cannot be simulated; `refuse_unsupported` names the reason.
     """
 
     def __init__(self, spec: TopologySpec, rng: random.Random, seed: int) -> None:
@@ -152,8 +149,8 @@ class Workload:
         carried = [
             n for bit, n in places.items() if any(_carries(hop, bit) for hops in proof.hops.values() for hop in hops)
         ]
-        # One that these rename would arrive under another name at a destination that is added, which has rules of an
-        # apply process of the file.
+        # A table that these rules rename would arrive under another name at an added destination, which has the rules
+        # of one of the file's apply processes.
         rule_sets = (*(each.rules for each in spec.captures), *(each.rules for each in spec.applies))
         renamed = {n for rules in rule_sets for n in classes.renamed_by(rules)}
         left_out = [n for n in places.values() if n not in carried and n not in renamed]
@@ -166,7 +163,7 @@ class Workload:
         )
         self.contested = Contested(spec, classes, proof, seed)
         taken = {(owner, name) for _, owner, name in self.expected.tables} | self.contested.names
-        # a table under another name has this one
+        # a renamed table already has this name
         carried, left_out = ([n for n in group if classes.tables[n] not in taken] for group in (carried, left_out))
         chosen = sorted(rng.sample(carried, min(len(carried), _CLASSES_MAX)))
         if left_out and rng.random() < 0.7:
@@ -175,7 +172,7 @@ class Workload:
         origins: list[tuple[str, bytes | None]] = [(site, None) for site in proof.origins]
         tagged: list[tuple[str, bytes | None]] = [(site, tag) for site in proof.origins for tag in classes.tags[1:]]
         origins += rng.sample(tagged, min(len(tagged), _TAGGED_MAX))
-        # else rows with a new column are errors
+        # otherwise rows with a new column are errors
         waits_for_alter = all(apply.tables.column_mismatch == "wait" for apply in spec.applies)
         self.ledgers = [
             _ledger(classes, number, place, len(origins), is_altered=waits_for_alter)
@@ -190,16 +187,12 @@ class Workload:
         self.wide_columns = {ledger.wide.place: 1 for ledger in self.ledgers if ledger.wide}
 
     def stream(self, number: int) -> Stream:
-        """A stream by its number.
-
-        Args:
-            number: of the stream.
-        """
+        """Return a stream by its number."""
         return self._by_number[number]
 
     @property
     def tables(self) -> Iterator[Table]:
-        """Every table."""
+        """All tables."""
         for ledger in self.ledgers:
             yield ledger.table
             yield from (table for table, _ in ledger.others)
@@ -208,39 +201,39 @@ class Workload:
 
     @property
     def copies_rows(self) -> bool:
-        """A copy of each table is what its changes make of it.
+        """Whether a copy of each table equals the result of its changes.
 
-        Of contested rows nobody knows when those that were copied were changed.
+        For contested rows, the change times of copied rows are unknown.
         """
         return self.expected.copies_rows and not self.contested.tables
 
     def ledger_of(self, owner: str, name: str) -> Ledger | None:
-        """The ledger that a table is, or None.
+        """Return the ledger with this name; None: the table is not a ledger.
 
         Args:
-            owner: schema.
-            name: of the table.
+            owner: its schema.
+            name: its name.
         """
         return next((each for each in self.ledgers if (each.table.owner, each.table.name) == (owner, name)), None)
 
     def class_number(self, owner: str, name: str) -> int:
-        """The number of a table's class.
+        """Return the number of a table's class.
 
         Args:
-            owner: schema.
-            name: of the table.
+            owner: its schema.
+            name: its name.
         """
         bit = self._classes.class_of(owner, name)
         return next(ledger.number for ledger in self.ledgers if ledger.bit == bit)
 
     def reach(self, spec: TopologySpec) -> dict[tuple[int, int], Reach]:
-        """Who gets what under a version of the topology.
+        """Return the reach of each stream and class under a version of the topology.
 
         Args:
             spec: routed; its rules tell the same tables apart as those of the first version.
 
         Returns:
-            By number of the stream and number of the class.
+            By stream number and class number.
         """
         classes = ChangeClasses.of(spec)
         proof = Proof(spec, classes)
@@ -251,7 +244,7 @@ class Workload:
                 applies: dict[str, tuple[str, ...]] = {}
                 start = (stream.site, classes.place_of(stream.tag) if stream.tag is not None else 0)
                 pending: list[tuple[tuple[str, int], tuple[str, ...]]] = [(start, ())]
-                for (site, place), path in pending:  # it grows at its end
+                for (site, place), path in pending:  # the loop appends to the list
                     for hop in proof.hops.get(site, ()):
                         if hop.carried[place] & bit and hop.site != stream.site and hop.site not in applies:
                             applies[hop.site] = (*path, hop.apply.name)
@@ -260,17 +253,17 @@ class Workload:
         return found
 
     def next_transaction(self, stream: Stream, *, is_last: bool = False) -> list[Change]:
-        """Make the next transaction of a stream; it is committed as it is.
+        """Make the next transaction of a stream, to be committed unchanged.
 
         Args:
             stream: one of `streams`.
-            is_last: it need not be large.
+            is_last: whether it may be small.
         """
         rng, history = self._rng, stream.history
         stream.counts += 1
         number = stream.counts
         kind = rng.random()
-        # Half of them depend on nothing but their counter, so that groups run in parallel.
+        # Half of the transactions depend on their counter only, so that groups run in parallel.
         size = 0 if kind < 0.5 or is_last else rng.randrange(1, 5) if kind < 0.9 else rng.randrange(12, 30)
         chosen = [ledger for ledger in self.ledgers if rng.random() < 0.7] or (
             [rng.choice(self.ledgers)] if self.ledgers else []
@@ -314,26 +307,21 @@ class Workload:
         stream.committed[ledger.number][number] = counter
 
     def counter_key(self, stream: int, counter: int) -> bytes:
-        """The key of a counter's row in a ledger.
-
-        Args:
-            stream: number of the stream.
-            counter: number of the counter.
-        """
+        """Return the key of a counter's row in a ledger."""
         return _key(stream, _COUNTER, counter)
 
     def alter(self, table: Table) -> str:
-        """The name of a column that is added to a wide table; from now on rows have it."""
+        """Return the name of the next column of a wide table; from now on rows have it."""
         self.wide_columns[table.place] += 1
         return f"c{self.wide_columns[table.place] - 1}"
 
     def rows_of(self, stream: Stream, table: Table, ledger: Ledger) -> list[Row]:
-        """What a stream's rows of a table are, after all that it committed.
+        """Return a stream's rows of a table after all of its commits.
 
         Args:
             stream: one of `streams`.
-            table: of the ledger's class.
-            ledger: of the table's class.
+            table: a table of the ledger's class.
+            ledger: the ledger of that class.
         """
         if table is ledger.table:
             moved = stream.committed[ledger.number]
@@ -366,7 +354,7 @@ def _carries(hop: Hop, bit: int) -> bool:
 
 
 def _ledger(classes: ChangeClasses, number: int, place: int, streams: int, *, is_altered: bool) -> Ledger:
-    """The tables of a class: its example is the ledger, and longer names that the rules treat alike are the others."""
+    """Return a class's tables: its example is the ledger; longer names that the rules treat alike are the others."""
     owner, name = classes.tables[place]
     bit = classes.class_of(owner, name)
     first = 10 * number + 1
@@ -397,14 +385,14 @@ def _refuse_of_applies(spec: TopologySpec) -> None:
         if apply.handlers != NO_HANDLERS:
             raise ConfigError(
                 f"applies.{apply.name}: handlers are not simulated: their statements and procedures run SQL at the"
-                " destination, and databases in memory have none",
+                " destination, and in-memory databases have no SQL",
                 hint="simulate the topology without dml_handlers, error_handlers and precommit_handler: the ways are"
                 " the same",
             )
 
 
 def refuse_unsupported(spec: TopologySpec) -> None:
-    """Refuse what cannot be simulated, by name.
+    """Refuse a topology that cannot be simulated.
 
     Args:
         spec: checked and routed.
@@ -414,7 +402,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
     """
     if not spec.applies or not spec.captures:
         raise ConfigError(
-            f"{spec.file}: nothing to simulate: no capture process whose changes an apply process gets",
+            f"{spec.file}: nothing to simulate: no apply process receives the changes of a capture process",
             hint="a simulation needs at least one way from a capture process to an apply process; see `headrace plan`",
         )
     for capture in spec.captures:
@@ -440,7 +428,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                     example = proof.classes.example(there.twice or there.endless or there.once)
                     raise ConfigError(
                         f"{spec.file}: changes of {example} made at"
-                        f" {origin}{'' if tag is None else f' with tag {tag.hex()}'} come to {site} more than once: a"
-                        " simulation of it would report conflicts only",
+                        f" {origin}{'' if tag is None else f' with tag {tag.hex()}'} arrive at {site} more than once: a"
+                        " simulation would report only conflicts",
                         hint="fix what `headrace check` reports, or remove `allow_cycle`",
                     )

@@ -1,14 +1,15 @@
-"""A whole topology in one thread: real cores, databases in memory, a network and a clock that a seed decides.
+"""Simulation of a whole topology in one thread, with a network and a clock that a seed decides.
 
     users -> database -> log writer -> redo -> capture -> queue -> propagation -> queue -> apply process -> database ->
       ...
     the operator (`headrace.simulation.operator`): ALTERs, edits of the topology, stops and starts, a restored backup
-    faults (`headrace.simulation.faults`): kills, cut streams, outages, full disks, power loss, two drivers at once, clocks that
-    jump
+    faults (`headrace.simulation.faults`): kills, cut streams, outages, full disks, power loss, two drivers at once,
+    jumping clocks
 
-Every step lets one component do a little, moves the clock, or does harm. After every commit, and at the end, what must
-hold is checked: see `headrace.simulation.checking.observer`. Threads, gRPC, Ray and Spark are left out; capture processes,
-queues, propagations, rules, readers, coordinators, apply servers, redo and progress are the real ones.
+Each step lets one component do a little work, advances the clock, or injects a fault. The invariants
+(`headrace.simulation.checking.observer`) are checked after every commit and at the end. The simulation replaces
+threads, gRPC, Ray, Spark and PostgreSQL. Capture processes, queues, propagations, rules, readers, coordinators, apply
+servers, redo and progress are the real ones.
 """
 
 from __future__ import annotations
@@ -46,18 +47,21 @@ from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 __all__ = ["Simulation", "small"]
 
 SECONDS_DEFAULT = 30.0  # of load: long enough that redo is purged several times
-# Of the steps those in which a database's WAL writer flushes: one in which no commit waits for long, one with some that
-# wait, and one whose wal_writer_delay is so long that only commits that wait for the disk take others there.
+# Share of the steps in which a database's WAL writer flushes. With the first, no commit waits for long; with the
+# second, some do. With the third, wal_writer_delay is so long that only synchronous commits flush, and they flush
+# others too.
 _FLUSHING_SHARES = (0.3, 0.03, 0.0)
-_SETTLE_ROUNDS = 4000  # turns of each component, once nothing breaks any more: twenty times what was needed at most
-_CALM_ROUNDS = 300  # of harm after the last transaction: a topology that is hit all the time may never catch up
+_SETTLE_ROUNDS = 4000  # turns of each component after the last fault: twenty times the most that was ever needed
+_CALM_ROUNDS = 300  # of faults after the last transaction: under constant faults a topology may never catch up
 
 
 def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
-    """A topology with bounds so small that a few transactions meet them, and without schedules and bandwidths.
+    """Return the topology with very small bounds, and without schedules and bandwidths.
+
+    The bounds are so small that a few transactions reach them.
 
     Args:
-        spec: checked.
+        spec: a checked topology.
         folder: where its components keep their files.
         rng: decides the number of apply servers.
     """
@@ -78,26 +82,27 @@ def small(spec: TopologySpec, folder: Path, rng: random.Random) -> TopologySpec:
 
 
 class Simulation:
-    """See the module.
+    """One simulation of a topology.
+
+    It has more than 15 fields because it implements `Surroundings` and `Running`; each of its readers knows only one of
+    these.
 
     Args:
         spec: checked and routed (`topology.file.reading`).
-        seed: decides everything.
-        folder: of redo, spill files and positions; empty.
-        faults: kinds of faults, of `headrace.simulation.faults.EVERY_FAULT`.
-        seconds: of virtual time in which users write and things break.
-        edits: the operator edits the topology, stops and starts components, and restores a backup.
+        seed: decides every random choice.
+        folder: empty folder for redo, spill files and positions.
+        faults: kinds of faults, from `headrace.simulation.faults.EVERY_FAULT`.
+        seconds: virtual seconds in which users write and faults happen.
+        edits: whether the operator edits the topology, stops and starts components, and restores a backup.
 
     Attributes:
-        folder: of redo, spill files and positions.
-        steps: turns that were taken.
+        folder: folder of redo, spill files and positions.
+        steps: number of turns taken.
         running: the components.
-        site_observers: what checks the database of each site.
-        operator: who alters tables and edits the topology.
-        faults: what breaks.
-        users: who writes.
-
-    More than 15 fields: it is what `Surroundings` and `Running` describe, and each of its readers knows one of these.
+        site_observers: the checks of each site's database.
+        operator: alters tables and edits the topology.
+        faults: the faults.
+        users: the users who write.
 
     Raises:
         ConfigError: the topology cannot be simulated.
@@ -116,16 +121,16 @@ class Simulation:
         refuse_unsupported(spec)
         self.seed, self.folder = seed, folder
         self.rng = random.Random(seed)
-        self._flushes = random.Random(seed)  # apart: what a disk does decides nothing else
+        self._flushes = random.Random(seed)  # a separate generator: disk flushes must not change other decisions
         self.clock = SimulatedClock()
         self.trace = Trace(self.clock)
-        self.fired: Counter[str] = Counter()  # faults and deeds of the operator
-        self.seen: Counter[str] = Counter()  # steps in which something rare was so
+        self.fired: Counter[str] = Counter()  # faults and actions of the operator
+        self.seen: Counter[str] = Counter()  # steps in which a rare state was seen
         self.steps = 0
-        self.restored_sources: set[str] = set()  # of destinations that lost commits
-        self.is_edited = False  # an edit is on its way to the components: some go by the topology before it
+        self.restored_sources: set[str] = set()  # sources whose destinations lost commits
+        self.is_edited = False  # an edit has not reached every component: some still run by the old topology
         self.topology = small(spec, folder, self.rng)
-        self._views: dict[str, TopologySpec] = {}  # by apply process: the topology it runs by
+        self._views: dict[str, TopologySpec] = {}  # by apply process: the topology that it runs by
         self.workload = Workload(self.topology, self.rng, seed)
         self.reach = self.workload.reach(self.topology)
         self.logs = SiteLogs()
@@ -135,7 +140,7 @@ class Simulation:
             if site.database.kind != "none":
                 self.add_database(site.name)
         for database in self.databases.values():
-            database.source.confirmed_scn = database.source.current_scn()  # as a slot that is made now
+            database.source.confirmed_scn = database.source.current_scn()  # like a newly created slot
         self.running = RunningComponents()
         self.network = Network(self.rng, self.running.site_of, self.clock, self.trace)
         self.running.begin(self)
@@ -145,7 +150,7 @@ class Simulation:
         self._convergence = Convergence(self)
 
     def add_database(self, site: str) -> SiteDatabase:
-        """A database with every table, empty."""
+        """Add a database with every table, empty."""
         database = self.databases[site] = SiteDatabase(
             site,
             self.clock,
@@ -164,11 +169,11 @@ class Simulation:
         return database
 
     def new_apply(self, spec: ApplySpec, *, is_new: bool = False) -> ApplyProcess:
-        """An apply process with its observer.
+        """Return an apply process with its observer.
 
         Args:
-            spec: of it.
-            is_new: it copies its tables first.
+            spec: its specification.
+            is_new: whether it copies its tables first.
         """
         self._views[spec.name] = self.topology
         return ApplyProcess(self, spec, ApplyObserver(self, spec, self.site_observers[spec.site], is_new=is_new))
@@ -176,17 +181,17 @@ class Simulation:
     # ------------------------------------------------------------------ what components ask
 
     def redo_of(self, capture: CaptureSpec) -> SourceSite | ReceiverProcess:
-        """See `RunningComponents.redo_of`."""
+        """Return the component that keeps the redo of a capture process."""
         return self.running.redo_of(capture)
 
     def queue_folder(self, name: str) -> Path:
-        """Where a queue keeps its files."""
+        """Return the folder of a queue's files."""
         return self.folder / "sites" / self.topology.queue(name).site / "queues" / name
 
     def links(self, apply: str) -> SimulatedLinks:
-        """The links of an apply process to what it dequeues from, by the topology it knows.
+        """Return the links over which an apply process dequeues, by the topology that it knows.
 
-        Its queue, or the capture process that it is combined with.
+        They lead to its queue, or to the capture process with which it is combined.
         """
         return SimulatedLinks(self.network, apply, reached_as=lambda _: self._dequeues_from(apply))
 
@@ -196,16 +201,16 @@ class Simulation:
         return dequeued(view, view.apply(apply)) if capture is None else capture.name
 
     def adopts(self, apply: str, topology: TopologySpec) -> None:
-        """An apply process takes over an edit.
+        """Let an apply process adopt an edit.
 
         Args:
             apply: its name.
-            topology: that it runs by from now on.
+            topology: the topology that it runs by from now on.
         """
         self._views[apply] = topology
 
     def arriving(self, apply: ApplySpec) -> list[tuple[Table, TableName]]:
-        """The tables that an apply process gets, with their names at its site."""
+        """Return the tables that arrive at an apply process, with their names at its site."""
         tables = {(t.owner, t.name): t for t in self.workload.tables}
         tables |= {(owner, name): shaped.table for (_, owner, name), shaped in self.workload.expected.at(apply.source)}
         found = arriving(ways_to(self.topology, apply), (TableName(*name) for name in sorted(tables)))
@@ -218,7 +223,7 @@ class Simulation:
                 for number in range(self.workload.wide_columns[ledger.wide.place]):
                     self.databases[site].add_column(ledger.wide, f"c{number}")
 
-    # ------------------------------------------------------------------ what databases tell
+    # ------------------------------------------------------------------ what databases report
 
     def _committed(self, site: str, scn: Scn, apply: str, changes: Any) -> None:
         made: tuple[StoredChange, ...] = tuple(changes)
@@ -235,7 +240,7 @@ class Simulation:
         self.site_observers[site].logged(scn, tuple(changes))
 
     def crash(self, site: str) -> None:
-        """A site's server stops at once and comes back: commits that are not on its disk are gone."""
+        """Crash and restart a site's server: commits that are not on its disk are lost."""
         lost = self.databases[site].store.crash()
         self.fired["commits lost"] += lost
         self.trace.note(f"database {site}", f"crashed, and lost {lost} commits")
@@ -247,10 +252,10 @@ class Simulation:
     # ------------------------------------------------------------------ running
 
     def run(self, progress: Callable[[float], None] = lambda _: None) -> None:
-        """Let users write while faults happen; then let the topology recover, and check the result.
+        """Let users write while faults happen, let the topology recover, and check the result.
 
         Args:
-            progress: called now and then with the share of the load that is done.
+            progress: called from time to time with the share of the load that is done.
 
         Raises:
             Violation: an invariant does not hold.
@@ -271,7 +276,7 @@ class Simulation:
                 self.faults.happen()
         self.faults.heal()
         self.operator.settle()
-        self._settle()  # without those that are refused: nothing is kept for them, and the others go on
+        self._settle()  # refused destinations are ignored here: nothing is kept for them, and the others continue
         self.operator.helps = True
         self._settle()
         for database in self.databases:
@@ -298,7 +303,7 @@ class Simulation:
         )
 
     def step(self) -> None:
-        """Let one component do a little, and check."""
+        """Let one component do a little work, then check."""
         self.steps += 1
         rng = self.rng
         self.clock.advance((rng.choice([0.001, 0.005, 0.02]) if rng.random() < 0.99 else 0.6) * self.running.pace)
@@ -313,23 +318,23 @@ class Simulation:
     # ------------------------------------------------------------------ edits
 
     def edit(self, topology: TopologySpec, file: TopologySpec) -> None:
-        """Run by another version of the topology.
+        """Switch to another version of the topology.
 
-        Who gets what is known at once, its components learn of it one by one.
+        Expected destinations change at once; the components adopt the edit one by one.
 
         Args:
-            topology: that runs.
-            file: without what is split off, which changes nothing of who gets what.
+            topology: the topology that runs.
+            file: the topology without split streams, which do not change who receives what.
         """
         self.topology = topology
         self.reach = self.workload.reach(file)
         self.workload.expected.follow(file)
 
     def later(self, seconds_max: float, do: Callable[[], object]) -> None:
-        """Do something in a while.
+        """Schedule an action.
 
         Args:
-            seconds_max: at the latest, virtual.
-            do: it.
+            seconds_max: latest virtual time from now at which it happens.
+            do: the action.
         """
         self.faults.later(do, seconds_max)

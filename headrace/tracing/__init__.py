@@ -1,5 +1,5 @@
-"""Where a transaction, or a row's change, went and where it stopped: `headrace track` and `headrace explain`.
+"""`headrace track` and `headrace explain`: where a transaction, or a row's change, went and where it stopped.
 
-`track` asks every component and `following` puts its answers together; `explain` finds out everything about one row, `causes` why it is
-missing or different.
+`track` asks every component, and `following` combines their answers. `explain` collects everything about one row, and
+`causes` determines why it is missing or different.
 """

@@ -1,28 +1,28 @@
 """Why a row is missing or different at a destination: the first place where one of its changes stopped.
 
 Job
-    From what was found out about a row (`Evidence`) to a verdict, with the positions that prove it and what to do next.
+    Derive a verdict from what was found about a row (`Evidence`), with the positions that prove it and the next step.
 
 How a change is followed
-    Over its way to the destination, in order: is it in the redo that is kept; do the rules of capture, of every
-    propagation and of apply take a change of this table with this tag; has the destination's copy of the table it
-    already, or is there no copy yet; is its transaction in the error queue; is the low watermark above it, and if not,
-    which component is the last that has it. Where all of that is passed, the change was applied.
+    Along its way to the destination, in this order. Is it in the redo that is kept? Do the rules of capture, of every
+    propagation and of apply take a change of this table with this tag? Does the destination's copy of the table include
+    it, or is there no copy yet? Is its transaction in the error queue? Is the low watermark above it, and if not, which
+    component is the last to have it? A change that passes all of this was applied.
 
 Verdicts
-    SAME             the rows are equal now, or there is none at both sites: nothing is to be explained.
-    RULE             the rules of a client on the way leave out the table.
-    TAG              they leave out changes with this tag.
-    CONDITION        a condition, or a subset, of a client on the way leaves out the change.
+    SAME             the rows are equal now, or absent at both sites: nothing needs an explanation.
+    RULE             the rules of a client on the way skip the table.
+    TAG              they skip changes with this tag.
+    CONDITION        a condition, or a subset, of a client on the way discards the change.
     TRANSFORMATION   the transformation of a client on the way cannot be applied to it: the client stops there.
     NOT CAPTURED     no change of the row is in the redo that is kept, or the table is not in the source's log at all.
-    NOT COPIED       the table is not copied yet, or could not be: its changes are left out until then.
-    IN THE COPY      the change was committed before the table's instantiation SCN, so that it counts as copied, and the
-                     row differs all the same.
+    NOT COPIED       the table is not copied yet, or could not be: its changes are skipped until then.
+    IN THE COPY      the change was committed before the table's instantiation SCN, so it counts as copied, but the row
+                     differs nevertheless.
     ERROR QUEUE      its transaction could not be applied, or waits behind one that could not.
-    ON THE WAY       a component on the way has it not yet, or does not go on.
-    ARRIVED          every change that is known was applied: something at the destination changed the row afterwards, or before.
-    UNKNOWN          somebody who had to be asked did not answer.
+    ON THE WAY       a component on the way does not have it yet, or makes no progress.
+    ARRIVED          every known change was applied: something at the destination changed the row afterwards, or before.
+    UNKNOWN          a database or component that had to be asked did not answer.
 """
 
 from __future__ import annotations
@@ -63,23 +63,23 @@ _FINE = frozenset({"SAME"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was found out about one row and one destination.
+    """Facts about one row and one destination.
 
     Args:
         spec: the topology.
         way: from the source to the destination's apply process.
-        table: as the source calls it.
-        source_row, destination_row: the row now, texts by column; None: there is none.
-        is_destination_read: whether the destination answered; else its row is not known.
-        is_captured: the source's log has changes of the table; None: not known.
-        searched: (from, through) SCN of the redo that was searched; None: it was not.
-        changes: of the row, in source order, the newest ones.
-        left_out: older changes of it in that redo.
-        source_scn: where the source's log was when the rows had been read; 0: not known.
-        instantiation: of the table at the destination; None: there is no record.
-        errors: the apply process's error queue; None: not known.
-        statuses: by component, its status.
-        unknown: what could not be found out, a sentence each.
+        table: its name at the source.
+        source_row, destination_row: the row now, as texts by column; None: absent.
+        is_destination_read: whether the destination answered; otherwise its row is unknown.
+        is_captured: whether the source's log has changes of the table; None: unknown.
+        searched: (from, through) SCNs of the searched redo; None: it was not searched.
+        changes: the newest changes of the row, in source order.
+        left_out: number of its older changes in that redo.
+        source_scn: position of the source's log when the rows had been read; 0: unknown.
+        instantiation: the table's instantiation at the destination; None: no record.
+        errors: the apply process's error queue; None: unknown.
+        statuses: statuses by component.
+        unknown: what could not be found out, one sentence each.
     """
 
     spec: TopologySpec
@@ -100,7 +100,7 @@ class Evidence:
 
     @property
     def low_watermark_scn(self) -> int:
-        """Of the apply process; 0: not known."""
+        """Low watermark of the apply process; 0: unknown."""
         return low_watermark_of(self.statuses, self.way.apply.name)
 
 
@@ -110,10 +110,10 @@ class Verdict:
 
     Args:
         site, apply, source: the destination, its apply process and the source.
-        verdict: see the module.
+        verdict: one of the module's verdicts.
         place: the component at which it stopped; empty: none.
         text: the reason, for people.
-        evidence: the facts behind it, with SCNs, a sentence each.
+        evidence: the facts behind it, with SCNs, one sentence each.
         fix: what to do next.
         scn: commit SCN of the change that stopped; 0: none.
     """
@@ -130,7 +130,7 @@ class Verdict:
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether nothing needs to be done."""
         return self.verdict in _FINE
 
 
@@ -145,7 +145,7 @@ class _Stop:
 
 
 def explain(found: Evidence) -> Verdict:
-    """Find the first place where a change of the row stopped."""
+    """Return the first place where a change of the row stopped."""
     facts = [*_row_facts(found), *_redo_facts(found)]
     if found.is_destination_read and (
         found.source_row == found.destination_row or _same(found.source_row, found.destination_row)
@@ -163,7 +163,7 @@ def explain(found: Evidence) -> Verdict:
     if found.unknown:
         return _verdict(
             found,
-            _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat it when everything runs: headrace status"),
+            _Stop("UNKNOWN", "", "; ".join(found.unknown), "repeat when everything runs: headrace status"),
             facts,
         )
     if not found.changes:
@@ -183,18 +183,18 @@ def explain(found: Evidence) -> Verdict:
     )
 
 
-# --------------------------------------------------------------------------- the places in their order
+# --------------------------------------------------------------------------- places in order
 
 
 def _left_out_always(found: Evidence) -> _Stop | None:
-    """The client whose rules leave out the table, whatever the tag; or the log, which does not have it."""
+    """Return the client whose rules skip the table with any tag, or the log that lacks the table."""
     for client, name, (table, *_) in _clients(found):
         if not client.rules.keeps(*table):
             called = "" if table == found.table else f", which is called {table} there"
             return _Stop(
                 "RULE",
                 name,
-                f"the rules of {name} leave out table {found.table}{called}",
+                f"the rules of {name} skip table {found.table}{called}",
                 f"add the table to the rules of {name}",
             )
     if found.is_captured is False:
@@ -209,14 +209,14 @@ def _left_out_always(found: Evidence) -> _Stop | None:
 
 
 def _stop_of(found: Evidence, change: FoundChange) -> _Stop | None:
-    """Where a change stopped; None: it was applied, or a later copy has it."""
+    """Return where a change stopped; None: it was applied, or a later copy includes it."""
     if (stop := _discarded(found, change)) is not None:
         return stop
     if (stop := _not_copied(found)) is not None:
         return stop
     record = found.instantiation
     if record is not None and change.commit_scn <= record.scn:
-        return None  # the copy has it: `_in_the_copy`, when nothing else stopped
+        return None  # the copy includes it: `_in_the_copy`, unless something else stopped
     if (stop := _in_error_queue(found, change)) is not None:
         return stop
     return _under_way(found, change)
@@ -231,15 +231,15 @@ def _discarded(found: Evidence, change: FoundChange) -> _Stop | None:
         return _Stop(
             "TAG",
             name,
-            f"the rules of {name} leave out changes with tag {tag}{by}",
-            f"let the rules of {name} take this tag, if that makes no cycle (headrace check); else correct the row at"
-            " the destination",
+            f"the rules of {name} skip changes with tag {tag}{by}",
+            f"let the rules of {name} take this tag, if that makes no cycle (headrace check); otherwise correct the row"
+            " at the destination",
         )
     return _left_out_by_values(found, change)
 
 
 def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
-    """The client whose conditions leave out a change, or make of it something that the next client leaves out."""
+    """Return the client whose conditions discard a change, or turn it into one that the next client discards."""
     batch = change.alone
     for client, name, (table, transformation, _) in _clients(found):
         if batch is None or not (client.rules.looks_at_rows or client.rules.transforms):
@@ -266,14 +266,14 @@ def _left_out_by_values(found: Evidence, change: FoundChange) -> _Stop | None:
                     "CONDITION",
                     name,
                     f"the function {transformation.custom.function} of {name} discards this change",
-                    "nothing, if that is meant; else correct the function, run headrace up FILE, and"
+                    "nothing, if that is intended; otherwise correct the function, run headrace up FILE, and"
                     f" {_brought_up(found)}",
                 )
             return _Stop(
                 "CONDITION",
                 name,
-                f"the conditions of {name} leave out this change ({conditions})",
-                f"nothing, if that is meant; else correct the conditions of {name}, and {_brought_up(found)}",
+                f"the conditions of {name} discard this change ({conditions})",
+                f"nothing, if that is intended; otherwise correct the conditions of {name}, and {_brought_up(found)}",
             )
     return None
 
@@ -287,7 +287,7 @@ def _not_copied(found: Evidence) -> _Stop | None:
         return _Stop(
             "NOT COPIED",
             place,
-            f"{found.table} was never copied to {found.way.apply.site}: its changes are left out",
+            f"{found.table} was never copied to {found.way.apply.site}: its changes are skipped",
             restart_hint(found.way.apply.name),
         )
     if record.state in _COPIED or record.state == "JOINING":
@@ -295,13 +295,13 @@ def _not_copied(found: Evidence) -> _Stop | None:
     why = f": {record.problem}" if record.problem else ""
     fix = {
         "LEFT": _brought_up(found),
-        # What is in its way may be rows that nobody else has.
-        "FAILED": "correct what it says: apply looks at the table again every few seconds, and copies it then",
+        # The obstacle may be rows that exist nowhere else.
+        "FAILED": "correct what it says: apply checks the table again every few seconds, and then copies it",
     }.get(record.state, "wait: headrace status FILE shows the copy")
     return _Stop(
         "NOT COPIED",
         place,
-        f"the copy of {found.table} is {record.state}{why}; its changes are left out until it is done",
+        f"the copy of {found.table} is {record.state}{why}; its changes are skipped until it is done",
         fix,
     )
 
@@ -310,7 +310,7 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
     for error in found.errors or ():
         if error.commit_scn == change.commit_scn:
             why = f"it waits behind error transaction {error.depends_on}" if error.depends_on else error.message
-            # What has to be corrected is the one that failed; the others can be executed behind it.
+            # The transaction that failed must be corrected; the others can be executed after it.
             first = (
                 error.depends_on
                 if any(other.number == error.depends_on for other in found.errors or ())
@@ -326,7 +326,7 @@ def _in_error_queue(found: Evidence, change: FoundChange) -> _Stop | None:
 
 
 def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
-    """The component that has the change not yet; None: it is applied, or nobody knows."""
+    """Return the component that does not have the change yet; None: it is applied, or its position is unknown."""
     if found.low_watermark_scn == 0:
         return None  # `unknown` says so
     if change.commit_scn <= found.low_watermark_scn:
@@ -339,14 +339,14 @@ def _under_way(found: Evidence, change: FoundChange) -> _Stop | None:
         "ON THE WAY",
         place,
         f"{text}{state}{f': {detail}' if detail else ''}",
-        status.hint or f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
+        status.hint or f"wait (headrace wait FILE --caught-up), or check headrace status for what blocks {place}",
     )
 
 
 def _not_in_redo(found: Evidence) -> _Stop | None:
-    """The log writer, or who else keeps what the source has logged from the redo that was searched.
+    """Return the component that keeps the source's newest changes from the searched redo.
 
-    None: all of it was searched.
+    None: the redo was searched to the end of the log.
     """
     if found.searched is None or found.searched[1] >= found.source_scn:
         return None
@@ -360,12 +360,12 @@ def _not_in_redo(found: Evidence) -> _Stop | None:
         f"the log of {source} is at SCN {scn_text(found.source_scn)}, and {capture} has redo up to SCN"
         f" {scn_text(found.searched[1])}: a change may be in between; {place} is"
         f" {state}",
-        f"wait (headrace wait FILE --caught-up), or see headrace status for what holds {place} up",
+        f"wait (headrace wait FILE --caught-up), or check headrace status for what blocks {place}",
     )
 
 
 def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
-    """The first component on the way whose position is below `scn`, and in words what it lacks."""
+    """Return the first component on the way whose position is below `scn`, and what it lacks, in words."""
     way, source, statuses = found.way, found.way.capture.source, found.statuses
     capture = f"capture:{way.capture.name}"
     captured, applied = statuses.get(capture), statuses.get(f"apply:{way.apply.name}")
@@ -393,7 +393,7 @@ def _first_behind(found: Evidence, scn: int) -> tuple[str, str]:
 
 
 def _in_the_copy(found: Evidence, record: Instantiation) -> _Stop:
-    """Every change that is known is older than the table's copy."""
+    """Return the verdict when every known change is older than the table's copy."""
     kept = "the rows that were there were kept as they were (--keep-existing)" if record.is_kept else "the copy had it"
     return _Stop(
         "IN THE COPY",
@@ -406,10 +406,10 @@ def _in_the_copy(found: Evidence, record: Instantiation) -> _Stop:
 
 
 def _without_changes(found: Evidence) -> _Stop:
-    """The redo that is kept has no change of the row."""
+    """Return the verdict when the redo that is kept has no change of the row."""
     record, capture = found.instantiation, f"capture:{found.way.capture.name}"
     if found.searched is None:
-        return _Stop("UNKNOWN", capture, "redo was not searched", "repeat it when everything runs: headrace status")
+        return _Stop("UNKNOWN", capture, "redo was not searched", "repeat when everything runs: headrace status")
     if (stop := _not_copied(found)) is not None:
         return stop
     since = scn_text(found.searched[0])
@@ -432,7 +432,7 @@ def _row_facts(found: Evidence) -> list[str]:
     for site, row in ((found.way.capture.source, found.source_row), (found.way.apply.site, found.destination_row)):
         facts.append(f"{site} now: {'no row' if row is None else 'the row is there'}")
     if not found.is_destination_read:
-        facts[-1] = f"{found.way.apply.site} now: not known, its database does not answer"
+        facts[-1] = f"{found.way.apply.site} now: unknown, its database does not answer"
     elif found.source_row is not None and found.destination_row is not None:
         differing = [
             name
@@ -468,14 +468,14 @@ def _change_facts(found: Evidence, change: FoundChange) -> list[str]:
 
 
 def _same(source: Mapping[str, str | None] | None, destination: Mapping[str, str | None] | None) -> bool:
-    """Whether the columns that both have are equal; further columns of the destination are its own."""
+    """Return whether the columns at both sites are equal; extra columns of the destination do not count."""
     if source is None or destination is None:
         return False
     return all(destination.get(name, value) == value for name, value in source.items())
 
 
 def _clients(found: Evidence) -> list[tuple[Any, str, Passage]]:
-    """The clients of the way, their full names, and what the table is called at each of them."""
+    """Return the clients of the way, their full names, and the table's name at each of them."""
     way = found.way
     names = (
         f"capture:{way.capture.name}",
@@ -492,13 +492,13 @@ def _mend(found: Evidence) -> str:
 
 
 def _may_be_copied(found: Evidence) -> bool:
-    """Whether `headrace copy` does not refuse the table."""
+    """Return whether `headrace copy` accepts the table."""
     *_, last = found.way.passages(found.table)
     return writes_alone(found.spec, found.way.apply, last.behind)
 
 
 def _brought_up(found: Evidence) -> str:
-    """What brings the table's rows up to those of its source."""
+    """Return how to bring the table's rows up to date with its source."""
     if _may_be_copied(found):
         return f"copy the table again: headrace copy FILE {argument(found.table)}"
     return (

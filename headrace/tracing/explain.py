@@ -1,4 +1,4 @@
-"""`headrace explain`: find out everything about one row, and say for each destination why it is as it is."""
+"""`headrace explain`: collect everything about one row, and say for each destination why it is as it is."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Findings", "RowQuestion", "explain_row", "key_at_source", "parsed_key", "searched"]
 
-REDO_WAIT_S = 5.0  # for the log writer to bring what was just logged: it takes milliseconds
+REDO_WAIT_S = 5.0  # for the log writer to write what was just logged, which takes milliseconds
 REDO_POLL_S = 0.2
 SEARCH_TIMEOUT_S = 300.0  # one piece of redo, on a busy machine
-CALL_TIMEOUT_S = 60.0  # as the other questions about tables
+CALL_TIMEOUT_S = 60.0  # as for other questions about tables
 RESTARTS_MAX = 3  # of a search whose beginning was purged meanwhile: redo is purged every few seconds at most
 
 
 def parsed_key(text: str) -> tuple[tuple[str, str], ...]:
-    """Read `value`, `value,value` or `column=value,column=value`; the column is empty where none is named.
+    """Parse `value`, `value,value` or `column=value,column=value`; an unnamed column is empty in the result.
 
     Raises:
-        ConfigError: it is empty, or names columns for some values only.
+        ConfigError: the text is empty, or names columns for some values only.
     """
     parts = [part.partition("=") for part in text.split(",")]
     given = tuple((name.strip(), value) if equals else ("", name) for name, equals, value in parts)
@@ -56,11 +56,11 @@ def parsed_key(text: str) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowQuestion:
-    """Which row is asked about.
+    """The row in question.
 
     Args:
-        table: as the source calls it.
-        key: see `parsed_key`.
+        table: its table's name at the source.
+        key: from `parsed_key`.
         at: only this destination; empty: all.
     """
 
@@ -71,7 +71,7 @@ class RowQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the redo of one capture process has of the row."""
+    """Changes of the row in the redo of one capture process."""
 
     searched: tuple[int, int] | None
     changes: tuple[FoundChange, ...] = ()
@@ -87,13 +87,13 @@ def searched(
     restarts_max: int = RESTARTS_MAX,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Findings:
-    """Search all redo that a capture process can read, a piece at a time.
+    """Search all redo that a capture process can read, piece by piece.
 
     Args:
         ask: searches the piece that begins at an SCN.
         progress: receives lines of text.
-        through_scn: redo up to there is waited for, `REDO_WAIT_S` at most.
-        restarts_max: how often it begins again when redo was purged meanwhile.
+        through_scn: SCN up to which redo is awaited, for at most `REDO_WAIT_S`.
+        restarts_max: how often to begin again when redo was purged meanwhile.
         sleep: pauses for so many seconds.
     """
     first, start, read, left_out, restarts = 0, int(FIRST_SCN), 0, 0, 0
@@ -117,9 +117,8 @@ def searched(
         left_out += piece.left_out + max(0, len(changes) - CHANGES_MAX)
         del changes[:-CHANGES_MAX]
         progress(f"{bytes_text(read)} of redo searched, {len(changes)} changes of the row")
-        # A piece that is not the last and moved nothing would be asked for for ever.
-        # Where the source writes faster than this reads, its end is never reached: what was asked for is below the
-        # marker.
+        # A piece that made no progress would be requested forever. If the source writes faster than this reads, the end
+        # of the log is never reached, but everything relevant is below the marker.
         is_end = piece.is_done or piece.through_scn <= start or piece.through_scn >= through_scn > 0
         if is_end and piece.through_scn < through_scn and waits_left:
             waits_left -= 1
@@ -138,30 +137,31 @@ def explain_row(
     overview: Overview,
     progress: Callable[[str], None],
 ) -> int:
-    """Explain a row for each destination, and print it.
+    """Explain a row for each destination, and print the result.
 
     Args:
-        output: where it is printed.
+        output: prints it.
         spec: the topology.
         actors: its actors.
-        question: which row.
-        overview: of the topology.
+        question: the row.
+        overview: the topology's overview.
         progress: receives lines of text about the search.
 
     Returns:
-        The exit code: a finding when the row is missing or different somewhere, or that could not be found out.
+        The exit code: a finding when the row is missing or different somewhere, or could not be explained.
 
     Raises:
-        ConfigError: no apply process there takes changes of that source, there is no such table, or the key is none.
-        DatabaseUnavailable: a source's database does not answer. Without a destination's, redo and the components say
-            where its change is.
+        ConfigError: no apply process there takes changes of that source, the table does not exist, or the key is
+            invalid.
+        DatabaseUnavailable: a source's database does not answer. If a destination's does not, redo and the components
+            still show where its change is.
     """
     asked = _Asked(spec=spec, actors=actors, question=question, overview=overview, progress=progress)
     verdicts = tuple(asked.verdicts())
     if not verdicts:
         raise ConfigError(
             f"no apply process{f' at {question.at}' if question.at else ''} takes changes from elsewhere",
-            hint="headrace plan FILE shows who gets what",
+            hint="`headrace plan FILE` shows which changes arrive where",
         )
     output.json(
         {
@@ -185,18 +185,18 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _destination(way: Way, table: TableName) -> TableName:
-    """What a table is called at the end of a way, whether or not it arrives."""
+    """Return a table's name at the end of a way, whether or not it arrives."""
     return list(way.passages(table))[-1].behind
 
 
 def key_at_source(way: Way, table: TableName) -> TableSettings:
-    """The substitute key by which the destination finds a table's rows, under the source's names.
+    """Return the substitute key by which the destination finds a table's rows, with the source's column names.
 
-    Nothing: its own key does.
+    Empty settings: the table's own key is used.
 
     Args:
-        way: to the destination.
-        table: under its name at the source.
+        way: the way to the destination.
+        table: its name at the source.
     """
     destination = _destination(way, table)
     names = way.apply.tables.key_of(destination.owner, destination.name)
@@ -208,7 +208,7 @@ def key_at_source(way: Way, table: TableName) -> TableSettings:
 
 
 def _followed(column: str, steps: Iterable[Callable[[str], str | None]]) -> str | None:
-    """A column's name behind several clients, or before them; None: it is not there."""
+    """Return a column's name after (or before) several clients; None: it does not exist there."""
     found: str | None = column
     for step in steps:
         found = None if found is None else step(found)
@@ -216,11 +216,11 @@ def _followed(column: str, steps: Iterable[Callable[[str], str | None]]) -> str 
 
 
 def _may_change(column: str, transformations: Iterable[Transformation]) -> bool:
-    """Whether a function on the way may give a column other values, so that two sites cannot be compared by it.
+    """Return whether a function on the way may change a column, so that two sites cannot be compared by it.
 
     Args:
-        column: at the source.
-        transformations: one client after the other.
+        column: its name at the source.
+        transformations: of the clients, in order.
     """
     name: str | None = column
     for each in transformations:
@@ -232,7 +232,7 @@ def _may_change(column: str, transformations: Iterable[Transformation]) -> bool:
 
 @contextmanager
 def _named(site: str) -> Iterator[None]:
-    """Have what a database does not answer say whose database it is."""
+    """Add the site's name to the error of a database that does not answer."""
     try:
         yield
     except DatabaseUnavailable as error:
@@ -240,7 +240,7 @@ def _named(site: str) -> Iterator[None]:
 
 
 class _Asked:
-    """The questions to databases and components, each asked once."""
+    """Questions to databases and components, each asked once."""
 
     def __init__(
         self,
@@ -279,14 +279,14 @@ class _Asked:
         redo = Findings(searched=None) if is_same else self._searched(way.capture)
         unknown += [f"{way.capture.name}: {redo.problem}"] if redo.problem else []
         if not is_same and not self._source_scns.get(source):
-            unknown.append(f"site:{source} does not tell where its log is")
+            unknown.append(f"site:{source} does not report the position of its log")
         instantiation, errors = None, None
         try:
             instantiation, errors = self._recorded(way)
         except HeadraceError as error:
             unknown.append(f"the instantiation and the error queue at {apply.site}: {error.message}")
         if not low_watermark_of(self._statuses, apply.name):
-            unknown.append(f"apply:{apply.name} does not tell its low watermark")
+            unknown.append(f"apply:{apply.name} does not report its low watermark")
         return Evidence(
             spec=self._spec,
             way=way,
@@ -315,7 +315,7 @@ class _Asked:
                 self.key = reader.key_of(*self._question.table, self._question.key)
 
     def _both_rows(self, way: Way) -> tuple[Mapping[str, str | None] | None, Mapping[str, str | None] | None]:
-        """The row at the source, and at the destination under the source's names of its columns; of both what arrives."""
+        """Return the row at both sites, with the source's column names and only columns that arrive."""
         table = self._question.table
         there = self._row(way.capture.source, table, self.key)
         transformations = way.transformations(table)
@@ -327,14 +327,14 @@ class _Asked:
             if column is None:
                 raise ConfigError(
                     f"column {part.column} of {table} does not arrive at {way.apply.site}",
-                    hint="name the row by columns that arrive: COLUMN=VALUE",
+                    hint="identify the row by columns that arrive: COLUMN=VALUE",
                 )
             if _may_change(part.column, transformations):
                 raise ConfigError(
                     f"a function on the way to {way.apply.site} may change {part.column} of {table}: the row cannot be"
-                    " told apart from others there",
-                    hint="name the row by columns that no function changes: COLUMN=VALUE; or say in the file which ones"
-                    " a function may change: {function: ..., columns: [...]}",
+                    " identified there",
+                    hint="identify the row by columns that no function changes: COLUMN=VALUE; or say in the file which"
+                    " columns a function may change: {function: ..., columns: [...]}",
                 )
             key.append(replace(part, column=column))
         here = self._row(way.apply.site, _destination(way, table), tuple(key))
@@ -369,7 +369,7 @@ class _Asked:
                 found = reader.rows_of(*table, key) or ()
             if len(found) > 1:
                 raise ConfigError(
-                    f"the key finds several rows of {table} at {site}", hint="name all columns of the key"
+                    f"the key matches several rows of {table} at {site}", hint="name all columns of the key"
                 )
             self._rows[site, table] = found[0] if found else None
         return self._rows[site, table]
@@ -398,7 +398,7 @@ class _Asked:
         return self._redo[capture.name]
 
     def _source_scn(self, source: str) -> int:
-        """Where the source's log is, behind every change of the row that was read; 0: it does not answer."""
+        """Return a position of the source's log after every change of the row that was read; 0: it does not answer."""
         if source not in self._source_scns:
             try:
                 self._source_scns[source] = int(
@@ -429,8 +429,7 @@ class _Asked:
                 if (each.owner, each.name) == name and each.source == apply.source
             ]
             errors = destination.errors(self._spec.name, apply.name)
-        # A table of the same name that was dropped may have a record too; the one that takes part was recorded with the
-        # greatest SCN.
+        # A dropped table of the same name may have a record too; the record with the greatest SCN is the current one.
         return max(records, key=lambda each: each.scn, default=None), tuple(errors)
 
     def _access(self, site: str) -> DatabaseAccess:

@@ -1,16 +1,16 @@
-"""What components remember of a label, put together: the way of each labelled transaction, and where it arrived.
+"""What components remember about a label: the way of each labelled transaction, and where it arrived.
 
 Job
-    Turn the components' notes (`headrace.lcr.tracking`) and positions into one history per transaction and one verdict per
-    destination.
+    Combine the components' notes (`headrace.lcr.tracking`) and positions into one history per transaction, and one
+    verdict per destination.
 
-Verdicts, in the order in which they are looked for
+Verdicts, in the order in which they are checked
     APPLIED       an apply server reported it.
-    ERROR QUEUE   an apply server put it there, and it was not applied since.
-    DISCARDED     every row of it was left out on the way; the note says where and why.
-    PASSED        the low watermark is above it, and nobody remembers how: the process that knew it was restarted. It is applied, in
-                  the error queue, or was left out.
-    ON THE WAY    none of that yet; where it was seen last.
+    ERROR QUEUE   an apply server put it there, and it has not been applied since.
+    DISCARDED     every row of it was discarded on the way; the note says where and why.
+    PASSED        the low watermark is above it, but the process that knew more was restarted. The transaction
+                  is applied, in the error queue, or was discarded.
+    ON THE WAY    none of that yet; it was last seen at the named component.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTLED", "Arrival", "Followed", "Step", "Tracking", "follow", "low_watermark_of"]
 
-SETTLED = frozenset({"APPLIED", "DISCARDED", "PASSED"})  # waiting longer changes nothing, and nothing is left to do
+SETTLED = frozenset({"APPLIED", "DISCARDED", "PASSED"})  # final: waiting longer changes nothing
 _FORWARD = frozenset({"CAPTURED", "ENQUEUED", "DEQUEUED", "SENT", "APPLIED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one component did with a transaction; the fields are `headrace.lcr.tracking.Note`'s."""
+    """What one component did with a transaction; the fields are those of `headrace.lcr.tracking.Note`."""
 
     component: str
     action: str
@@ -52,13 +52,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """What became of a transaction at one destination.
+    """Result of a transaction at one destination.
 
     Args:
         site, apply: the destination and its apply process.
-        verdict: see the module.
-        at_us: when, microseconds since the epoch; 0: not known.
-        text: the same for people, with the reason.
+        verdict: one of the module's verdicts.
+        at_us: time, in microseconds since the epoch; 0: unknown.
+        text: the result for people, with the reason.
     """
 
     site: str
@@ -74,9 +74,9 @@ class Followed:
 
     Args:
         source: site where it was committed.
-        transaction_id: the source's.
-        commit_scn: its; 0: it is not complete anywhere yet.
-        steps: in the order of their first times.
+        transaction_id: its identity at the source.
+        commit_scn: its commit SCN; 0: it is not complete anywhere yet.
+        steps: in order of first times.
         arrivals: one per apply process of the source.
     """
 
@@ -88,20 +88,20 @@ class Followed:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has arrived wherever it is to arrive."""
+        """Whether it has arrived at every destination."""
         return all(arrival.verdict in SETTLED for arrival in self.arrivals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracking:
-    """Everything that is known of a label.
+    """Everything that is known about a label.
 
     Args:
         label: the label.
-        transactions: by their sources and commit SCNs.
-        since_us: by component, from when on it remembers; microseconds since the epoch.
+        transactions: sorted by source and SCN.
+        since_us: by component, the time since when it remembers; microseconds since the epoch.
         silent: by component, why it did not answer.
-        captured: by capture process, up to which SCN it has mined.
+        captured: by capture process, the SCN up to which it has mined.
     """
 
     label: str
@@ -112,7 +112,7 @@ class Tracking:
 
     @property
     def is_settled(self) -> bool:
-        """Whether transactions were found, and all of them have arrived wherever they are to arrive."""
+        """Whether transactions were found, and all of them have arrived at every destination."""
         return bool(self.transactions) and all(each.is_settled for each in self.transactions)
 
 
@@ -124,14 +124,14 @@ def follow(
     *,
     queued: Mapping[str, Iterable[int]] | None = None,
 ) -> Tracking:
-    """Put together what the components said.
+    """Combine the components' answers.
 
     Args:
         spec: the topology.
-        label: the label asked for.
-        answers: by component, what `Host.tracked` answered, or why it did not.
-        statuses: by component, its status.
-        queued: by apply process, commit SCNs in its error queue now; None, or without an entry: not known.
+        label: the label.
+        answers: by component, the answer of `Host.tracked`, or the error.
+        statuses: statuses by component.
+        queued: by apply process, the commit SCNs in its error queue now; None or missing: unknown.
     """
     known = {name: answer for name, answer in answers.items() if not isinstance(answer, HeadraceError)}
     found: dict[tuple[str, int], list[tuple[str, Mapping[str, Any]]]] = {}
@@ -153,10 +153,10 @@ def follow(
 
 
 def low_watermark_of(statuses: Mapping[str, ComponentStatus], apply: str) -> int:
-    """The low watermark of an apply process; 0: not known.
+    """Return the low watermark of an apply process; 0: unknown.
 
     Args:
-        statuses: by component, its status.
+        statuses: statuses by component.
         apply: name of the apply process.
     """
     return apply_status(statuses.get(f"apply:{apply}")).low_watermark_scn or 0
@@ -208,7 +208,7 @@ def _followed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Looked:
-    """One transaction, seen from one destination."""
+    """One transaction from the view of one destination."""
 
     spec: TopologySpec
     apply: ApplySpec
@@ -230,15 +230,15 @@ class _Looked:
         is_past = 0 < self.commit_scn <= self.low_watermark_scn
         discarded = self._discarded()
         if discarded is not None and (is_past or not discarded.component.startswith("apply:")):
-            text = f"left out at {discarded.component}: {discarded.detail}"
+            text = f"discarded at {discarded.component}: {discarded.detail}"
             return self._arrival("DISCARDED", discarded.last_us, text)
         if is_past:
             return self._arrival(
                 "PASSED",
                 0,
                 "its low watermark is above the transaction, but the apply process was restarted since and does not"
-                " remember more: the transaction is applied, in the error queue, or was left out (headrace explain"
-                " tells for a row)",
+                " remember more: the transaction is applied, in the error queue, or was discarded (`headrace explain`"
+                " shows it for a row)",
             )
         return self._under_way()
 
@@ -250,20 +250,20 @@ class _Looked:
         return self._arrival("ERROR QUEUE", failed.last_us, f"in the error queue: {failed.detail}")
 
     def _partly(self) -> str:
-        """What was left out of a transaction that arrived."""
+        """Return what was discarded of a transaction that arrived."""
         on_way = {component for components in self._ways() for component in components}
         left_out = [step for step in self.steps if step.action == "DISCARDED" and step.component in on_way]
-        return "".join(f"; {step.rows} rows left out at {step.component}: {step.detail}" for step in left_out)
+        return "".join(f"; {step.rows} rows discarded at {step.component}: {step.detail}" for step in left_out)
 
     def _discarded(self) -> Step | None:
-        """The step at which everything was left out, on every way; None: there is none."""
+        """Return the step at which everything was discarded, if that holds on every way; None: it does not."""
         ends = []
         for components in self._ways():
             for name in components:
                 mine = [step for step in self.steps if step.component == name]
                 discarded = [step for step in mine if step.action == "DISCARDED"]
-                # An apply process dequeues before it looks at rows; of what it left out wholly, it says so for every
-                # row. A part of a large transaction goes on also without rows.
+                # An apply process dequeues before it looks at rows, and notes every row that it discards wholly. A
+                # part of a large transaction is forwarded even without rows.
                 if name.startswith("apply:"):
                     gone = bool(discarded) and sum(step.rows for step in discarded) >= sum(
                         step.rows for step in mine if step.action == "DEQUEUED"
@@ -278,7 +278,7 @@ class _Looked:
         return ends[-1] if ends else None
 
     def _under_way(self) -> Arrival:
-        """Where it was seen last, on the way on which it got farthest."""
+        """Return where it was last seen, on the way on which it got farthest."""
         farthest: tuple[int, Step] | None = None
         for components in self._ways():
             for place, name in enumerate(components):
@@ -293,7 +293,7 @@ class _Looked:
             return self._arrival("ON THE WAY", 0, "no component on the way to it remembers the transaction yet")
         step = farthest[1]
         peer = f" ({step.peer})" if step.peer else ""
-        return self._arrival("ON THE WAY", step.last_us, f"seen last at {step.component}: {step.action}{peer}")
+        return self._arrival("ON THE WAY", step.last_us, f"last seen at {step.component}: {step.action}{peer}")
 
     def _ways(self) -> list[tuple[str, ...]]:
         return [_components(self.spec, way) for way in ways_to(self.spec, self.apply)]
@@ -303,6 +303,6 @@ class _Looked:
 
 
 def _components(spec: TopologySpec, way: Way) -> tuple[str, ...]:
-    """Full names of the components on a way, in order; without those that are bypassed."""
+    """Return the full names of the components on a way, in order, without bypassed ones."""
     without = bypassed_on(spec, way)
     return tuple(name for name in way.full_names if name not in without)

@@ -1,4 +1,4 @@
-"""`headrace track`: ask every component what it remembers of a label, until the transactions have arrived or time is up."""
+"""`headrace track`: ask every component about a label, until its transactions have arrived or the time is up."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_label", "labelling", "lines_of", "look", "track"]
 
-POLL_S = 0.5  # hops take milliseconds; who waits for longer waits for a component
+POLL_S = 0.5  # hops take milliseconds; longer waits are for a component
 CALL_TIMEOUT_S = 5.0  # a component answers from memory
 _TRACKING = frozenset({"capture", "queue", "propagation", "apply"})  # kinds of components that see labels
 
 
 def checked_label(label: str) -> str:
-    """The label, if a transaction can have it.
+    """Return the label, if a transaction can have it.
 
     Raises:
         ConfigError: it is empty or too long.
@@ -45,9 +45,9 @@ def checked_label(label: str) -> str:
 
 
 def labelling(label: str) -> str:
-    """The statement that labels the transaction it is in.
+    """Return the statement that labels the current transaction.
 
-    What `headrace.track` does, without a function that a source which is no destination does not have.
+    It does the same as `headrace.track`, a function that a source lacks unless it is also a destination.
     """
     return (
         f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}',"
@@ -56,13 +56,13 @@ def labelling(label: str) -> str:
 
 
 def look(spec: TopologySpec, actors: RayActors, label: str, overview: Overview) -> Tracking:
-    """Ask every component that runs.
+    """Ask every running component.
 
     Args:
         spec: the topology.
         actors: its actors.
         label: the label.
-        overview: of the topology, for the positions and for who does not answer.
+        overview: the topology's overview, for positions.
     """
     statuses = {each.name: each for each in overview.components}
     answers: dict[str, Mapping[str, Any] | HeadraceError] = {}
@@ -79,7 +79,7 @@ def look(spec: TopologySpec, actors: RayActors, label: str, overview: Overview) 
 def _queued(
     spec: TopologySpec, actors: RayActors, answers: Mapping[str, Mapping[str, Any] | HeadraceError]
 ) -> dict[str, tuple[int, ...]]:
-    """The error queues of apply processes that remember to have put something there."""
+    """Return the error queues of apply processes that remember putting a transaction there."""
     queued = {}
     for apply in spec.applies:
         answer = answers.get(f"apply:{apply.name}")
@@ -101,12 +101,12 @@ def track(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Look once, or until everything has arrived; print the history and where it arrived.
+    """Look once, or until everything has arrived; print the history and the destinations.
 
     Args:
-        output: where it is printed.
+        output: prints it.
         looks: looks at the components.
-        watch: look until every transaction has arrived wherever it is to arrive, or is in an error queue.
+        watch: look until every transaction has arrived everywhere, or is in an error queue.
         timeout_s: longest watch in seconds; None: unlimited.
         sleep: pauses between two looks.
         now: monotonic time in seconds.
@@ -136,7 +136,7 @@ def track(
 
 
 def lines_of(found: Tracking) -> list[str]:
-    """The histories for people, the verdicts last."""
+    """Return the histories for people, with the verdicts last."""
     lines = [line for each in found.transactions for line in _transaction_lines(each)]
     if not found.transactions:
         since = max(found.since_us.values(), default=0)
@@ -184,7 +184,7 @@ def _arrival_line(arrival: Arrival, begin_us: int) -> str:
 
 
 def _counts(found: Tracking) -> str:
-    """The final line: where it arrived and where not."""
+    """Return the final line: where it arrived and where not."""
     if not found.transactions:
         return "not found"
     words = []

@@ -71,7 +71,7 @@ def test_planted_defect_exits_with_1_and_prints_its_seed_and_a_bounded_trace(run
     assert lines[0] == f"seed 1: does not hold: {Invariant.PROMISES.value}"
     assert "redo below" in lines[1]
     assert 10 < len(lines) <= LINES_MAX
-    assert f"again: headrace simulate {RELAY} --seed 1 --seconds 30 --faults all" in out
+    assert f"to repeat: headrace simulate {RELAY} --seed 1 --seconds 30 --faults all" in out
     assert run(RELAY, "--seed", 1)[1] == out, "another run of the seed finds something else"
 
 

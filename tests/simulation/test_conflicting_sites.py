@@ -125,7 +125,7 @@ def test_handlers_that_differ_between_apply_processes_are_refused_by_name(tmp_pa
     spec = read(tmp_path, PAIR)
     first, *others = spec.applies
     turned = tuple(replace(each, priority=each.priority[::-1]) for each in first.conflicts.handlers)
-    with pytest.raises(ConfigError, match="are not the same at"):
+    with pytest.raises(ConfigError, match="differ between"):
         simulate(
             replace(spec, applies=(replace(first, conflicts=replace(first.conflicts, handlers=turned)), *others)),
             1,

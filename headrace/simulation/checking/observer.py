@@ -1,10 +1,10 @@
-"""What must hold at the sites of a simulated topology, whatever breaks.
+"""Invariants at the sites of a simulated topology, which hold under every fault.
 
-Nothing lost      every transaction up to an apply process's low watermark is there.
-Nothing twice     a transaction's entry in the ledger comes once; nothing may enter the error queue.
-Order             a counter is at the last of its transactions that the ledger has, after every commit.
-Right place       nothing comes where rules and tags do not let it.
-Watermarks        never decrease, even across crashes; redo is given up only when it is applied everywhere.
+Nothing lost      every transaction up to an apply process's low watermark is at its site.
+Nothing twice     a transaction's entry is written to the ledger once; nothing enters the error queue.
+Order             after every commit, a counter is at the last of its transactions that the ledger has.
+Right place       no change arrives where rules and tags exclude it.
+Watermarks        never decrease, even across crashes; redo is discarded only when it is applied everywhere.
 Convergence       in the end each site has what the streams that reach it committed, and nothing else.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ApplyObserver", "SiteObserver"]
 
 Entries = tuple[int, int]
-"""Numbers of a stream and a class."""
+"""Numbers of a stream and of a table class."""
 
 
 class SiteObserver:
@@ -45,20 +45,20 @@ class SiteObserver:
         self._sim, self._database, self.site = sim, database, database.site
         self.there: dict[Entries, set[int]] = {}
         self.shaped = ShapedObserver(sim, database)
-        self._last: dict[tuple[int, int, int], int] = {}  # stream, class, counter -> its last transaction that is there
-        self.ignored: set[int] = set()  # streams of which only a copy came
+        self._last: dict[tuple[int, int, int], int] = {}  # stream, class, counter -> its last transaction at the site
+        self.ignored: set[int] = set()  # streams of which only a copy arrived
         self.is_of_one_moment = True  # False while tables are copied
 
     def committed(self, scn: Scn, apply: str, changes: Sequence[StoredChange]) -> None:
         """Check what a commit changed.
 
         Args:
-            scn: of the commit in the site's log; 0: it is in no log.
-            apply: who made it; empty: a user.
-            changes: of it.
+            scn: SCN of the commit in the site's log; 0: it is in no log.
+            apply: the apply process that committed; empty: a user.
+            changes: the commit's changes.
         """
         touched: set[tuple[int, int, int]] = set()
-        # of these the end is checked: what is right before depends on what has arrived
+        # Contested tables are checked at the end only: their interim states depend on what has arrived.
         contested = self._sim.workload.contested.names
         changes = [each for each in changes if (each.owner, each.name) not in contested] if contested else changes
         others = self.shaped.committed(apply, changes, is_checked=self.is_of_one_moment)
@@ -70,7 +70,7 @@ class SiteObserver:
                 continue
             if change.command in {Command.TRUNCATE, Command.DELETE}:
                 raise Violation(
-                    Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}, which nobody does"
+                    Invariant.CONVERGENCE, self.site, f"{apply} emptied {change.owner}.{change.name}; no user does so"
                 )
             self._enter(scn, apply, ledger, change, touched)
         if self.is_of_one_moment:
@@ -109,11 +109,11 @@ class SiteObserver:
             touched.add(key)
 
     def logged(self, scn: Scn, changes: Sequence[StoredChange]) -> None:
-        """What an apply process committed is in the site's log.
+        """Record what an apply process committed when it is in the site's log.
 
         Args:
-            scn: of the commit there.
-            changes: of it.
+            scn: SCN of the commit there.
+            changes: the commit's changes.
         """
         for change in changes:
             ledger = self._sim.workload.ledger_of(change.owner, change.name)
@@ -123,7 +123,7 @@ class SiteObserver:
                     self._sim.logs.add(self.site, Entry(scn, stream_of(change.new[0]), ledger.number, number))
 
     def _check_place(self, apply: str, change: StoredChange) -> None:
-        """A row's stream tells whether it may come here, and by whom."""
+        """Check by the row's stream that the row may arrive here, and through this apply process."""
         row = change.new or change.old
         if row is None or row[0] is None:
             return
@@ -135,8 +135,8 @@ class SiteObserver:
             raise Violation(
                 Invariant.RIGHT_PLACE,
                 self.site,
-                f"{apply} applied a change of {self._sim.workload.stream(stream)} to {change.owner}.{change.name}, which rules"
-                " and tags keep from it",
+                f"{apply} applied a change of {self._sim.workload.stream(stream)} to {change.owner}.{change.name},"
+                " which rules and tags exclude there",
             )
 
     def _check_counters(self, touched: set[tuple[int, int, int]], apply: str = "") -> None:
@@ -149,8 +149,8 @@ class SiteObserver:
                 raise Violation(
                     Invariant.ORDER,
                     self.site,
-                    f"{apply or 'a user'} left a counter of {self._sim.workload.stream(stream)} at transaction {value}, and"
-                    f" {expected} is there",
+                    f"{apply or 'a user'} left a counter of {self._sim.workload.stream(stream)} at transaction {value},"
+                    f" but the ledger has {expected}",
                     self._sim.logs.scns(stream, max(expected, value)),
                 )
 
@@ -163,7 +163,7 @@ class SiteObserver:
         return None if value is None else int(value)
 
     def rescan(self) -> None:
-        """Take the content as it is: a backup was restored, or a copy is complete."""
+        """Accept the current content, after a restored backup or a complete copy."""
         self.there.clear()
         self._last.clear()
         self.shaped.rescan()
@@ -185,7 +185,7 @@ class SiteObserver:
             self._check_counters(touched)
 
     def check_content(self) -> None:
-        """In the end: everything that was committed for this site, and nothing else."""
+        """Check at the end that the site has everything that was committed for it, and nothing else."""
         sim = self._sim
         for ledger in sim.workload.ledgers:
             wide = () if ledger.wide is None else (ledger.wide,)
@@ -214,39 +214,38 @@ class SiteObserver:
         raise Violation(
             Invariant.CONVERGENCE,
             self.site,
-            f"{table}: {len(missing)} rows are missing, {len(extra)} should not be there; the first belongs to"
-            f" {stream}",
+            f"{table}: {len(missing)} rows are missing, {len(extra)} are unexpected; the first belongs to {stream}",
             self._sim.logs.scns(stream.number, number) if kind == "journal" else {},
         )
 
 
 class ApplyObserver:
-    """Checks one apply process: its watermark against what its site has.
+    """Checks one apply process: its watermark against the content of its site.
 
     Args:
         sim: the simulation.
         apply: the apply process.
         site: its site.
-        is_new: it was added while the others ran, and copies its tables.
+        is_new: whether it was added while the others ran, and copies its tables.
     """
 
     def __init__(self, sim: Surroundings, apply: ApplySpec, site: SiteObserver, *, is_new: bool = False) -> None:
         self._sim, self.apply, self.site, self.is_new = sim, apply, site, is_new
         self.store = sim.databases[apply.site].store
         self.low_watermark = FIRST_SCN
-        self.is_restored_below = FIRST_SCN  # a restored backup took what was applied up to here
+        self.is_restored_below = FIRST_SCN  # a restored backup undid what was applied up to here
         self._checked_arrivals = 0
         self.has_gap = False  # something above the low watermark is applied, something below it is not
         self._commits = -1
-        self._checked = 0  # so many of what its source published
+        self._checked = 0  # entries of its source's log that are checked
 
     def check(self) -> None:
-        """Check if something was committed since the last time."""
+        """Check if the destination committed since the last check."""
         if self.store.commit_count != self._commits and self.check_now():
             self._commits = self.store.commit_count
 
     def check_now(self) -> bool:
-        """False: the destination does not answer, so nothing was checked."""
+        """Check now; return False if the destination does not answer, so that nothing was checked."""
         sim = self._sim
         if not self.store.is_reachable:
             return False
@@ -270,7 +269,7 @@ class ApplyObserver:
             f"the low watermark went back from {self.low_watermark} to {progress.low_watermark}",
         )
         self.low_watermark = progress.low_watermark
-        # else a crash may take it once more
+        # A crash may undo it again while commits are not flushed.
         if self.low_watermark >= self.is_restored_below and not self.store.unflushed:
             self.is_restored_below = FIRST_SCN
         if self.is_new and not self._is_complete():
@@ -281,11 +280,11 @@ class ApplyObserver:
 
     @property
     def is_incomplete(self) -> bool:
-        """Its tables are being copied, or later ones are not made up for yet."""
+        """Whether its tables are still being copied, or its copies are not caught up."""
         return self.is_new and not (self.check_now() and self._is_complete())
 
     def _is_complete(self) -> bool:
-        """Every table is there, and what was copied later than another one is made up for."""
+        """Return whether every table is copied and the low watermark has passed every copy's snapshot."""
         found = [each for key, each in self.store.instantiations.items() if key[1] == self.apply.name]
         wanted = len(self._sim.arriving(self.apply))
         if len(found) < wanted or any(each.state == "COPYING" for each in found):
@@ -294,7 +293,7 @@ class ApplyObserver:
             return False
         if not self.site.is_of_one_moment:
             if self.store.locks:
-                # what an open transaction has written is among the rows, and would be seen again at its commit
+                # The rows include what an open transaction wrote, which would be seen again at its commit.
                 return False
             self.site.is_of_one_moment = True
             self.site.rescan()
@@ -314,37 +313,41 @@ class ApplyObserver:
                     Invariant.NOTHING_LOST,
                     self.apply.site,
                     f"transaction {transaction} of {self._sim.workload.stream(stream)} is below the low watermark"
-                    f" {self.low_watermark} of {self.apply.name}, and not there",
+                    f" {self.low_watermark} of {self.apply.name}, but missing",
                     self._sim.logs.scns(stream, transaction),
                 )
 
     def restored(self) -> None:
-        """The destination is as it was: everything may be behind, and comes again."""
+        """Reset the checks: a backup of the destination was restored, and replay may begin behind it."""
         self.is_restored_below = max(self.is_restored_below, self.low_watermark)
         self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def crashed(self) -> None:
-        """The destination may have lost what it had not told.
+        """Reset the checks: the destination crashed and may have lost commits that it had not confirmed.
 
-        It may be behind by that, and nothing may be missing from the redo or the queues.
+        It may be behind by these commits; redo and queues must still have all of them.
         """
         self.low_watermark, self._checked, self._checked_arrivals, self._commits = FIRST_SCN, 0, 0, -1
 
     def begun_anew(self) -> None:
-        """The apply process was forgotten at its destination, and copies its tables."""
+        """Reset the checks: the destination forgot the apply process, which copies its tables again."""
         self.is_new, self.low_watermark, self._checked, self._checked_arrivals = True, FIRST_SCN, 0, 0
         self.is_restored_below = FIRST_SCN
         self.site.is_of_one_moment = False
 
     @property
     def may_be_refused(self) -> bool:
-        """It lost commits, or it was added while another one that did is sent them again: it begins where that one is."""
+        """Whether the destination may refuse the apply process.
+
+        It may when it lost commits, or when it was added while the changes were replayed to another destination that
+        did: the new apply process begins where that one is.
+        """
         return bool(self.is_restored_below) or (self.is_new and self.apply.source in self._sim.restored_sources)
 
     def allows(self, required: Scn) -> bool:
-        """Whether redo below `required` may be given up as far as this destination is concerned."""
+        """Return whether this destination allows discarding redo below `required`."""
         if self.is_new and self.low_watermark == FIRST_SCN:
-            return True  # it does not know yet where it begins, and nothing below is kept for it
+            return True  # its starting position is not known yet, and no redo below it is kept for it
         if self.may_be_refused or required <= self.low_watermark:
             return True
         return not self.check_now() or required <= self.low_watermark or self.may_be_refused

@@ -1,6 +1,6 @@
-"""What must hold for the tables that rules look into.
+"""Checks of the tables that rules look into.
 
-Each row goes through the states that the source's history gives it, in their order.
+Each row goes through the states that follow from the source's history, in order.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class ShapedObserver:
 
     Args:
         sim: the simulation.
-        database: of the site.
+        database: the site's database.
     """
 
     def __init__(self, sim: Surroundings, database: SiteDatabase) -> None:
         self._sim, self._database, self._site = sim, database, database.site
-        self._reached: dict[tuple[Key, bytes], int] = {}  # the first state that a row can be in, by what it was
+        self._reached: dict[tuple[Key, bytes], int] = {}  # the first state that a row can be in, given its past
 
     def committed(self, apply: str, changes: Sequence[StoredChange], *, is_checked: bool) -> list[StoredChange]:
         """Check what a commit changed.
 
         Args:
-            apply: who made it; empty: a user.
-            changes: of it.
-            is_checked: False: tables are being copied.
+            apply: the apply process that committed; empty: a user.
+            changes: the commit's changes.
+            is_checked: False while tables are copied.
 
         Returns:
             The changes of other tables.
@@ -68,7 +68,7 @@ class ShapedObserver:
             raise Violation(
                 Invariant.RIGHT_PLACE,
                 self._site,
-                f"{who} changed row {key.decode()} of {where}, which rules, tags and conditions keep from it",
+                f"{who} changed row {key.decode()} of {where}, which rules, tags and conditions exclude there",
             )
         row = table.row_at(self._database.store.tables[place[1:]], key)
         reached = self._reached.get((place, key), 0)
@@ -79,21 +79,21 @@ class ShapedObserver:
             raise Violation(
                 wrong,
                 self._site,
-                f"{who} left row {key.decode()} of {where} as {_shown(table, row)}, and"
-                f" {'that it was before' if row in states else 'no change of the source makes it so'}; last:"
+                f"{who} left row {key.decode()} of {where} as {_shown(table, row)}:"
+                f" {'an earlier state' if row in states else 'no change of the source leads to it'}; last:"
                 f" {_shown(table, states[-1])}",
             ) from None
 
     def check_lost(self, apply: ApplySpec, low_watermark: Scn, checked: int) -> int:
-        """Check that what is below a low watermark is there.
+        """Check that everything below a low watermark is at the site.
 
         Args:
             apply: the apply process.
-            low_watermark: its own.
-            checked: so many transactions of its source were checked before.
+            low_watermark: its low watermark.
+            checked: number of its source's transactions that were checked before.
 
         Returns:
-            How many are checked now.
+            The number checked now.
         """
         log = self._sim.workload.expected.log.get(apply.source, ())
         while checked < len(log) and log[checked][0] <= low_watermark:
@@ -108,7 +108,7 @@ class ShapedObserver:
                         self._site,
                         f"transaction {arrival.transaction} of {self._sim.workload.stream(arrival.stream)} is below the low"
                         f" watermark {low_watermark} of {apply.name},"
-                        f" and row {arrival.key.decode()} of {arrival.place[1]}.{arrival.place[2]} is"
+                        f" but row {arrival.key.decode()} of {arrival.place[1]}.{arrival.place[2]} is"
                         f" {_shown(table, row)}, not {_shown(table, table.states[arrival.key][arrival.state])} or"
                         " later",
                         self._sim.logs.scns(arrival.stream, arrival.transaction),
@@ -117,11 +117,11 @@ class ShapedObserver:
         return checked
 
     def rescan(self) -> None:
-        """Take the content as it is."""
+        """Accept the current content."""
         self._reached.clear()
 
     def check_content(self) -> None:
-        """In the end: what must be there, and nothing else."""
+        """Check at the end that the site has the expected rows, and nothing else."""
         for (_, owner, name), table in self._sim.workload.expected.at(self._site):
             found = {
                 row[0] or b"": table.comparable(row) for row in self._database.store.tables[owner, name].rows.values()
@@ -132,8 +132,8 @@ class ShapedObserver:
                 raise Violation(
                     Invariant.CONVERGENCE,
                     self._site,
-                    f"{owner}.{name}: {len(wrong)} rows are not what the source's history makes of them; the first is"
-                    f" {_shown(table, found.get(wrong[0]))}, and must be {_shown(table, wanted.get(wrong[0]))}",
+                    f"{owner}.{name}: {len(wrong)} rows differ from the source's history; the first is"
+                    f" {_shown(table, found.get(wrong[0]))}, but must be {_shown(table, wanted.get(wrong[0]))}",
                 )
 
 

@@ -1,1 +1,1 @@
-"""What is noted of a simulated topology, and what follows from that: histories, expected rows, violations, the trace."""
+"""Observations of a simulated topology: histories, expected rows, violations and the trace."""

@@ -1,15 +1,15 @@
-"""What every site must have of the tables that rules look into.
+"""Expected rows, at every site, of the tables that rules look into.
 
-The sources' history, followed change by change, apart from the pipeline.
+They follow from the sources' history, change by change, independently of the pipeline.
 
-Every change that a user makes is followed over all ways at once (`headrace.simulation.observing.reference`), from site to site,
-under the tag of each apply process. A change that would be a conflict somewhere is not made: `where` may leave out a
-row's INSERT, so not every history that a user can make is one that the topology can follow (docs/rules.md: that is what
-subsets are for). Each stream has rows of its own, so the order of streams does not matter.
+Every change of a user is followed along all ways at once (`headrace.simulation.observing.reference`), from site to
+site, under the tag of each apply process. A change that would conflict at any site is not made. A user can make
+histories that the topology cannot follow, because `where` can skip a row's INSERT (docs/rules.md: subsets exist for
+this). Each stream writes its own rows, so the order of streams does not matter.
 
-Every state that a row must go through is kept. So a commit at a site is right when each of its rows is in a later one
-of its states, or the same, and nothing is lost when a row is in the state of the last change below the low watermark,
-or a later one.
+Every state that a row must go through is kept. A commit at a site is right when each of its rows is in the same state
+as before or in a later one. Nothing is lost when each row is in the state of its last change below the low watermark,
+or in a later one.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from topology.spec import TopologySpec
 
 __all__ = ["Arrival", "Expected", "SiteTable"]
 
-_FIRST_NUMBER = 1000  # object numbers of these tables: the others' are below
+_FIRST_NUMBER = 1000  # object numbers of these tables: those of the other tables are lower
 _KEYS = 8  # of a stream in a table: few, so that changes depend on each other
-_STREAM_KEYS = 1000  # keys of one stream: more than `_KEYS`
-_TRIES = 8  # until a change is found that is a conflict nowhere
-_UNCHANGED_SHARE = 0.3  # of the updates: the log lacks large values that they left alone
-_HOPS_MAX = 20  # of a change: more sites in a row than any topology has; `check` refuses cycles
+_STREAM_KEYS = 1000  # size of a stream's range of keys: more than `_KEYS`
+_TRIES = 8  # attempts to find a change that conflicts nowhere
+_UNCHANGED_SHARE = 0.3  # of the updates: the log lacks the large values that they do not change
+_HOPS_MAX = 20  # of a change: more than the sites in a row of any topology; `check` refuses cycles
 
 Key = tuple[str, str, str]
 """Site, schema and name of a table."""
@@ -49,13 +49,12 @@ class SiteTable:
     """A table at a site.
 
     Args:
-        table: as its database has it.
-        now: columns that get the time: no two sites have the same.
-        rows: by key, what must be there when everything has arrived.
-        states: by key, every state that the row must go through; None: it is not there. The first is that it is not
-            there.
-        tags: by key, under which tag the row's changes are made here.
-        streams: by key, whose row it is.
+        table: the table as its database has it.
+        now: columns that get the current time: these differ at every site.
+        rows: by key, the row that must be there when everything has arrived.
+        states: by key, every state that the row must go through; None: the row is absent. The first state is absence.
+        tags: by key, the tag under which the row's changes are made here.
+        streams: by key, the stream that owns the row.
     """
 
     table: ShapedTable
@@ -66,17 +65,17 @@ class SiteTable:
     streams: dict[bytes, int] = field(default_factory=dict)
 
     def comparable(self, row: Row | None) -> Row | None:
-        """A row without what no two sites have alike."""
+        """Return a row without the values that differ from site to site."""
         if row is None or not self.now:
             return row
         return tuple(None if name in self.now else value for name, value in zip(self.table.columns, row, strict=True))
 
     def row_at(self, stored: StoredTable, key: bytes) -> Row | None:
-        """A row as a database has it now.
+        """Return a row as a database has it now; None: it is absent.
 
         Args:
             stored: the table there.
-            key: of the row.
+            key: the row's key.
         """
         number = stored.unique[0].get((key,))
         return None if number is None else self.comparable(stored.rows[number])
@@ -84,15 +83,15 @@ class SiteTable:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A change that must come to a site.
+    """A change that must arrive at a site.
 
     Args:
         apply: the apply process at the end of its last way.
-        place: of the table.
-        key: of the row.
-        state: its place among the row's states.
-        stream: whose it is.
-        transaction: its number in the stream.
+        place: the table.
+        key: the row's key.
+        state: index of the resulting state among the row's states.
+        stream: the stream that made the change.
+        transaction: number of the transaction in the stream.
     """
 
     apply: str
@@ -103,16 +102,16 @@ class Arrival:
     transaction: int
 
 
-class _Conflict(Exception):  # noqa: N818 - no error: the change is not made
+class _Conflict(Exception):  # noqa: N818 - not an error: the change is not made
     pass
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A change that is followed, and not made yet: what it leaves in each table."""
+    """A change that is being followed but not made yet: what it leaves in each table."""
 
     rows: dict[tuple[Key, bytes], Row | None] = field(default_factory=dict)
-    # ... tag, apply, source
+    # table, key, row, tag, apply process, source
     made: list[tuple[Key, bytes, Row | None, bytes | None, str, str]] = field(default_factory=list)
 
 
@@ -126,12 +125,12 @@ class _Way:
 
 
 class Expected:
-    """See the module.
+    """The expected tables of all sites.
 
     Args:
-        spec: routed.
-        shapes: of the tables that users write, at each of the sites where they do.
-        origins: those sites.
+        spec: a routed topology.
+        shapes: shapes of the tables that users write.
+        origins: the sites where users write them.
 
     Raises:
         ConfigError: a transformation cannot be applied to a table.
@@ -143,14 +142,14 @@ class Expected:
         self.tables: dict[Key, SiteTable] = {}
         self._arrivals: list[Arrival] = []
         self.log: dict[str, list[tuple[Scn, tuple[Arrival, ...]]]] = {}
-        """By site: what must arrive of each of the transactions in its log, ascending by commit SCN."""
+        """By site: the arrivals of each transaction in its log, in ascending order of commit SCNs."""
         self.copies_rows = not any(
             _picks(rule)
             for way in self._ways
             for rules in way.clients
             for rule in (*(rules.include or ()), *rules.exclude)
         )
-        """A copy of a table is what its changes make of it: what lets single changes pass makes something else of it."""
+        """Whether a copy of a table equals the result of its changes: not so when rules let single changes pass."""
         columns: dict[Key, dict[str, Column]] = {}
         for site in origins if shapes else ():
             for shape in shapes:
@@ -159,14 +158,14 @@ class Expected:
         self._build(columns)
 
     def _build(self, columns: dict[Key, dict[str, Column]]) -> None:
-        """The tables of every site: what is written or arrives there."""
+        """Build the tables of every site: those written there and those that arrive there."""
         now = {place: set(table.now) for place, table in self.tables.items()}
         images = {
             key: self.tables[key].table.old_image if key in self.tables else self._shapes[TableName(*key[1:])].image
             for key in columns
         }
         pending = list(columns)
-        for key in pending:  # it grows at its end
+        for key in pending:  # the loop appends to the list
             for way in [each for each in self._ways if each.source == key[0]]:
                 for place, arriving, times in _arriving(
                     way, TableName(*key[1:]), tuple(columns[key].values()), now.get(key, set())
@@ -192,27 +191,27 @@ class Expected:
                     frozenset(now.get(place, ())),
                 )
 
-    # ------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------ tables
 
     def at(self, site: str) -> Iterator[tuple[Key, SiteTable]]:
-        """The tables of a site."""
+        """Return the tables of a site."""
         return ((place, table) for place, table in self.tables.items() if place[0] == site)
 
     def find(self, site: str, owner: str, name: str) -> SiteTable | None:
-        """One of them; None: it is none of these.
+        """Return one of these tables; None: no rule looks into it.
 
         Args:
-            site: where it is.
-            owner: schema.
-            name: of the table.
+            site: the site.
+            owner: schema of the table.
+            name: name of the table.
         """
         return self.tables.get((site, owner, name))
 
     def follow(self, spec: TopologySpec) -> None:
-        """The file was edited: a destination came, with what its tables are copied from, or went.
+        """Follow an edit of the file that adds a destination, whose tables are copied, or removes one.
 
         Args:
-            spec: routed.
+            spec: the routed topology.
         """
         self._ways = _ways_of(spec)
         sites = {site.name for site in spec.sites}
@@ -223,8 +222,8 @@ class Expected:
         )
         for place in self.tables.keys() - known:
             for way in [each for each in self._ways if each.site == place[0]]:
-                # What a site gets from others may be on its way there yet: then the copy lacks it, and it comes
-                # afterwards, state by state.
+                # Changes from other sites may still be in flight to the source. The copy then lacks them, and they
+                # arrive afterwards, state by state.
                 is_behind = any(each.site == way.source for each in self._ways)
                 for (_, owner, name), source in list(self.at(way.source)):
                     for key, states in source.states.items():
@@ -236,9 +235,9 @@ class Expected:
     def _copy_states(
         self, place: Key, way: _Way, owner: str, name: str, source: SiteTable, key: bytes, states: Sequence[Row | None]
     ) -> None:
-        """Let a row of a new table be in the states of the row that it is copied from, one after the other.
+        """Let a row of a new table go through the states of the row that it is copied from.
 
-        Nothing if none of them comes there.
+        Do nothing if no state of that row arrives there.
         """
         found = [
             None
@@ -252,12 +251,12 @@ class Expected:
             self._set(place, key if made is None else self._key_of(place, made), made, way.tag, source.streams[key])
 
     def copied(self, apply: str, table: Table, rows: Iterable[Row]) -> Iterator[tuple[Key, Row]]:
-        """What a copy of rows of a source is at a destination: rows whose changes come there.
+        """Return the rows that a copy of a source's rows has at a destination: those whose changes arrive there.
 
         Args:
             apply: the apply process.
-            table: of its source.
-            rows: of it.
+            table: the source's table.
+            rows: its rows.
         """
         for way in [each for each in self._ways if each.apply == apply]:
             source = self.tables[way.source, table.owner, table.name]
@@ -282,7 +281,7 @@ class Expected:
             yield place, tuple(each.new.get(name) for name in self.tables[place].table.columns)
 
     def _key_of(self, place: Key, row: Row) -> bytes:
-        """The key of a row, whose table has it first."""
+        """Return the key of a row: its first column."""
         assert row[0] is not None, place
         return row[0]
 
@@ -302,14 +301,14 @@ class Expected:
     def next_change(
         self, rng: random.Random, site: str, tag: bytes | None, stream: int, transaction: int
     ) -> Change | None:
-        """Make a change that is a conflict nowhere, and what must become of it; None: none was found.
+        """Make a change that conflicts nowhere and record its arrivals; None: no such change was found.
 
         Args:
-            rng: decides.
-            site: of the user.
-            tag: of the transaction.
-            stream: the user's.
-            transaction: its number in the stream.
+            rng: random source.
+            site: the user's site.
+            tag: the transaction's tag.
+            stream: the user's stream.
+            transaction: number of the transaction in the stream.
         """
         mine = [place for place in self._origins if place[0] == site]
         for _ in range(_TRIES if mine else 0):
@@ -331,21 +330,21 @@ class Expected:
         return None
 
     def committed(self, site: str, scn: Scn) -> None:
-        """The changes made since the last time are in a site's log, as one transaction.
+        """Record that the changes made since the last call are in a site's log as one transaction.
 
         Args:
-            site: it is.
-            scn: of the commit.
+            site: the site.
+            scn: commit SCN.
         """
         if self._arrivals:
             self.log.setdefault(site, []).append((scn, tuple(self._arrivals)))
             self._arrivals = []
 
     def _try(self, trial: _Trial, place: Key, tag: bytes | None, change: Change) -> None:
-        """Follow a change everywhere.
+        """Follow a change to every site.
 
         Raises:
-            _Conflict: it would be one somewhere.
+            _Conflict: it would conflict at a site.
         """
         described = self.tables[place].table.described
         names = [column.name for column in described]
@@ -358,7 +357,7 @@ class Expected:
             new=None if change.new is None else dict(zip(names, change.new, strict=True)),
         )
         pending = [(place[0], tag, self._arrive(trial, place[0], first, tag, "", ""), 0)]
-        for site, left, here, hops in pending:  # it grows at its end
+        for site, left, here, hops in pending:  # the loop appends to the list
             for way in [each for each in self._ways if each.source == site] if hops < _HOPS_MAX else ():
                 for arriving in _through(way, here, left):
                     there = self._arrive(trial, way.site, arriving, way.tag, way.apply, site)
@@ -367,7 +366,7 @@ class Expected:
     def _arrive(
         self, trial: _Trial, site: str, change: RowChange, tag: bytes | None, apply: str, source: str
     ) -> RowChange:
-        """Apply a change to a site's table; what the site's log then has."""
+        """Apply a change to a site's table; return the change as that site's log then has it."""
         place = site, change.owner, change.name
         table = self.tables[place]
         names = table.table.columns
@@ -413,13 +412,13 @@ def _ways_of(spec: TopologySpec) -> list[_Way]:
 
 
 def _picks(rule: Rule) -> bool:
-    """Whether a rule may let some changes of a row pass, and others not."""
+    """Return whether a rule may let some changes of a row pass and discard others."""
     custom = None if rule.transformation is None else rule.transformation.custom
     return rule.condition is not None or (custom is not None and custom.is_at_capture)
 
 
 def _through(way: _Way, change: RowChange, tag: bytes | None) -> list[RowChange]:
-    """What arrives of a change at the end of a way."""
+    """Return the changes that arrive at the end of a way."""
     found = [change]
     for rules in way.clients:
         found = [made for each in found for made in evaluated(rules, each, tag, way.source)]
@@ -432,7 +431,7 @@ def _arriving(
     columns: tuple[Column, ...],
     now: set[str],
 ) -> Iterator[tuple[Key, dict[str, Column], set[str]]]:
-    """As what a table comes to the end of a way, if it does, and which of its columns have the time."""
+    """Yield a table as it arrives at the end of a way, if it does, and its columns that hold the time."""
     change = RowChange(
         owner=table.owner,
         name=table.name,
@@ -457,12 +456,12 @@ def _arriving(
             elif isinstance(step, RenameColumn) and step.before in times:
                 times = times - {step.before} | {step.after}
             (change,) = followed(type(made)(operations=(step,)), change, way.source)
-    # In the order of the source's columns, so that the key is the first one.
+    # In the order of the source's columns, so that the key comes first.
     yield (way.site, change.owner, change.name), {column.name: column for column in change.columns}, times
 
 
 def _random_change(rng: random.Random, shape: Shape, table: SiteTable, stream: int) -> Change | None:
-    """A change that the stream's user can make in the table of its site."""
+    """Return a change that the stream's user can make in the table of its site."""
     keys = [_key(shape, stream, number) for number in range(_KEYS)]
     there = [key for key in keys if key in table.rows]
     free = [key for key in keys if key not in table.rows]

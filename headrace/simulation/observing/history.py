@@ -1,4 +1,4 @@
-"""Random histories of a source: tables, and valid transactions on few keys, so that they depend on each other."""
+"""Random histories of a source: tables and valid transactions on few keys, so that they depend on each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table at both ends; column 0 is the key unless `keyless`, column 1 unique in addition if `unique`."""
+    """A table at both ends; column 0 is the key unless `keyless`, and column 1 is also unique if `unique`."""
 
     number: int
     name: str
@@ -32,17 +32,17 @@ class Table:
 
     @property
     def qualified_name(self) -> str:
-        """Schema and name."""
+        """The schema and the name."""
         return f"{self.owner}.{self.name}"
 
     @property
     def place(self) -> str:
-        """Under which a history keeps its rows."""
+        """The key under which a history keeps the table's rows."""
         return self.name if self.owner == "public" else self.qualified_name
 
     @property
     def version(self) -> TableVersion:
-        """The description that redo carries, as the columns are now."""
+        """The description that redo carries, with the current columns."""
         described = TableVersion(
             object_number=ObjectNumber(self.number),
             version=0,
@@ -66,7 +66,7 @@ class Table:
 
     @property
     def keys(self) -> tuple[tuple[int, ...], ...]:
-        """Positions of the columns of each key: the primary key, then a unique one."""
+        """Column positions of each key: the primary key, then a unique key."""
         return () if self.keyless else ((0,), (1,)) if self.unique else ((0,),)
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
@@ -74,7 +74,7 @@ class Table:
 
         Args:
             store: the destination.
-            name: under which; None: its own.
+            name: name of the table there; None: its own name.
         """
         columns = [
             destination_column(
@@ -99,7 +99,7 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Change:
-    """One row LCR; `unchanged`: columns whose new value is not in the log."""
+    """One row LCR; `unchanged` holds the columns whose new value is not in the log."""
 
     table: Table
     command: Command
@@ -109,7 +109,7 @@ class Change:
 
     @property
     def changed(self) -> set[int]:
-        """Columns an UPDATE writes."""
+        """The columns that an UPDATE writes."""
         assert self.old is not None
         assert self.new is not None
         if self.table.old_image is OldImage.FULL:
@@ -122,8 +122,8 @@ class Transaction:
     """A transaction of the model.
 
     Args:
-        number: from 1 on, in the order of commits.
-        changes: of rows, in their order.
+        number: from 1, in commit order.
+        changes: row changes in order.
     """
 
     number: int
@@ -131,12 +131,12 @@ class Transaction:
 
     @property
     def order_scn(self) -> int:
-        """Where the transaction stands in the order of commits."""
+        """The transaction's position in commit order."""
         return self.number * 100 + 10
 
     @property
     def commit_scn(self) -> int:
-        """Where its commit is in the log."""
+        """Position of its commit in the log."""
         return self.number * 100 + 50
 
 
@@ -144,17 +144,17 @@ class Transaction:
 
 
 class Source:
-    """A database that makes valid random transactions: few keys, so that they depend on each other.
+    """A database that makes valid random transactions on few keys, so that they depend on each other.
 
     Args:
-        rng: decides.
-        tables: that it writes; none: every transaction is empty.
+        rng: random source.
+        tables: the tables that it writes; if empty, every transaction is empty.
         keys: number of different values of a key.
-        first_key: the smallest one: histories with ranges of their own never write each other's rows.
+        first_key: the smallest key; histories with separate key ranges never write each other's rows.
     """
 
     truncate_share = 0.02
-    """Of the changes, those of tables that may be truncated."""
+    """Share of TRUNCATE among the changes of tables that may be truncated."""
 
     def __init__(self, rng: random.Random, tables: Sequence[Table] = TABLES, keys: int = 8, first_key: int = 0) -> None:
         self.rng, self.tables, self.keys, self.first_key = rng, tables, keys, first_key
@@ -162,7 +162,7 @@ class Source:
         self._text = 0
 
     def fill(self, rows: int) -> None:
-        """Insert rows into every table, before anything is captured."""
+        """Insert rows into every table, before the capture begins."""
         for table in self.tables:
             for _ in range(rows):
                 self._insert(table)
@@ -171,8 +171,8 @@ class Source:
         """Make the next transaction.
 
         Args:
-            number: of it.
-            changes: how many at least.
+            number: its number.
+            changes: minimum number of changes.
         """
         made = Transaction(number)
         while self.tables and len(made.changes) < changes:
@@ -244,7 +244,7 @@ class Source:
         return self._replace(table, old, tuple(new))
 
     def _swap(self, table: Table) -> list[Change]:
-        """Two rows exchange their unique values through a third value."""
+        """Exchange the unique values of two rows through a third value."""
         if len(self.rows[table.place]) < 2:
             return []
         first, second = self.rng.sample(self.rows[table.place], 2)

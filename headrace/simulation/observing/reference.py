@@ -1,13 +1,14 @@
-"""What rules make of one change, row by row in plain Python.
+"""Reference evaluation of rules for one change, row by row in plain Python.
 
-What a simulated site must have is found out here, and not by the pipeline.
+It determines what a simulated site must have, independently of the pipeline.
 
-A client's rule sets are followed as the manuals tell it: a negative rule discards, a positive one takes, a subset makes
-rows migrate, and the transformation of the rule that took the change follows. Nothing here works on batches, prefilters
-by name, or compiles a condition. Conditions are evaluated by `headrace.rules.conditions.rowwise`, the reference of the compiled
-ones; transformations are written down here once more.
+A client's rule sets are followed as in the manuals. A negative rule discards, a positive rule takes, a subset rule
+makes rows migrate, and then the transformation of the rule that took the change runs. This module does not work on
+batches, prefilter by name, or compile conditions. It evaluates conditions with `headrace.rules.conditions.rowwise`, the
+reference of the compiled ones, and has its own implementation of the transformations.
 
-Source: as `headrace.rules.row_evaluation`, `headrace.rules.subsetting` and `headrace.rules.transformations.transformation`.
+Source: as `headrace.rules.row_evaluation`, `headrace.rules.subsetting` and
+`headrace.rules.transformations.transformation`.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ from headrace.rules.transformations.transformation import (
 __all__ = ["ANY_TIME", "RowChange", "Values", "evaluated", "followed"]
 
 Values = Mapping[str, bytes | None]
-"""A row by the names of its columns, in text form."""
+"""A row by column name, in text form."""
 
 ANY_TIME = b"2000-01-01 00:00:00.000000+00"
-"""What an added `current_timestamp` is here: no site's is compared with it."""
+"""The value of an added `current_timestamp` here; it is never compared with a site's value."""
 
-_FUNCTIONS_MAX = 256  # of one topology
+_FUNCTIONS_MAX = 256  # per topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One change of one row, with its whole rows.
+    """One change of one row, with the whole row before and after.
 
     Args:
-        owner, name: of the table, as it is called here.
-        columns: of the table, in any order.
+        owner, name: the table's name at this point of the way.
+        columns: the table's columns, in any order.
         command: INSERT, UPDATE or DELETE.
         old: the row before; None: INSERT.
         new: the row after; None: DELETE.
@@ -71,19 +72,19 @@ class RowChange:
 
 
 def evaluated(rules: RuleSet, change: RowChange, tag: bytes | None, source: str) -> list[RowChange]:
-    """What a client makes of a change.
+    """Return what a client makes of a change.
 
     Args:
-        rules: of the client.
-        change: as it comes to the client.
-        tag: of its transaction.
+        rules: the client's rules.
+        change: the change as it arrives at the client.
+        tag: tag of its transaction.
         source: the site whose log has it.
 
     Returns:
-        Nothing: it is discarded. Several: a function made them of it.
+        Empty: the change is discarded. Several: a function made several changes of it.
 
     Raises:
-        ConfigError: a function cannot work on it.
+        ConfigError: a function cannot process it.
     """
     if any(_is_true(rule, change, tag, source) for rule in rules.exclude):
         return []
@@ -97,13 +98,13 @@ def evaluated(rules: RuleSet, change: RowChange, tag: bytes | None, source: str)
     )
     if not takers or made is None:
         return []
-    # `check` sees to it that rules which take one table transform it alike.
+    # `check` ensures that rules which take the same table transform it alike.
     transformation = takers[0].transformation
     return [made] if transformation is None else followed(transformation, made, source)
 
 
 def _is_true(rule: Rule, change: RowChange, tag: bytes | None, source: str) -> bool:
-    """Whether a rule takes a change, its subset aside."""
+    """Return whether a rule takes a change, apart from its subset."""
     if (
         not rule.dml
         or not rule.matches_object(change.owner, change.name)
@@ -116,7 +117,7 @@ def _is_true(rule: Rule, change: RowChange, tag: bytes | None, source: str) -> b
 
 
 def _migrated(subsets: Sequence[Condition], change: RowChange) -> RowChange | None:
-    """A change of the rows that are in one of the subsets; None: of no such row."""
+    """Return the change of the rows in one of the subsets; None: neither row is in one."""
     was, now = (
         row is not None
         and any(
@@ -133,15 +134,15 @@ def _migrated(subsets: Sequence[Condition], change: RowChange) -> RowChange | No
 
 
 def followed(transformation: Transformation, change: RowChange, source: str) -> list[RowChange]:
-    """A change behind a transformation.
+    """Return a change after a transformation.
 
     Args:
         transformation: of the rule that took it.
-        change: before it.
+        change: the change before it.
         source: the site whose log has it.
 
     Raises:
-        ConfigError: its function cannot work on the change.
+        ConfigError: its function cannot process the change.
     """
     for step in transformation.operations:
         match step:
@@ -169,7 +170,7 @@ def followed(transformation: Transformation, change: RowChange, source: str) -> 
 
 
 def _with(change: RowChange, names: Mapping[str, str]) -> RowChange:
-    """The change with some of its columns, by their names before and after."""
+    """Return the change with some of its columns, given their names before and after."""
 
     def row(values: Values | None) -> Values | None:
         return None if values is None else {after: values[before] for before, after in names.items()}
@@ -183,17 +184,17 @@ def _called(custom: CustomTransformation, change: RowChange, source: str) -> lis
         found = _loaded(custom)(_lcr(change, None, source))
     except Exception as error:
         raise ConfigError(
-            f"{custom.function.name} cannot work on a simulated row of {change.owner}.{change.name}"
+            f"{custom.function.name} cannot process a simulated row of {change.owner}.{change.name}"
             f" ({', '.join(column.name for column in change.columns)}): {type(error).__name__}: {error}",
-            hint="simulated tables have the columns that rules, transformations and functions name, texts where nothing"
-            " says otherwise; simulate the topology without this function: the ways are the same",
+            hint="simulated tables have the columns that rules, transformations and functions name, as text unless the"
+            " topology says otherwise; simulate the topology without this function: the ways are the same",
         ) from error
     lcrs = cast("list[RowLcr]", found if isinstance(found, list) else [found])
     return [replace(change, old=_seen(lcr, "old", change.old), new=_seen(lcr, "new", change.new)) for lcr in lcrs]
 
 
 def _seen(lcr: RowLcr, image: str, before: Values | None) -> Values | None:
-    """The values that an LCR has of one kind, over those that the change had."""
+    """Return an LCR's old or new values, laid over those of the change."""
     return (
         None
         if before is None
@@ -207,7 +208,7 @@ def _loaded(custom: CustomTransformation):  # type: ignore[no-untyped-def]  # no
 
 
 def _lcr(change: RowChange, tag: bytes | None, source: str) -> RowLcr:
-    """The change as conditions and functions see it."""
+    """Return the change as conditions and functions see it."""
     described = TableVersion(
         object_number=NO_OBJECT,
         version=0,

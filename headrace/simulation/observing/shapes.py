@@ -2,9 +2,9 @@
 
 Their columns, types and values are those that conditions, transformations and functions name.
 
-The source has no catalog here, so what a table is like is read out of the topology: a column that is compared with 50
-is a number, and has 49, 50 and 51 as values; one that a function asks for is a text, with the texts that the function
-compares. Every table has one column that arrives everywhere under whatever name: it is the key.
+The simulated source has no catalog, so the tables are derived from the topology. A column that is compared with 50 is a
+number with the values 49, 50 and 51. A column that a function reads is a text, with the texts that the function
+compares as values. Every table has one column that arrives everywhere, possibly renamed: the key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from topology.spec import TopologySpec
 __all__ = ["Shape", "ShapedTable", "is_shaped", "shape_of"]
 
 _NOT_KNOWN = ("transaction_id", "scn")
-"""Attributes that a change has only when it is committed: what follows of them cannot be said before."""
+"""Attributes that a change has only after its commit: rules over them cannot be predicted before."""
 
 _GENERIC: dict[str, tuple[str | None, ...]] = {
     "int4": ("1", "2", "3", None),
@@ -51,7 +51,7 @@ _GENERIC: dict[str, tuple[str | None, ...]] = {
     "bool": ("t", "f", None),
     "text": ("x", "y", "a longer text", None),
 }
-# of an LCR, or of the values that it gives
+# methods of an LCR, and of the values that it returns
 _VALUE_METHODS = frozenset({"get_value", "set_value", "get", "is_unchanged"})
 
 
@@ -63,26 +63,26 @@ class ShapedTable(Table):
 
     @property
     def described_columns(self) -> tuple[Column, ...]:
-        """See `Table.described_columns`."""
+        """Columns given by the shape."""
         return self.described
 
     def create(self, store: MemoryStore, name: str | None = None) -> None:
-        """See `Table.create`."""
+        """Create the table at a destination, with the first column as key."""
         columns = [destination_column(each.name, each.type_name, equality="bytes") for each in self.described]
         store.create_table(self.owner, name or self.name, columns, key=self.columns[:1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a table of a source is like.
+    """Columns and values of a source's table.
 
     Args:
         table: its name there.
-        columns: of users, the key first.
-        values: that users write, by column, in text form; not of the key.
+        columns: the users' columns, the key first.
+        values: by column except the key, the values that users write, in text form.
         image: what the log has of old rows.
-        may_leave_alone: the log may lack large values that an UPDATE left alone; functions would have to reckon with
-            that.
+        may_leave_alone: whether the log may lack large values that an UPDATE did not change; functions would have to
+            handle that.
     """
 
     table: TableName
@@ -99,12 +99,12 @@ class Shape:
 
 @dataclass(slots=True)
 class _Named:
-    """What the topology says of a table's columns."""
+    """What the topology says about a table's columns."""
 
-    # by column, in the order in which they are named
+    # by column, in order of first mention
     constants: dict[str, list[Constant]] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)  # that functions compare
-    first: list[str] = field(default_factory=list)  # of substitute keys
+    texts: list[str] = field(default_factory=list)  # compared by functions
+    first: list[str] = field(default_factory=list)  # columns of substitute keys
     looks_at_rows: bool = False
     has_function: bool = False
 
@@ -114,11 +114,11 @@ class _Named:
 
 
 def is_shaped(spec: TopologySpec, table: TableName) -> bool:
-    """Whether rules look into a table's rows, or make another one of it.
+    """Return whether rules look into a table's rows or transform them.
 
     Args:
-        spec: routed.
-        table: of a source.
+        spec: a routed topology.
+        table: a table of a source.
     """
     return any(
         rule.looks_at_rows or rule.transformation is not None
@@ -129,14 +129,14 @@ def is_shaped(spec: TopologySpec, table: TableName) -> bool:
 
 
 def shape_of(spec: TopologySpec, table: TableName) -> Shape:
-    """What a table is like, so that all that rules, transformations and functions ask for is there.
+    """Return a table's shape, with every column that rules, transformations and functions name.
 
     Args:
-        spec: routed.
-        table: of a source.
+        spec: a routed topology.
+        table: a table of a source.
 
     Raises:
-        ConfigError: no column arrives everywhere, or a condition needs what is not simulated.
+        ConfigError: no column arrives everywhere, or a condition uses an attribute that is not simulated.
     """
     named = _Named()
     for here, made in _journey(spec, table).items():
@@ -178,7 +178,7 @@ def _ways(spec: TopologySpec) -> Iterator[Way]:
 
 
 def _on(way: Way, table: TableName) -> Iterator[tuple[list[Transformation], RuleSet, TableName]]:
-    """The clients on a way: what was made of the table before, the client's rules, and the table's name there."""
+    """Yield the clients on a way, each with the transformations before it and the table's name there."""
     before: list[Transformation] = []
     for client, (name, transformation, _) in zip(way.clients, way.passages(table), strict=True):
         yield list(before), client.rules, name
@@ -186,10 +186,10 @@ def _on(way: Way, table: TableName) -> Iterator[tuple[list[Transformation], Rule
 
 
 def _journey(spec: TopologySpec, table: TableName) -> dict[TableName, list[Transformation]]:
-    """The names that a table has where sites send it on, its own first, and what was made of it until then."""
+    """Return the names under which sites forward a table, its own first, and the transformations up to each."""
     found: dict[TableName, list[Transformation]] = {table: []}
     pending = [table]
-    for here in pending:  # it grows at its end
+    for here in pending:  # the loop appends to the list
         for way in _ways(spec):
             arrives = way.carry(here)
             if arrives is not None and arrives not in found:
@@ -207,7 +207,7 @@ def _arrives_as(way: Way, table: TableName) -> TableName:
 
 
 def _origin(before: Sequence[Transformation], column: str | None) -> str | None:
-    """What a column is called at the source; None: it is none of the source's."""
+    """Return a column's name at the source; None: it is not a column of the source."""
     for each in reversed(before):
         column = None if column is None else each.origin(column)
     return column
@@ -246,11 +246,11 @@ def _of_rule(named: _Named, rule: Rule, before: list[Transformation]) -> None:
 
 
 def _compared(condition: Condition) -> Iterator[tuple[str, list[Constant]]]:
-    """The columns of a condition, with what each is compared with."""
+    """Yield the columns of a condition, with the constants that each is compared with."""
     for operand in operands_of(condition.tree):
         if isinstance(operand, Attribute) and operand.name in _NOT_KNOWN:
             raise ConfigError(
-                f"the condition {condition.text!r} asks for {operand.name}, which is not simulated",
+                f"the condition {condition.text!r} uses {operand.name}, which is not simulated",
                 hint="simulate the topology without this rule: the ways are the same",
             )
     for node in comparisons_of(condition.tree):
@@ -270,7 +270,7 @@ def _compared(condition: Condition) -> Iterator[tuple[str, list[Constant]]]:
 
 
 def _asked_by(custom: CustomTransformation) -> tuple[list[str], list[str]]:
-    """The columns that a function's module asks an LCR for by name, and the texts that it compares values with."""
+    """Return the columns that a function reads from an LCR by name, and the texts that it compares values with."""
     module = custom.code.modules().get(custom.function.name.partition(":")[0])
     columns, texts = [], []
     for node in ast.walk(ast.parse(module.text)) if module is not None else ():
@@ -302,16 +302,15 @@ def _asked_by(custom: CustomTransformation) -> tuple[list[str], list[str]]:
 
 
 def _key(spec: TopologySpec, table: TableName, named: _Named) -> str:
-    """A column that arrives everywhere: one of a substitute key, one that is called so, else one that is named."""
+    """Return a column that arrives everywhere: a substitute key's, one named like an id, or any named column."""
     ways = [way.transformations(table) for way in _ways(spec) if way.carry(table) is not None]
     known = list(named.constants)
-    # Of a substitute key the last one: those before it are alike in several rows, so that all of them are needed.
+    # The last column of a substitute key comes first: the earlier ones have equal values in several rows.
     for name in (*reversed(named.first), *(each for each in known if each.endswith("id")), "id", *known):
         if all(_arrives(name, each) for each in ways):
             return name
     raise ConfigError(
-        f"no column of {table} comes to every destination: none can be the key of a simulated table"
-        f" ({', '.join(known)})",
+        f"no column of {table} arrives at every destination, so a simulated table has no key ({', '.join(known)})",
         hint="simulate the topology without `keep_columns` of this table: the ways are the same",
     )
 

@@ -1,4 +1,4 @@
-"""What is in each site's log: which transaction of which stream, at which commit SCN."""
+"""Content of each site's log: the transactions of each stream, with their commit SCNs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Entry:
     """A transaction in a site's log.
 
     Args:
-        scn: of its commit there.
-        stream: whose it is.
-        number: of the class.
+        scn: SCN of its commit there.
+        stream: number of its stream.
+        number: number of its table class.
         transaction: its number in the stream.
     """
 
@@ -29,45 +29,36 @@ class Entry:
 
 
 class SiteLogs:
-    """See the module."""
+    """Transactions in the logs of all sites."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[Entry]] = {}
-        self._scns: dict[tuple[int, int], dict[str, int]] = {}  # by stream and transaction, by site
+        self._scns: dict[tuple[int, int], dict[str, int]] = {}  # by (stream, transaction), then by site
 
     def of(self, site: str) -> list[Entry]:
-        """What a site's log has, in the order of its commits.
-
-        Args:
-            site: its name.
-        """
+        """Return the transactions of a site's log, in commit order."""
         return self._entries.setdefault(site, [])
 
     def add(self, site: str, entry: Entry) -> None:
-        """A transaction is in a site's log.
-
-        Args:
-            site: its name.
-            entry: the transaction.
-        """
+        """Record a transaction in a site's log."""
         self.of(site).append(entry)
         self._scns.setdefault((entry.stream, entry.transaction), {})[site] = entry.scn
 
     def scns(self, stream: int, transaction: int) -> dict[str, int]:
-        """The commit SCN that a transaction has in each log.
+        """Return the commit SCN of a transaction in each log.
 
         Args:
-            stream: whose it is.
+            stream: number of its stream.
             transaction: its number in the stream.
         """
         return self._scns.get((stream, transaction), {})
 
     def scns_at(self, site: str, scn: int) -> dict[str, int]:
-        """The commit SCNs of the transaction that committed at `scn` in a site's log.
+        """Return the commit SCNs, in each log, of the transaction that committed at `scn` in one site's log.
 
         Args:
-            site: whose log.
-            scn: in it.
+            site: the site of that log.
+            scn: commit SCN there.
         """
         return next(
             (self.scns(each.stream, each.transaction) for each in self.of(site) if each.scn == scn), {site: scn}

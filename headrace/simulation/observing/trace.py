@@ -1,4 +1,4 @@
-"""What happened in a simulation, in order: a bounded record for people, and a digest that two runs of one seed share."""
+"""Trace of a simulation: a bounded list of events, and a digest that is equal for two runs of one seed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headrace.base.clock import Clock
 
 __all__ = ["Event", "Trace"]
 
-_EVENTS_MAX = 50_000  # several times what a change needs from its commit to its last destination
-_LINES_MAX = 60  # of the trace of one change: a screen or two
+_EVENTS_MAX = 50_000  # several times the events between a change's commit and its last destination
+_LINES_MAX = 60  # of the trace of one change: one or two screens
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened.
+    """One event.
 
     Args:
         at: virtual time, seconds.
         place: component, site or stream.
-        what: happened there.
-        source: the source whose changes it concerns; empty: none's, it is a fault or the operator.
-        after: SCN of that source: changes after it are concerned ...
-        through: ... up to this one.
+        what: what happened there.
+        source: source of the affected changes; empty: none, the event is a fault or an action of the operator.
+        after: SCN of that source; later changes are affected ...
+        through: ... up to this SCN.
     """
 
     at: float
@@ -41,11 +41,7 @@ class Event:
 
 
 class Trace:
-    """The record of one run.
-
-    Args:
-        clock: the simulation's.
-    """
+    """The trace of one run."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,14 +50,14 @@ class Trace:
         self.count = 0
 
     def note(self, place: str, what: str, source: str = "", after: int = 0, through: int = 0) -> None:
-        """Record an event; see `Event`.
+        """Record an event.
 
         Args:
-            place: where.
-            what: it is.
-            source: whose changes it concerns.
-            after: the first SCN, exclusive.
-            through: the last SCN.
+            place: component, site or stream.
+            what: what happened there.
+            source: source of the affected changes.
+            after: SCN before the first affected change.
+            through: SCN of the last affected change.
         """
         event = Event(round(self._clock.monotonic(), 6), place, what, source, after, through)
         self._events.append(event)
@@ -70,14 +66,14 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Equal for two runs in which the same happened, event by event."""
+        """Hash of all events, equal for two runs with the same events."""
         return self._digest.hexdigest()
 
     def about(self, scns: Mapping[str, int]) -> tuple[str, ...]:
-        """What happened to one transaction, and the faults between its commit and now.
+        """Return the events of one transaction, and the faults since its commit.
 
         Args:
-            scns: the commit SCN that it has in each source's log; empty: only the last events.
+            scns: its commit SCN in each source's log; empty: return the last events only.
         """
         found = [e for e in self._events if e.source and e.after < scns.get(e.source, -1) <= e.through]
         if not found:

@@ -1,4 +1,4 @@
-"""What a simulation checks."""
+"""Invariants of a simulation, and their violations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Invariant", "Violation", "require"]
 
 
 class Invariant(Enum):
-    """What holds at every moment, whatever breaks."""
+    """Conditions that hold at every moment, under every fault."""
 
     NOTHING_LOST = "nothing lost"
     NOTHING_TWICE = "nothing twice"
@@ -29,10 +29,10 @@ class Violation(Exception):  # noqa: N818 - a finding of the simulation
     """An invariant does not hold.
 
     Args:
-        invariant: which.
+        invariant: the invariant.
         place: site or component.
-        message: what is the matter.
-        scns: of the transaction that it is about: its commit SCN in each source's log.
+        message: the problem.
+        scns: commit SCN, in each source's log, of the transaction concerned.
     """
 
     def __init__(self, invariant: Invariant, place: str, message: str, scns: Mapping[str, int] | None = None) -> None:
@@ -48,9 +48,9 @@ def require(condition: object, invariant: Invariant, place: str, message: str) -
 
     Args:
         condition: what must hold.
-        invariant: that it belongs to.
+        invariant: the invariant that it belongs to.
         place: site or component.
-        message: what is the matter when it does not hold.
+        message: the problem when it does not hold.
     """
     if not condition:
         raise Violation(invariant, place, message)

@@ -230,7 +230,7 @@ def test_the_log_outlives_the_purge_that_it_records(run, topology, log, capsys):
 def test_commands_are_listed_with_their_ends(run, topology, log, monkeypatch, capsys):
     monkeypatch.setattr(Deployment, "switch", raising(ConfigError("no")))
     assert run("audit", topology) == DONE
-    assert capsys.readouterr().out == "no command is noted\n"
+    assert capsys.readouterr().out == "no command is recorded\n"
     run("stop", topology, "capture a")
     entry = log.lines().entries[0]
     log.append({**entry, "id": "killed", "login": "a\x1b[2J", "verb": "up"})
@@ -239,7 +239,7 @@ def test_commands_are_listed_with_their_ends(run, topology, log, monkeypatch, ca
     stopped, killed = capsys.readouterr().out.splitlines()
     assert f"stop file={topology} 'component=capture a': refused {ConfigError.code} at 2" in stopped
     assert f"{OWN} (login a\u241b[2J)@" in killed
-    assert killed.endswith("no end: it runs, or it was killed")
+    assert killed.endswith("no end: it is running, or was killed")
     assert run("audit", topology, "--json", "--last", 1) == DONE
     (shown,) = json.loads(capsys.readouterr().out)["commands"]
     assert (shown["id"], shown["ended"], shown["outcome"]) == ("killed", None, None)

@@ -208,7 +208,7 @@ def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everyth
         report(violated=invariants.violated),
         report(comparisons=[]),
         report(comparisons=different),
-        report(differences=["dbs1: 1 transactions are there twice"]),
+        report(differences=["dbs1: 1 transactions are duplicated"]),
     ):
         assert not bad.is_fine
         assert bad.as_dict()["fine"] is False

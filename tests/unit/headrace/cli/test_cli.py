@@ -91,7 +91,7 @@ def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped
 def test_check_proves_and_says_so_and_has_who_gets_what_as_json(run, topology, tmp_path, capsys):
     assert run("check", topology, "--offline") == DONE
     assert (
-        "proven from the file: every change arrives once wherever it goes, and none comes home"
+        "proven from the file: every change arrives once wherever it goes, and none returns to its origin"
         in capsys.readouterr().out
     )
     file = tmp_path / "cycle.yaml"
@@ -600,7 +600,7 @@ def test_down_says_where_triggers_go_on_noting_deletes(run, tmp_path, monkeypatc
     monkeypatch.setattr("actors.site.connection.retained_bytes", lambda *_: None)
     assert run("down", file) == DONE
     told = capsys.readouterr().err
-    assert "the triggers at a go on noting deletes of public.t (tombstones)" in told
+    assert "the triggers at a continue to record deletes of public.t (tombstones)" in told
     assert "triggers at b" not in told, "an embedded server does not run then"
     assert run("down", file, "--json") == DONE
     assert json.loads(capsys.readouterr().out)["tombstones_kept"] == {"a": ["public.t"]}

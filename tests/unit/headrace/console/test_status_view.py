@@ -206,7 +206,7 @@ def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_
 def test_refused_up_leaves_its_reason_in_the_status():
     finding = FoundProblem(path="sites.a", problem="wal_level is replica", fix="ALTER SYSTEM")
     lines = shown(overview(component("IDLE"), state="REFUSED", findings=(finding,)))
-    assert any(line.endswith("Fix it, then run headrace up FILE: only that looks again") for line in lines)
+    assert any(line.endswith("Fix them, then run headrace up FILE: only that checks again") for line in lines)
     assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
 
 
@@ -421,7 +421,7 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
     ("facts", "words"),
     [
         ({"stopped": ("capture:c",)}, "it waits until capture:c is started: it would get what the stop holds back"),
-        ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` takes that back"),
+        ({"hindrance": "nothing else reads q"}, "nothing else reads q; `headrace merge FILE p` withdraws the request"),
         ({}, "every component must have its part of the last change first"),
     ],
 )
@@ -513,7 +513,7 @@ def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_t
     assert not any("queue:q_" in line for line in lines)
     assert any(line.startswith("site:a") and "RETRYING" in line for line in lines)
     assert lines[-1] == "40 components work (--verbose shows each)"
-    assert shown(overview(*many), is_verbose=False)[-1] == "40 components work, all there are (--verbose shows each)"
+    assert shown(overview(*many), is_verbose=False)[-1] == "40 components work, all of them (--verbose shows each)"
 
 
 def test_flows_between_the_same_sites_are_told_apart_by_their_apply_processes() -> None:

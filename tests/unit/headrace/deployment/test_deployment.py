@@ -106,7 +106,7 @@ def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec
         gone.connect()
     assert "headrace down" in caught.value.hint
     (problem,) = gone.down()
-    assert "was not ended" in problem
+    assert "were not ended" in problem
     again = Deployment.read(spec.file)
     assert again.address == ""
     assert again.down() == []
@@ -191,7 +191,7 @@ def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
     for refused in (named.connect, named.up):
         with pytest.raises(ConfigError, match=f"from {spec.state_dir}, not from {named.spec.state_dir}"):
             refused()
-    assert "was not ended" in named.down()[0]
+    assert "were not ended" in named.down()[0]
     assert clusters.ended == []
     assert Deployment.read(spec.file).down() == []
     assert clusters.ended == ["head:6379"]
@@ -642,7 +642,7 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
             deployment.switch(name, on=on)
     stopped = Wanted(spec.state_dir, component.name)
     stopped.save(enabled=False)
-    assert deployment.switch(name, on=True) == f"{component.name}: not stopped any more; {capture} bypasses it"
+    assert deployment.switch(name, on=True) == f"{component.name}: no longer stopped; {capture} bypasses it"
     assert stopped.is_enabled()
 
     actors.running[component.name] = {"spec": spec}
@@ -653,14 +653,14 @@ def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still
     assert switched == [(component.name, "stop_component"), (component.name, "start_component")]
 
 
-def test_stopping_a_queue_names_the_apply_processes_that_do_without_it_and_go_on(monkeypatch, tmp_path):
+def test_stopping_a_queue_names_the_apply_processes_that_bypass_it(monkeypatch, tmp_path):
     spec = read(tmp_path, SITES + TWO_SOURCES)
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     actors.running["queue:q2"] = {"spec": spec}
     monkeypatch.setattr(actors, "call", lambda *_: None)
     deployment = Deployment(spec)
-    assert deployment.switch("q2", on=False) == "queue:q2: stopped; a1 does without it and goes on"
+    assert deployment.switch("q2", on=False) == "queue:q2: stopped; a1 bypasses it and continues"
     assert deployment.switch("q2", on=True) == "queue:q2: started"
 
 

@@ -25,7 +25,7 @@ def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(
     monkeypatch.setattr(inspection.shutil, "disk_usage", usage)
     (found,) = inspection._disk_findings(spec)
     assert (found.path, found.is_error) == ("redo_bytes_max", False)
-    assert found.problem.startswith(f"is 16.0 GB, and the disk of {spec.state_dir} has 200 MB")
+    assert found.problem.startswith(f"is 16.0 GB, but the disk of {spec.state_dir} has 200 MB")
     assert all(folder.exists() for folder in asked), "the state folder is made later"
     assert list(inspection._disk_findings(replace(spec, redo_bytes_max=200_000_000))) == []
     elsewhere = tuple(replace(site, node=(("site_x", 1.0),)) for site in spec.sites)

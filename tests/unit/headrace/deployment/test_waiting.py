@@ -138,7 +138,7 @@ def test_verify_ends_soon_with_the_reason_when_a_capture_process_stops_while_it_
         asked(spec, actors, **ends_late, progress=lambda _: None, overview=seen)
     assert looks > 3
     assert caught.value.hint == "headrace start FILE capture:c"
-    assert ("changes have stood still" in caught.value.message) == (asked is verify_topology)
+    assert ("changes have been stuck" in caught.value.message) == (asked is verify_topology)
 
 
 @pytest.mark.parametrize(

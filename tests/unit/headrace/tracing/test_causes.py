@@ -196,7 +196,7 @@ RENAMED = "{include: [{table: public.t, transform: [{rename_table: x.u}]}, {sche
 @pytest.mark.parametrize(("client", "place"), [("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b")])
 def test_clients_behind_one_that_renames_are_asked_for_the_new_name(tmp_path: Path, client: str, place: str) -> None:
     spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{schema: other}]}"})
-    assert_found(explain(evidence(spec)), "RULE", place, "leave out table public.t, which is called x.u there", scn=0)
+    assert_found(explain(evidence(spec)), "RULE", place, "skip table public.t, which is called x.u there", scn=0)
     spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{table: x.u}]}"})
     assert_found(explain(evidence(spec)), "ARRIVED", "")
     assert_found(explain(evidence(spec, changes=(change(tag=b"\x01"),))), "TAG", "capture:capture_a")
@@ -376,7 +376,7 @@ def test_first_change_that_stopped_is_the_one_that_is_told(spec: TopologySpec) -
     "fields",
     [
         {"searched": None, "changes": (), "unknown": ("capture_a: does not answer",)},
-        {"statuses": {}, "unknown": ("apply:apply_b does not tell its low watermark",)},
+        {"statuses": {}, "unknown": ("apply:apply_b does not report its low watermark",)},
         {
             "instantiation": None,
             "errors": None,
@@ -403,7 +403,7 @@ def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spe
     behind = statuses() | by_name(away)
     found = explain(evidence(spec, statuses=behind, **DOWN))
     assert_found(found, "ON THE WAY", "apply:apply_b", "WAITING FOR DATABASE")
-    assert "b now: not known, its database does not answer" in found.evidence
+    assert "b now: unknown, its database does not answer" in found.evidence
 
 
 @pytest.mark.parametrize("fields", [{}, {"source_row": None, "changes": ()}], ids=["applied", "no row at the source"])

@@ -151,7 +151,7 @@ def test_rows_that_were_left_out_of_an_applied_transaction_are_named(spec: Topol
     notes = Notes(*AT_B)
     notes.add("capture:capture_a", "DISCARDED", rows=2, detail="by the rules of the capture process")
     notes.add("apply:apply_b", "APPLIED")
-    assert "2 rows left out at capture:capture_a" in to_b(notes.follow(spec)).text
+    assert "2 rows discarded at capture:capture_a" in to_b(notes.follow(spec)).text
 
 
 def test_error_queue_until_it_was_executed_or_deleted(spec: TopologySpec) -> None:
