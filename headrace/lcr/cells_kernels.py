@@ -79,18 +79,18 @@ def gather_rows(data, offsets, lengths, rows, wanted, absent):
 
 @njit(cache=True)
 def _copy_spans(data, offsets, rows, lengths, out, position):
-    """Copy a column's values, those that lie beside each other at once.
+    """Copy a column's values, adjacent ones at once.
 
     Args:
         data: uint8, bytes of all values.
-        offsets: int64[n], where each value begins.
-        rows: int32[k], which values.
-        lengths: int32[k], of these.
+        offsets: int64[n], first byte of each value.
+        rows: int32[k], the values to copy.
+        lengths: int32[k], their lengths.
         out: uint8, written.
-        position: where.
+        position: first written byte.
 
     Returns:
-        The position behind them.
+        The position after the last written byte.
     """
     first = last = np.int64(0)
     for i in range(rows.shape[0]):

@@ -8,7 +8,7 @@ The SCNs of a capture process, lowest first; all are of its source's log:
     first SCN                 it will never mine below: an operator raised it, or redo begins there. Never lowered.
     start SCN                 where it began to capture, or was last told to begin again. At the first SCN or above.
     required checkpoint SCN   everything committed up to here is durable at every destination: it does not mine below
-    unless asked.
+                              unless asked.
 
 Redo below the required checkpoint is kept for `checkpoint_retention_time`: for a destination that is restored from a
 backup and then requests what it lost, and for an operator who sets the start SCN back. This is best effort: where the
@@ -65,7 +65,7 @@ class _Capture:
 
     Args:
         required: the required checkpoint SCN.
-        first: the first SCN set by an operator; FIRST_SCN: none.
+        first: the first SCN that was set; FIRST_SCN: none.
         start: the start SCN.
         passed: required checkpoint SCNs and the times when they were seen (microseconds since the epoch), oldest first;
             redo is kept from the first entry on.

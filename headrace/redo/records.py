@@ -15,8 +15,7 @@ Record types
     DATA        unchanged bytes of the log stream: whole messages, not whole transactions.
     PROGRESS    a position without data (a keepalive).
     RESUME      a new stream begins: the open transaction is sent again as a whole.
-    FOOTER      last in a closed segment, which is then complete: number of records, last SCN, checksum over all
-    headers.
+    FOOTER      last in a closed segment, which is then complete: number of records, last SCN, header checksum.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class WireStatus:
         refused_calls: refused calls.
         refused_connections: failed connections; lags by the possible duration of a handshake.
         last_refused_connection_us: time when the status first showed the last of them; None: its process reports no
-            time, and the status is current.
+            time, and now is assumed.
         last_refusal: reason of the last refused call.
         last_refusal_us: time of the last refused call.
         revoked_problem: why the list of revoked certificates cannot be read; empty: it can.

@@ -69,7 +69,7 @@ class GivenBatches:
         return LcrBatch(source=self._source, previous_scn=self.sent_scn, through_scn=mined_scn)
 
     def evaluated(self, batch: LcrBatch) -> LcrBatch | None:
-        """Return the batch after full evaluation where prefiltering did not decide; None: no row is left."""
+        """Return the batch after full evaluation where prefiltering did not decide; None: it became a mark."""
         if self._rules.is_undecided(batch):
             self.full_evaluations += 1
             batch = self._rules.filter(batch)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES_MAX", "FoundChange", "KeyPart", "KeySearch", "SearchedRedo"]
 
-CHANGES_MAX = 100  # the newest ones: nobody who asks why a row differs reads more
+CHANGES_MAX = 100  # the newest ones: an operator who asks why a row differs reads no more
 SEARCH_BYTES = 64 << 20  # redo in one piece: about a second, so that there is progress to show
 
 

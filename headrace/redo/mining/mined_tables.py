@@ -112,8 +112,7 @@ class MinedTables:
 
         Returns:
             Object numbers; the place of each one's version; its number of columns; the verdicts of `keeps`, shape
-            (objects,
-            tags + 1).
+            (objects, tags + 1).
         """
         if self._index is None:
             numbers = sorted(self._current)

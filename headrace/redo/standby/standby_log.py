@@ -13,8 +13,7 @@ States
     RECEIVING               the last step wrote redo. Memory only, like both others.
     WAITING FOR REDO        nothing arrived.
     PAUSED: REDO IS FULL    the standby redo log has reached its bound: nothing is taken until `purge` has made room,
-    and the
-                            source keeps what is missing here.
+                            and the source keeps what is missing here.
 
 Durable when
     `sync` returned: whole records only, up to the last one whose checksums fit. Bytes behind them in the file are not
