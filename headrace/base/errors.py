@@ -352,7 +352,7 @@ def counted(count: int, noun: str) -> str:
 
     Args:
         count: the number.
-        noun: in the singular; its plural ends with s.
+        noun: singular noun; its plural ends with s.
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
 

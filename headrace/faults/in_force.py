@@ -44,7 +44,7 @@ class ProcessesInForce:
 
         Args:
             process: the process.
-            size: in bytes.
+            size: size in bytes.
 
         Raises:
             NotFired: the system does not allow the limit.

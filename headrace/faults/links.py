@@ -115,7 +115,7 @@ class Links:
         """Route links through a proxy each, by reconnecting them; return the links that did not connect in time.
 
         Args:
-            links: from `links_of` of this topology.
+            links: links from `links_of` of this topology.
             tell: receives progress lines.
         """
         for link in links:

@@ -38,7 +38,7 @@ class Processes:
     """Finds processes by component.
 
     Args:
-        deployment: of the topology; on a private cluster.
+        deployment: the topology's deployment; on a private cluster.
     """
 
     deployment: Deployment

@@ -75,7 +75,7 @@ class Column:
     """One column of a table version.
 
     Args:
-        name: in the source's spelling.
+        name: name in the source's spelling.
         type_name: the source's own type, schema-qualified ("pg_catalog.int4", "public.mood").
         type_number: the source's number for the type; 0: none.
         type_modifier: the source's modifier (length, precision); -1: none.
@@ -126,7 +126,7 @@ class TableVersion:
         version: hash of everything below; equal content has an equal version across restarts.
         owner: schema of the table that LCRs name (for a partition: of the partitioned table).
         name: that table's name.
-        columns: in the order of the row's values.
+        columns: columns in the order of the row's values.
         old_image: old values that UPDATE and DELETE carry.
         partition: only for a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and
             name remain the table's, so that rules, instantiation, order and errors are the table's.

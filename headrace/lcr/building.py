@@ -86,15 +86,15 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
     """Make a batch of one transaction that changes rows of one table, for rows that come from no log.
 
     Args:
-        version: of the table.
-        command: of all rows.
+        version: the table's version.
+        command: command of all rows.
         new: values row by row, in the order of the columns; an int is NULL, UNCHANGED or ABSENT. None for DELETE.
         old: old values in the same form; None for INSERT.
         source: name of the source's site.
-        transaction_id: of the transaction.
-        commit_scn: of its commit; at least 2.
-        time_us: of its commit, microseconds since the Unix epoch, UTC.
-        tag: of the transaction; None: NULL.
+        transaction_id: number of the transaction.
+        commit_scn: SCN of its commit; at least 2.
+        time_us: time of its commit, microseconds since the Unix epoch, UTC.
+        tag: tag of the transaction; None: NULL.
     """
     count, columns = len(new if new is not None else old or ()), len(version.columns)
     group = RowGroup(
@@ -207,7 +207,7 @@ def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, col
 
     Args:
         batch: the batch of which they are views.
-        lcrs: at least one.
+        lcrs: at least one LCR.
         kind: OLD or NEW.
         columns: number of columns of the table version.
     """

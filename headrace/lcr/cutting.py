@@ -43,7 +43,7 @@ def select_values(values: ColumnValues | None, rows: NDArray[np.integer]) -> Col
     """Return the values of some rows; None for None.
 
     Args:
-        values: of n rows.
+        values: values of n rows.
         rows: the rows, in any order; a run of consecutive rows is the fast case.
     """
     if values is None:

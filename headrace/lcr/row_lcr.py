@@ -224,7 +224,7 @@ class RowLcr:
 
         Args:
             value_type: "old" or "new".
-            column_name: in the LCR's spelling.
+            column_name: name in the LCR's spelling.
             use_old: for an UPDATE without a new value, return the old one.
 
         Returns:
@@ -378,7 +378,7 @@ class RowLcr:
 
         Args:
             value_type: "old" or "new".
-            values: by column, in the forms of `set_value` and `add_column`.
+            values: values by column, in the forms of `set_value` and `add_column`.
 
         Raises:
             LcrError: as for `set_value` and `add_column`; nothing is changed then.

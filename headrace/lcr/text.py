@@ -82,7 +82,7 @@ def where_clause(lcr: _RowChange, first: int) -> SqlText:
     It compares all new values of an INSERT, the new row of an UPDATE, or all old values of a DELETE.
 
     Args:
-        lcr: of a row.
+        lcr: LCR of a row.
         first: number of the first parameter.
     """
     places = _Places(first)
@@ -94,7 +94,7 @@ def row_text(lcr: _RowChange, first: int) -> SqlText:
     """Return the change as one statement. An UPDATE sets the columns that differ from their old values.
 
     Args:
-        lcr: of a row.
+        lcr: LCR of a row.
         first: number of the first parameter.
     """
     places = _Places(first)

@@ -118,7 +118,7 @@ class TrackLog:
         """Record the component's current action on a labelled transaction.
 
         Args:
-            label: of the transaction.
+            label: label of the transaction.
             source: site where the transaction was committed.
             action: action of the component; a repetition is counted.
             peer: the other component or server.

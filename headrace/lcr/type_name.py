@@ -20,7 +20,7 @@ def type_parts(text: str) -> tuple[str, str]:
     """Return the schema and the name of a type.
 
     Args:
-        text: from `type_text`, or `owner.name` as in logs: if that schema's name has a dot, its end is ambiguous.
+        text: text from `type_text`, or `owner.name` as in logs: if that schema's name has a dot, its end is ambiguous.
     """
     if not text.startswith('"'):
         owner, _, name = text.partition(".")

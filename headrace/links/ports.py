@@ -48,8 +48,8 @@ class BatchHeader:
         is_open: the last transaction continues in the next batch; then `through_scn == previous_scn`.
         transaction_count: transactions that have rows in the batch.
         row_count: row LCRs.
-        last_commit_time_us: of the last committed transaction, microseconds since the epoch; 0: none.
-        labels: of tracked transactions in the batch.
+        last_commit_time_us: time of the last commit, microseconds since the epoch; 0: none.
+        labels: labels of tracked transactions in the batch.
     """
 
     source: str
@@ -178,7 +178,7 @@ class Outlet(Protocol):
         """Send a batch.
 
         Args:
-            header: of the batch.
+            header: the batch's header.
             data: the encoded batch, header included. A batch larger than the credit is sent when nothing else is in
                 flight.
 
@@ -213,7 +213,7 @@ class Publisher(Outlet, Protocol):
         """Send a batch piece by piece: each piece is sent when it is drawn from the iterator. Draw all of them.
 
         Args:
-            header: of the batch.
+            header: the batch's header.
             data: the encoded batch, as for `send_nowait`.
             piece_bytes: bound of the batch's bytes in one piece.
 

@@ -97,7 +97,7 @@ class Links(Protocol):
         Args:
             queue: its name.
             source: the site whose batches will be sent.
-            compressor: for the sent data; None: no compression.
+            compressor: compressor of the sent data; None: no compression.
 
         Raises:
             PropagationError: the queue's place is not known now.

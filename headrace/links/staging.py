@@ -170,7 +170,7 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Add to the subscriber's credit.
 
         Args:
-            session: of the subscriber.
+            session: the subscriber's session.
             credit_bytes: added bytes; a batch may exceed the rest of the credit, the next one then waits.
         """
         ...
@@ -179,7 +179,7 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Note that the subscriber's destinations have committed everything up to `scn`.
 
         Args:
-            session: of the subscriber; if it has ended and a newer one began, nothing is noted.
+            session: the subscriber's session; if it has ended and a newer one began, nothing is noted.
             source: a subscribed source.
             scn: position in that source; one that is not above the last is ignored.
 
@@ -218,7 +218,7 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Check a batch against the credit when its first piece arrives, before the others are kept.
 
         Args:
-            session: of the publisher.
+            session: the publisher's session.
             size: bytes of the whole batch, as its first piece declares them.
 
         Raises:
@@ -230,8 +230,8 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Take a batch. A duplicate counts as taken.
 
         Args:
-            session: of the publisher.
-            header: of the batch.
+            session: the publisher's session.
+            header: the batch's header.
             data: the encoded batch, header included.
 
         Raises:
@@ -243,7 +243,7 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         """Note that the publisher no longer has anything up to `first_scn`, though an earlier position was requested.
 
         Args:
-            session: of the publisher, which sends nothing until the next request.
+            session: session of the publisher, which sends nothing until the next request.
             first_scn: it can send everything after this. Subscribers that need more are refused, the others continue.
         """
         ...

@@ -33,8 +33,9 @@ class StandbyPlace:
     Args:
         segment: number of the segment; 0: the receiver has nothing.
         offset: bytes of that segment, up to the end of a record.
-        fingerprint: of all records of that segment up to there except a footer (`headrace.redo.records.fingerprint`).
-            Equal fingerprints mean equal bytes: headers carry checksums of payloads, and times.
+        fingerprint: fingerprint of all records of that segment up to there except a footer
+            (`headrace.redo.records.fingerprint`). Equal fingerprints mean equal bytes: headers carry checksums of
+            payloads, and times.
         scn: every transaction committed up to here is before this place.
     """
 
@@ -50,8 +51,8 @@ class RedoFrame:
 
     Args:
         segment: number of the segment.
-        offset: of the first byte.
-        data: at most `FRAME_BYTES`.
+        offset: offset of the first byte.
+        data: at most `FRAME_BYTES` bytes.
         source_scn: position up to which redo was durable at the source when the frame was sent.
     """
 

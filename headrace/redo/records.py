@@ -90,7 +90,7 @@ class RecordHeader:
         type: kind of the payload.
         payload_bytes: length of the payload.
         payload_crc: its CRC-32C.
-        number: of the record within its segment, from 0.
+        number: number of the record within its segment, from 0.
         end_scn: progress after the record: every transaction committed up to here is in redo.
         last_commit_scn: commit SCN of the last transaction that ends before the record.
         commit_scn: the last transaction that ends at or before the record's end (equal when none ends in it).
@@ -215,7 +215,7 @@ def fingerprint(header: RecordHeader, before: int = 0) -> int:
     be the same for all headers, as with every CRC.
 
     Args:
-        header: of the next record.
+        header: header of the next record.
         before: the fingerprint of the preceding records; 0: it is the first.
     """
     return checksum(header.pack()[: _HEADER.size], before)
@@ -229,7 +229,7 @@ class SegmentHead:
     """Payload of a SEGMENT record: everything that is needed to read the segment without its predecessors.
 
     Args:
-        number: of the segment.
+        number: the segment's number.
         source: source site of the log.
         options: how to read the DATA records.
         first_scn: progress at the segment's start.

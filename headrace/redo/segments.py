@@ -156,8 +156,8 @@ def online_segment(folder: Path, number: int) -> Path:
     """Return the path of an online segment.
 
     Args:
-        folder: of the redo log.
-        number: of the segment.
+        folder: the redo log's folder.
+        number: the segment's number.
     """
     return folder / f"{number:016d}.redo"
 
@@ -170,8 +170,8 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
     """Open a segment for reading, online or archived.
 
     Args:
-        folder: of the segments.
-        number: of the segment.
+        folder: the segments' folder.
+        number: the segment's number.
         after_scn: the caller's position, for messages.
 
     Returns:
@@ -207,7 +207,7 @@ def check_preamble(path: Path, descriptor: int) -> None:
     """Refuse a file that is no redo segment of this format.
 
     Args:
-        path: of the file, for messages.
+        path: path of the file, for messages.
         descriptor: open for reading.
     """
     preamble = os.pread(descriptor, PREAMBLE_BYTES, 0)
@@ -363,7 +363,7 @@ def check_number(head: SegmentHead, number: int) -> None:
     """Refuse a segment whose file has the name of another one.
 
     Args:
-        head: of the segment.
+        head: the segment's head.
         number: number in the file name.
 
     Raises:
@@ -381,7 +381,7 @@ class RedoReader:
     """Follows the redo of one folder, record by record, across segments, up to the durable position.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         segment: number of the first segment.
         offset: start in that segment, at the beginning of a record.
     """
@@ -521,7 +521,7 @@ class SegmentWriter:
 
         Args:
             folder: the redo folder; must exist.
-            head: of the new segment; its number is still unused.
+            head: head of the new segment; its number is still unused.
             snapshot: the dictionary in force at the segment's start.
 
         Raises:
@@ -558,7 +558,7 @@ class SegmentWriter:
 
         Args:
             file: the online segment.
-            scan: from `scan_segment` of the same file, with `is_complete` False.
+            scan: result of `scan_segment` for the same file, with `is_complete` False.
 
         Raises:
             RedoFull: no space.
@@ -591,7 +591,7 @@ class SegmentWriter:
 
         Args:
             kind: kind of the payload.
-            payload: at most `PAYLOAD_BYTES_MAX`.
+            payload: at most `PAYLOAD_BYTES_MAX` bytes.
             before: state of the log before the record.
             after: state of the log after it.
             commit_end: as in `RecordHeader`.
@@ -701,7 +701,7 @@ def write_error(path: Path, error: OSError) -> RedoError:
     """Translate an OSError from writing a file of the redo log: the disk is full, or broken.
 
     Args:
-        path: of the file; its folder is the redo folder.
+        path: path of the file; its folder is the redo folder.
         error: the system's error.
 
     Returns:

@@ -48,7 +48,7 @@ class ClientsBefore:
         Args:
             owner: the table's schema behind the last client.
             name: the table's name there.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         known, at_most = TableName(owner, name), self.at_most
         for table in self._before(known):

@@ -110,7 +110,7 @@ class ConflictHandler:
         owner: schema of the table at the destination.
         name: name of the table in that schema.
         method: one of `METHODS`.
-        kind: of the conflict.
+        kind: kind of the conflict.
         columns: the column list, only of update_differs; empty: every column outside the key.
         resolution_column: column whose values decide; only for `BY_COLUMN`.
         priority: sites, the winner first; for site_priority, and for ties of latest_timestamp.
@@ -144,7 +144,7 @@ class UncomparedColumns:
         owner: schema of the table at the destination.
         name: name of the table in that schema.
         columns: their names.
-        operations: of "update" and "delete".
+        operations: "update", "delete", or both.
     """
 
     owner: str
@@ -171,7 +171,7 @@ class TableConflicts:
     """The conflict settings of one table.
 
     Args:
-        handlers: of the table.
+        handlers: the table's handlers.
         uncompared: names of columns that are not compared, by "update" and "delete".
         compare_key_only: no column outside the key is compared.
         times: how the last changes of its rows are known; None: it has no latest_timestamp.
@@ -212,11 +212,11 @@ class ConflictRules(SettingsAsBytes):
     """The conflict settings of an apply process.
 
     Args:
-        handlers: of all its tables.
-        uncompared: of all its tables.
-        compare_key_only: for every table.
+        handlers: handlers of all its tables.
+        uncompared: uncompared columns of all its tables.
+        compare_key_only: no column outside the key is compared, in every table.
         history: bounds of the history.
-        times: for tables with latest_timestamp, whose handlers have the sites; None: there are none.
+        times: settings for tables with latest_timestamp, whose handlers have the sites; None: there are none.
     """
 
     handlers: tuple[ConflictHandler, ...] = ()

@@ -35,10 +35,10 @@ class RuleEvaluation:
     """Evaluates the rules of one client.
 
     Args:
-        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is
-            the client's own.
-        types: of the changes' database: needed for rules with conditions, and for functions that read values.
-        clock: for transformations that add the time.
+        rules: the client's rules. Several: an LCR must pass each of them, as if it passed that many clients; the last
+            one is the client's own.
+        types: types of the changes' database: needed for rules with conditions, and for functions that read values.
+        clock: clock for transformations that add the time.
         last_call: outlives functions that end the process; None: no protection.
     """
 
@@ -76,7 +76,7 @@ class RuleEvaluation:
 
         Args:
             table: the version.
-            tag: of the LCRs; not known: the answer may be MAYBE.
+            tag: the LCRs' tag; not known: the answer may be MAYBE.
         """
         if self._before and not self._has_passed(table, tag):
             return TruthValue.FALSE

@@ -68,8 +68,8 @@ def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[Conditi
 
     Args:
         rule: any.
-        table: in the log's description.
-        types: of its database.
+        table: the table in the log's description.
+        types: types of its database.
     """
     found = []
     for condition in rule.conditions:

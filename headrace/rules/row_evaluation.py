@@ -43,8 +43,8 @@ class RowEvaluation:
     """Evaluates one rule set whose rules have conditions.
 
     Args:
-        rules: of one client.
-        types: of the values' database.
+        rules: one client's rules.
+        types: types of the values' database.
     """
 
     def __init__(self, rules: RuleSet, types: ValueTypes) -> None:

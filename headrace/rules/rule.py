@@ -121,7 +121,7 @@ class Rule:
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         if not self.dml or not self.matches_object(owner, name):
             return TruthValue.FALSE
@@ -268,7 +268,7 @@ class RuleSet:
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
 
         Returns:
             FALSE: discard. TRUE: keep. MAYBE: evaluate again with the missing knowledge: the tag, or the rows.
@@ -289,7 +289,7 @@ class RuleSet:
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         return self.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
 
@@ -306,7 +306,7 @@ class Passage(NamedTuple):
 
     Args:
         table: its name there, which the client's rules use.
-        transformation: of the client; None: the table stays unchanged.
+        transformation: the client's transformation; None: the table stays unchanged.
         behind: its name behind the client.
     """
 

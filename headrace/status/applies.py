@@ -15,7 +15,7 @@ class ApplyServerStatus:
 
     Args:
         server: number, from 0.
-        state: in the manuals' words.
+        state: state in the manuals' words.
         detail: why it waits or fails; empty: the state says it.
         pid: process id; 0: unknown.
         host: host of that process.

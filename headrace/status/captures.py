@@ -24,7 +24,7 @@ class CaptureStatus(ComponentStatus):
         bytes_sent_total: bytes of enqueued batches.
         unmatched_rules: rules that match no table.
         combined_with: apply process with which it is combined; None: none.
-        subscribers: that apply process, in the form of a queue's subscriber.
+        subscribers: the apply process of `combined_with`, in the form of a queue's subscriber.
         first_scn: lowest SCN from which it can capture; None: the keeper of its redo does not answer.
         start_scn: it captures what is committed after this; None: the keeper of its redo does not answer.
         applied_scn: everything up to here is durable at every destination.

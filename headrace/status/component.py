@@ -68,7 +68,7 @@ class ComponentStatus:
         name: name of the component, such as "queue:q_dbs1".
         kind: the part before the colon.
         site: site where it runs.
-        state: in the manuals' words; UNREACHABLE, NOT CREATED or BYPASSED if it does not answer.
+        state: state in the manuals' words; UNREACHABLE, NOT CREATED or BYPASSED if it does not answer.
         enabled: whether an operator wants it to run; None: unknown.
         since_us: start of this state, microseconds since the epoch.
         started_us: start of its process, microseconds since the epoch.

@@ -62,7 +62,7 @@ class StatementTables:
         """Insert a row.
 
         Args:
-            table: with its schema.
+            table: name with its schema.
             row: values by column; omitted columns are NULL.
         """
         owner, name = self._destination.name_of(table)
@@ -72,7 +72,7 @@ class StatementTables:
         """Change rows.
 
         Args:
-            table: with its schema.
+            table: name with its schema.
             where: values that select the rows.
             values: new values.
 
@@ -94,8 +94,8 @@ class Destination:
     """An apply process, and the tables to which it applies.
 
     Args:
-        apply: from a topology.
-        tables: at the destination.
+        apply: apply process of a topology.
+        tables: the destination's tables.
     """
 
     def __init__(self, apply: ApplySpec, tables: Sequence[Table]) -> None:
@@ -119,7 +119,7 @@ class Destination:
         Args:
             path: the file.
             apply: name of the apply process; empty: the only one.
-            tables: at the destination, including those of handlers' SQL.
+            tables: the destination's tables, including those of handlers' SQL.
 
         Raises:
             TopologyError: the file is wrong; the error lists every problem.
@@ -155,7 +155,7 @@ class Destination:
         """Put rows into a table, as a user at the destination.
 
         Args:
-            table: with its schema.
+            table: name with its schema.
             rows: values by column; omitted columns are NULL.
             committed: commit time, with a time zone, which `latest_timestamp` compares with an LCR's `source_time`;
                 None: now.
@@ -183,7 +183,7 @@ class Destination:
         (`errors`).
 
         Args:
-            lcrs: in order.
+            lcrs: the LCRs, in order.
 
         Raises:
             TransformationError: a transformation of the apply process failed: the apply process would stop.
@@ -237,7 +237,7 @@ class Destination:
         """Return a row as the store holds it.
 
         Args:
-            table: with its schema.
+            table: name with its schema.
             row: values by column.
         """
         known = self._known(table)

@@ -51,7 +51,7 @@ class Rules:
         """Return what the clients make of an LCR: row migration, conditions and transformations, in production order.
 
         Args:
-            lcr: from `row_lcr`, changed or not.
+            lcr: LCR from `row_lcr`, changed or not.
 
         Returns:
             The LCRs that pass; empty: it is discarded. Several, if a function of a capture process returned several.
@@ -78,7 +78,7 @@ def transform(
 
     Args:
         function: the function.
-        lcr: from `row_lcr`; it is not changed.
+        lcr: LCR from `row_lcr`; it is not changed.
         columns: columns that the function may change, as in the topology file; None: any.
         at_capture: the function belongs to a capture process: it may return a list.
         timeout_s: limit of the call, in seconds.

@@ -41,7 +41,7 @@ class Table:
     """A table of the source, or of the destination.
 
     Args:
-        name: with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
+        name: name with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
         columns: type of each column by name, in PostgreSQL's words: "int4", "text", "numeric", ...
         key: columns of the primary key.
         logs_old_rows: whether the log has whole old rows (REPLICA IDENTITY FULL). False, as with the default replica
@@ -112,7 +112,7 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
     has no whole old rows, only old values of the key are kept.
 
     Args:
-        table: at the source.
+        table: table at the source.
         command: "INSERT", "UPDATE" or "DELETE".
         new: new values.
         old: old values.
@@ -169,7 +169,7 @@ def view(batch: LcrBatch, row: int) -> RowLcr:
     """Return a row of a batch as user functions get it.
 
     Args:
-        batch: with the row.
+        batch: the batch with the row.
         row: number of the row in the batch.
     """
     decode, encode = python_values()
@@ -182,7 +182,7 @@ def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
     Transaction id, SCN and time are those of the first LCR.
 
     Args:
-        lcrs: at least one; of one source, with one tag.
+        lcrs: at least one LCR; of one source, with one tag.
 
     Raises:
         ConfigError: the LCRs have several sources or tags.

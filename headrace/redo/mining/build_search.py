@@ -30,7 +30,7 @@ class BuildSearch:
     """Finds the first build behind a place in redo, and remembers its progress until it has found one.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class BuildSearch:
         """Return the first build behind the reader's place; None: it is not written yet.
 
         Args:
-            reader: of the same folder; it does not move.
+            reader: reader of the same folder; it does not move.
             durable: position up to which redo may be read.
 
         Raises:

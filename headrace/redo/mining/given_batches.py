@@ -23,8 +23,8 @@ class GivenBatches:
     Args:
         source: source site of the changes.
         sent_scn: start of the chain.
-        rules: of the capture process.
-        clock: for the pace of progress marks.
+        rules: the capture process's rules.
+        clock: clock for the pace of progress marks.
 
     Attributes:
         sent_scn: `through_scn` of the last batch given.

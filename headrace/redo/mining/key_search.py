@@ -55,7 +55,7 @@ class FoundChange:
     Args:
         command: INSERT, UPDATE, DELETE or TRUNCATE.
         transaction_id: the source's number of its transaction.
-        order_scn, commit_scn: of its transaction.
+        order_scn, commit_scn: SCNs of its transaction.
         commit_time_us: commit time at the source, microseconds since the epoch.
         tag: tag of the transaction; None: NULL.
         tagged_by: topology and apply process that set the tag; empty: a user, or no tag.
@@ -81,7 +81,7 @@ class SearchedRedo:
         through_scn: start of the next piece.
         is_done: all durable redo was searched.
         redo_bytes: bytes of redo read.
-        changes: in source order, the newest `CHANGES_MAX`.
+        changes: the newest `CHANGES_MAX`, in source order.
         left_out: number of older ones that are omitted.
     """
 
@@ -98,7 +98,7 @@ class KeySearch:
     """A search for the changes of one row.
 
     Args:
-        folder: of the redo.
+        folder: the redo folder.
         source: source site of the redo.
         decoder_factory: makes the decoder for a segment's stream options.
         owner, name: the table, under its name in the log.

@@ -23,7 +23,7 @@ class MinedTables:
     """The tables and tags of one miner.
 
     Args:
-        rules: of the capture process.
+        rules: the capture process's rules.
 
     Attributes:
         versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.

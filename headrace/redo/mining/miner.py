@@ -120,14 +120,14 @@ class Miner:
     A folder without redo is no error: mining begins when redo arrives.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: source site of the log.
         start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin with the oldest redo.
-        rules: of the capture process.
+        rules: the capture process's rules.
         decoder_factory: makes the decoder for a segment's stream options.
         names: the table names that the source's site knows (`headrace.redo.mining.names`). None: the log's names apply,
             and tables that no rule keeps are discarded.
-        clock: for the pace of progress marks.
+        clock: clock for the pace of progress marks.
         last_call: outlives transformation functions that end the process.
     """
 

@@ -133,7 +133,7 @@ def compact(data, old_first, new_first, columns, value_offset, value_length, val
         data: uint8, the log bytes.
         old_first, new_first: int64[n], of the kept rows; changed in place to point into the copies.
         columns: int64[n], columns of each row's table.
-        value_offset, value_length, value_binary: of all decoded rows.
+        value_offset, value_length, value_binary: arrays of all decoded rows.
         size: bytes of the values of the kept rows.
 
     Returns:
@@ -238,7 +238,7 @@ def gather(data, value_offset, value_length, value_binary, first, old_image, is_
 
     Args:
         data: uint8, the log bytes.
-        value_offset, value_length, value_binary: of all decoded values.
+        value_offset, value_length, value_binary: arrays of all decoded values.
         first: int64[n], index of each row's first value; -1: the row has none, every column is ABSENT.
         old_image: uint8[n]; in a KEY image columns outside the key are ABSENT. Zeros for new values.
         is_key: uint8[c].

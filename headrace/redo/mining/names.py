@@ -62,7 +62,7 @@ class NamesAtSource(Protocol):
         """Return the apply processes that got the table when the topology was prepared, but not under this name.
 
         Args:
-            object_number: of the table or of a partition.
+            object_number: number of the table or of a partition.
             owner: schema of the name.
             name: the name to check.
 

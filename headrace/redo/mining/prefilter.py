@@ -92,7 +92,7 @@ class Prefilter:
         """Take in the table descriptions of a chunk, before its rows.
 
         Args:
-            descriptions: in the log's form.
+            descriptions: descriptions in the log's form.
             scn: progress of the redo where they were found.
         """
         self._names.look_again()

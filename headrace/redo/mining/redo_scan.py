@@ -45,7 +45,7 @@ class RedoScan:
     """The scan of one miner.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: source site of the log.
         decoder_factory: makes the decoder for a segment's stream options.
 
@@ -170,7 +170,7 @@ class RedoScan:
         """Begin a new segment; an open transaction continues in it.
 
         Args:
-            head: of the segment.
+            head: the segment's head.
             number: number in the file name.
         """
         check_number(head, number)

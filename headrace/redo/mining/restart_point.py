@@ -28,8 +28,8 @@ class RestartPoint:
         start_scn: what is committed up to here is not mined.
         first_segment: number of the segment whose head has the initial dictionary; at `segment` or before it.
         segment: number of the segment.
-        offset: of the record in the segment, bytes.
-        begin_offset: in the record's payload, bytes; 0: at the beginning of the record.
+        offset: offset of the record in the segment, bytes.
+        begin_offset: offset in the record's payload, bytes; 0: at the beginning of the record.
     """
 
     start_scn: Scn
@@ -43,7 +43,7 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
     """Find the last place where no transaction is open, and before which no transaction ends after the start SCN.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: source site of the log, for messages.
         start_scn: what is committed up to here was captured before. FIRST_SCN: nothing was; mining begins with the
             oldest segment, or the first whose transactions are all available.

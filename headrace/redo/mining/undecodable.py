@@ -19,8 +19,8 @@ def undecodable(source: str, header: RecordHeader, offset: int, what: str) -> Ca
 
     Args:
         source: source site of the redo.
-        header: of the record.
-        offset: in the record's payload, bytes.
+        header: the record's header.
+        offset: offset in the record's payload, bytes.
         what: the problem.
     """
     return CaptureError(

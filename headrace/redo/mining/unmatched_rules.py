@@ -21,9 +21,9 @@ class UnmatchedRules:
     """Positive rules that match no table in the log or at its source. One per miner.
 
     Args:
-        rules: of the capture process.
+        rules: the capture process's rules.
         names: the source's knowledge of its table names.
-        clock: for the interval of asking the source.
+        clock: clock for the interval of asking the source.
     """
 
     def __init__(self, rules: RuleEvaluation, names: TableNames, clock: Clock) -> None:

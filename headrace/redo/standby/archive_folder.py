@@ -57,7 +57,7 @@ class ArchiveFolder:
         """Take the next segment if it exists and is complete; bounded by the size of a segment.
 
         Args:
-            log: of the same source.
+            log: standby redo log of the same source.
 
         Returns:
             Whether a segment was taken: then there may be another.

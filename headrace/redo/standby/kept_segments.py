@@ -32,7 +32,7 @@ class KeptSegments:
     """The segments of one folder. Only the owner changes them; any thread may read `redo_bytes` and `count`.
 
     Args:
-        folder: of the segments; created when missing.
+        folder: the segments' folder; created when missing.
         source: source site of the log.
     """
 
@@ -113,7 +113,7 @@ class KeptSegments:
 
         Args:
             needed_scn: redo from here on stays in any case.
-            kept_scn: at `needed_scn` or below.
+            kept_scn: position at `needed_scn` or below.
             redo_bytes_max: bound of the redo log.
         """
         needed, oldest = self.restart_segment_for(needed_scn), min(self.heads, default=0)
@@ -156,7 +156,7 @@ def read_oldest_scn(folder: Path) -> Scn | None:
     None: there is no redo, or it cannot be read.
 
     Args:
-        folder: of the segments; its owner may be purging.
+        folder: the segments' folder; its owner may be purging.
     """
     heads: dict[int, SegmentHead] = {}
     try:

@@ -80,7 +80,7 @@ class RedoShipping:
     """The receivers of one redo log. Any thread may call any method; only the log writer calls `save` and `register`.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: source site of the log.
         position: returns the position up to which redo is durable.
         clock: the source's clock; no receiver's may be far ahead of it.
@@ -251,7 +251,7 @@ class RedoShipping:
         """Note that a receiver has more.
 
         Args:
-            shipment: of its stream.
+            shipment: shipment of its stream.
             place: its place.
         """
         with self._lock:
@@ -462,7 +462,7 @@ def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
     """Return the fingerprint of a segment up to a place, without a footer; None: no record ends there.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         place: only its segment and offset are used.
     """
     end = RedoPosition(place.segment, place.offset, FIRST_SCN)

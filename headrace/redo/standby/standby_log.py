@@ -115,10 +115,10 @@ class StandbyLog:
     Not shared between threads, except for `required_checkpoints.record`.
 
     Args:
-        folder: of the segments; created when missing.
+        folder: the segments' folder; created when missing.
         source: source site of the log.
         redo_bytes_max: bound of the standby redo log.
-        clock: for intervals.
+        clock: clock for intervals.
 
     Attributes:
         required_checkpoints: redo that the capture processes at this site need.
@@ -360,8 +360,8 @@ class _Segment:
         """Begin a segment under a temporary name.
 
         Args:
-            folder: of the segments.
-            number: of the new one.
+            folder: the segments' folder.
+            number: number of the new one.
             before: head of the segment before it; None: there is none.
             end: end of that one.
         """
@@ -520,7 +520,7 @@ class _Records:
     """Verifies the records of one segment as its bytes arrive, whatever the frame borders.
 
     Args:
-        name: of the segment, for messages.
+        name: name of the segment, for messages.
         end: bytes up to the end of the last whole record.
         count: whole records.
         header_crc: over their headers without a footer's, for comparison with the footer.

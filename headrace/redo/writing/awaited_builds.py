@@ -32,7 +32,7 @@ class AwaitedBuilds:
 
     Args:
         read: reads the source's catalog.
-        clock: for the retries.
+        clock: clock for the retries.
 
     Attributes:
         read: as given.

@@ -108,14 +108,14 @@ class LogWriter:
     More than 25 methods: a dozen are properties that show its site and others the state of the log.
 
     Args:
-        folder: of the segments; created when missing.
+        folder: the segments' folder; created when missing.
         source: the site's name.
         decoder_factory: makes the decoder for a stream's options; only its `describe` is used.
         dictionary_build: `SourceDatabase.dictionary_build`.
         segment_bytes: size at which a log switch happens.
         redo_bytes_max: bound of the redo log.
         record_bytes: gulps are joined into one record, and one fsync, until it has that many bytes.
-        clock: for time stamps and intervals.
+        clock: clock for time stamps and intervals.
 
     Attributes:
         required_checkpoints: redo that the capture processes at this site need; `step` saves it and purges accordingly.
@@ -457,7 +457,7 @@ class LogWriter:
         """Remove archived segments that mining from `needed_scn` will not read and no redo receiver needs.
 
         Args:
-            needed_scn: of the capture processes: redo from here on stays; None: nothing is mined.
+            needed_scn: position that the capture processes need: redo from here on stays; None: nothing is mined.
             kept_scn: redo from here on stays while there is room; None: only what is needed.
 
         Returns:

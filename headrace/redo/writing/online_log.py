@@ -70,12 +70,12 @@ class OnlineLog:
     """The end of one log writer's redo log. Any thread may read `position`.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: the site's name.
         kept: the segments of the folder.
         decoder_factory: makes the decoder for a stream's options; only its `describe` is used.
         segment_bytes: size at which a log switch happens.
-        clock: for time stamps and ages.
+        clock: clock for time stamps and ages.
 
     Attributes:
         state: state of the log at its end.
@@ -126,7 +126,7 @@ class OnlineLog:
 
         Args:
             data: payload of DATA.
-            options: of the stream that delivered it.
+            options: options of the stream that delivered it.
         """
         return self._decoder_factory(options).describe(np.frombuffer(data, np.uint8))
 
@@ -134,7 +134,7 @@ class OnlineLog:
         """Create the first segment.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
             build: the source's dictionary.
             state: state where the stream begins.
 
@@ -152,7 +152,7 @@ class OnlineLog:
 
         Args:
             record: the record.
-            options: of the stream.
+            options: the stream's options.
             build: a dictionary build to write before it, unless it is unchanged; None: there is none.
 
         Returns:
@@ -248,7 +248,7 @@ class OnlineLog:
         """Create the next online segment.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
 
         Raises:
             RedoFull: no space.
@@ -276,7 +276,7 @@ class OnlineLog:
         """Archive an online segment with content. A segment counts as complete when there is a later one.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
         """
         if self.switch_if_used():
             self.create_segment(options)

@@ -23,7 +23,7 @@ class RedoSpace:
         checkpoints: redo that the capture processes at the site need.
         shipping: the redo receivers at other sites.
         redo_bytes_max: bound of the redo log.
-        clock: for the interval of saving the bounds of a purge.
+        clock: clock for the interval of saving the bounds of a purge.
 
     Attributes:
         redo_bytes_max: as given.

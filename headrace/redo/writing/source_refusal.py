@@ -27,7 +27,7 @@ class SourceRefusal:
     """The two files of one redo log.
 
     Args:
-        folder: of the redo log.
+        folder: the redo log's folder.
         component: full name of the site's component.
     """
 
@@ -72,7 +72,7 @@ class SourceRefusal:
         """Check that the definition of the captured changes is the one with which redo began.
 
         Args:
-            identity: from `SourceDatabase.check_prepared`.
+            identity: identity from `SourceDatabase.check_prepared`.
 
         Raises:
             CapturedNoMore: it was recreated meanwhile.

@@ -36,7 +36,7 @@ class StreamIntake:
         stream: the stream.
         check: called whenever the stream describes a table, before that is written; None: no check.
         record_bytes: gulps are joined until they have that many bytes.
-        clock: for the time spent on joining.
+        clock: clock for the time spent on joining.
 
     Attributes:
         stream: as given.

@@ -48,7 +48,7 @@ def instant(text: str) -> int:
     Returns microseconds since 2000-01-01 00:00 UTC, the form of `Kind.INSTANT`.
 
     Args:
-        text: of the literal.
+        text: the literal.
 
     Raises:
         ValueError: the text is no time, or has no offset from UTC.

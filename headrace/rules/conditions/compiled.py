@@ -54,7 +54,7 @@ class Rows:
 
     Args:
         table: the version.
-        command: of all of them.
+        command: command of all of them.
         count: n.
         old, new: their values, as in a `RowGroup`; both None for a TRUNCATE.
         source: site of the changes.
@@ -89,9 +89,9 @@ class CompiledCondition:
     """One condition for rows of one table version.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         table: the version.
-        types: of the values' database.
+        types: types of the values' database.
     """
 
     def __init__(self, tree: Node, table: TableVersion, types: ValueTypes) -> None:
@@ -104,7 +104,7 @@ class CompiledCondition:
         """Return the possible truth values (`headrace.rules.conditions.logic`) for each row: uint8, shape (n,).
 
         Args:
-            rows: of the table version.
+            rows: rows of the table version.
 
         Raises:
             ConditionError: the table lacks a column, or its type does not support the comparison.
@@ -312,9 +312,9 @@ def check_types(tree: Node, table: TableVersion, types: ValueTypes) -> None:
     """Check every comparison of a condition for a table, even if an earlier part decides.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         table: a table that the rule may take.
-        types: of the table's database.
+        types: types of the table's database.
 
     Raises:
         ConditionError: the table lacks a column, or its type does not support the comparison.

@@ -23,7 +23,7 @@ class Condition:
     """One condition, identified by its text: two with the same text are equal.
 
     Args:
-        text: in SQL.
+        text: the condition in SQL.
         form: its key in the rule: "where", "condition" or "subset".
     """
 
@@ -63,7 +63,7 @@ def parse(text: str, form: str) -> Condition:
     """Parse a condition, so that errors are reported at once.
 
     Args:
-        text: in SQL.
+        text: the condition in SQL.
         form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an
             attribute, `new.name` and `old.name` are values; "subset": names are columns of a row, both before and after
             a change.

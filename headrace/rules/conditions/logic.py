@@ -99,8 +99,8 @@ def both(left: Outcome, right: Outcome) -> Outcome:
     """Return the AND of two outcomes.
 
     Args:
-        left: of some rows, or of all.
-        right: of the same rows, or of all.
+        left: outcome of some rows, or of all.
+        right: outcome of the same rows, or of all.
     """
     return _looked_up(_AND, left, right)
 
@@ -109,8 +109,8 @@ def either(left: Outcome, right: Outcome) -> Outcome:
     """Return the OR of two outcomes.
 
     Args:
-        left: of some rows, or of all.
-        right: of the same rows, or of all.
+        left: outcome of some rows, or of all.
+        right: outcome of the same rows, or of all.
     """
     return _looked_up(_OR, left, right)
 
@@ -172,8 +172,8 @@ class Known:
     """Knowledge about LCRs before they are read.
 
     Args:
-        attributes: by name; a missing one is not known. A tag is bytes, or None for NULL.
-        command: of the LCRs; None: not known.
+        attributes: attributes by name; a missing one is not known. A tag is bytes, or None for NULL.
+        command: command of the LCRs; None: not known.
     """
 
     attributes: dict[str, str | bytes | int | None]
@@ -184,7 +184,7 @@ def possible(tree: Node, known: Known) -> int:
     """Return the truth values that a condition may have.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         known: what is known of the LCRs.
     """
     found = evaluate(tree, lambda node: _possible(node, known))
@@ -196,10 +196,10 @@ def decided(tree: Node, owner: str, name: str, command: Command) -> int | None:
     """Return a rule's verdict on its condition if table and command alone decide: TRUE or FALSE.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         owner: the table's schema.
         name: the table's name.
-        command: of the LCRs.
+        command: command of the LCRs.
 
     Returns:
         None: other attributes or values decide. Then the table must have every column that the condition names.

@@ -119,7 +119,7 @@ def parsed(text: str, form: str) -> Node:
     """Return the tree of a condition.
 
     Args:
-        text: in SQL.
+        text: the condition in SQL.
         form: as for `parse`.
     """
     tree = _Reader(text, bare_is_attribute=form == "condition").read()

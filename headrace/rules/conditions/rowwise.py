@@ -53,9 +53,9 @@ def truth_values(tree: Node, lcr: RowLcr, types: ValueTypes) -> frozenset[bool |
     """Return the possible truth values of a condition for an LCR; one, unless the log lacks a value that matters.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         lcr: the row, as it was captured.
-        types: of the values' database.
+        types: types of the values' database.
 
     Raises:
         ConditionError: the table lacks a column.
@@ -68,10 +68,10 @@ def is_true_of(tree: Node, columns: Sequence[Column], row: Sequence[bytes | None
     """Return whether a condition on columns only is TRUE for a row of a table.
 
     Args:
-        tree: of the condition.
-        columns: of the table.
+        tree: the condition's tree.
+        columns: columns of the table.
         row: its values, in the same order; None is NULL.
-        types: of the values' database.
+        types: types of the values' database.
 
     Raises:
         ConditionError: the table lacks a column.

@@ -159,7 +159,7 @@ class ValueTypes(Protocol):
         """Return a text literal that is compared with a column, as a value of the column's type.
 
         Args:
-            column: of a kind that is not a number.
+            column: column of a kind that is not a number.
             text: the text between the quotes.
 
         Raises:
@@ -174,7 +174,7 @@ class ValueTypes(Protocol):
         For an INTEGER column it may be a fraction.
 
         Args:
-            column: of such a kind.
+            column: column of such a kind.
             value: the literal.
 
         Raises:

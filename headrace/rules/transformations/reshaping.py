@@ -126,7 +126,7 @@ class Reshaping:
         """Transform a batch; return the same object if nothing changes.
 
         Args:
-            batch: with the rows that the client's rules keep. Tables without rows in it are not transformed.
+            batch: batch of the rows that the client's rules keep. Tables without rows in it are not transformed.
 
         Raises:
             TransformationError: a transformation cannot be applied to a table, or its function failed; names the LCR.
@@ -278,9 +278,9 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
     """Return the kept columns of an image, and the added ones.
 
     Args:
-        values: of n rows; None: there are none.
+        values: values of n rows; None: there are none.
         reshaped: origin of its columns.
-        added: of the image.
+        added: added columns of the image.
     """
     if values is None:
         return None
@@ -312,7 +312,7 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
 
     Args:
         version: before the client.
-        transformation: of the rule that takes its LCRs.
+        transformation: transformation of the rule that takes its LCRs.
 
     Raises:
         TransformationError: it cannot be applied to this table.

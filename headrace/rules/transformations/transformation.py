@@ -106,9 +106,9 @@ class AddColumn:
     """Give every new row one more value.
 
     Args:
-        name: of the column.
-        type_name: of its type, schema-qualified.
-        value: in the type's text form; None: NULL, or the time.
+        name: name of the column.
+        type_name: its type, schema-qualified.
+        value: the value in the type's text form; None: NULL, or the time.
         is_now: the value is the time of the evaluation.
     """
 
@@ -232,8 +232,8 @@ class Transformation:
         """Return the columns behind the client.
 
         Args:
-            names: of the columns before it.
-            table: for messages.
+            names: column names before it.
+            table: its name, for messages.
 
         Raises:
             TransformationError: two columns would have one name, or none is left.
@@ -331,7 +331,7 @@ class Transformation:
         """Return columns that are kept, deleted, renamed or changed by name, but do not exist.
 
         Args:
-            names: of the columns before the client.
+            names: column names before the client.
         """
         there, missing = set(names), []
         for each in self.operations:
@@ -363,9 +363,9 @@ def columns_at_the_end(
     """Return a table's columns behind several clients: name, and the source's column or the adding operation.
 
     Args:
-        names: of its columns at the source.
-        transformations: of successive clients.
-        table: for messages.
+        names: its column names at the source.
+        transformations: transformations of successive clients.
+        table: its name, for messages.
 
     Raises:
         TransformationError: one of them cannot be applied to the table.

@@ -70,9 +70,9 @@ class DmlHandler:
     Args:
         owner: schema of the table at the destination.
         name: name of the table in that schema.
-        operations: of `OPERATIONS`.
+        operations: some of `OPERATIONS`.
         function: a procedure DML handler; None: it has statements.
-        statements: in the order in which they run.
+        statements: its statements, in the order in which they run.
         tables: other tables that its SQL reads or writes, (owner, name): their rows keep their order with its own.
         columns: columns of the table whose old and new values its function needs, even where an UPDATE did not touch
             them.
@@ -105,7 +105,7 @@ class ErrorHandler:
         owner: schema of the table at the destination.
         name: name of the table in that schema.
         function: called with the LCR, the error and the session.
-        operations: of `OPERATIONS`.
+        operations: some of `OPERATIONS`.
         columns: as for `DmlHandler`.
     """
 
@@ -148,7 +148,7 @@ class HandlerRules(SettingsAsBytes):
         Args:
             owner: schema of the table at the destination.
             name: name of the table in that schema.
-            operation: of `OPERATIONS`.
+            operation: one of `OPERATIONS`.
         """
         return tuple(
             each for each in self.dml if (each.owner, each.name) == (owner, name) and operation in each.operations
@@ -160,7 +160,7 @@ class HandlerRules(SettingsAsBytes):
         Args:
             owner: schema of the table at the destination.
             name: name of the table in that schema.
-            operation: of `OPERATIONS`.
+            operation: one of `OPERATIONS`.
         """
         return next(
             (each for each in self.errors if (each.owner, each.name) == (owner, name) and operation in each.operations),

@@ -68,8 +68,8 @@ class LastCall:
 
         Args:
             function: name and version.
-            scn: of the LCR.
-            position: of the LCR in its transaction, from 0.
+            scn: SCN of the LCR.
+            position: place of the LCR in its transaction, from 0.
         """
         page = self._page if self._page is not None else self._open()
         name = self._names.get(function)

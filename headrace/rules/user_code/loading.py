@@ -73,7 +73,7 @@ def place_of(error: BaseException, code: UserCode) -> str:
     """Return where users' code raised an error, or called what raised it: "handlers/masks.py, line 12, in mask".
 
     Args:
-        error: with its traceback.
+        error: the error, with its traceback.
         code: the folder's modules; for code from the Python path the innermost place is named.
     """
     return _place(traceback.extract_tb(error.__traceback__), code)
@@ -93,7 +93,7 @@ def place_of_function(found: Callable[..., Any]) -> str:
     """Return where a function begins, in the form of `place_of`.
 
     Args:
-        found: from `load`.
+        found: function from `load`.
     """
     code = getattr(inspect.unwrap(found), "__code__", None)
     return (
@@ -117,7 +117,7 @@ def is_interruption(error: BaseException) -> bool:
     Ctrl-C ends the process.
 
     Args:
-        error: with its traceback. A signal interrupts any line; users' code raises by a `raise`.
+        error: the error, with its traceback. A signal interrupts any line; users' code raises by a `raise`.
     """
     if not isinstance(error, KeyboardInterrupt):
         return False
@@ -133,7 +133,7 @@ def words_of(error: BaseException) -> str:
     Its exception may fail to describe itself, or its text may have characters that UTF-8 lacks, or half a gigabyte.
 
     Args:
-        error: of any class.
+        error: error of any class.
     """
     try:
         said = error.message_and_hint if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
@@ -150,7 +150,7 @@ def message_of(error: BaseException) -> str:
     ValueError(f"not {value}")` quote their input, which the function may have to hide.
 
     Args:
-        error: with its traceback.
+        error: the error, with its traceback.
     """
     kind = type(error).__name__
     if isinstance(error, AttributeError | NameError):  # these name identifiers in the code

@@ -78,7 +78,7 @@ class UserCode:
         """Return the files that functions need.
 
         Args:
-            names: of functions, in the form of `UserFunction.name`.
+            names: names of functions, in the form of `UserFunction.name`.
 
         Raises:
             ConfigError: a module cannot be parsed, or together they are larger than `CODE_BYTES_MAX`.
@@ -100,7 +100,7 @@ class UserCode:
         """Return the version of a function: of its module, and of everything that this imports from the folder.
 
         Args:
-            name: of the function.
+            name: name of the function.
         """
         module = name.partition(":")[0]
         modules = self.modules()
