@@ -63,7 +63,7 @@ class Command(IntEnum):
 
 
 class OldImage(IntEnum):
-    """What old values the source logs for a table's UPDATE and DELETE (PostgreSQL: replica identity)."""
+    """The old values that the source logs for a table's UPDATE and DELETE (PostgreSQL: replica identity)."""
 
     NONE = 0
     KEY = 1  # the key columns; for an UPDATE only when the key changed

@@ -279,7 +279,7 @@ class RedoShipping:
 
     @property
     def position(self) -> RedoPosition:
-        """How far redo is durable."""
+        """The position up to which redo is durable."""
         return self._position()
 
     @property
@@ -329,7 +329,7 @@ class RedoShipping:
                 receiver, place, f"redo ends at SCN {scn_text(durable.scn)} here, at SCN {scn_text(place.scn)} there"
             )
         if place.segment < numbers[0] and shipped is Shipped.NOTHING:
-            return place.segment, place.offset  # what it lacks may come as files
+            return place.segment, place.offset  # the missing segments may arrive as files
         if place.segment < numbers[0]:
             raise LogGone(
                 f"redo segments {place.segment} to {numbers[0] - 1} of {self._source} are gone: {receiver} has the redo"

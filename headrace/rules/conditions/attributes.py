@@ -28,7 +28,7 @@ MAY_BE_NULL: Final = frozenset({"tag", "source_time"})
 """Attributes that may be NULL; every LCR has all others."""
 
 WITH_ORDER: Final = frozenset({Kind.INTEGER, Kind.INSTANT})
-"""Kinds of attributes that `<` and the like compare."""
+"""Kinds of attributes with an order, for `<` and the like."""
 
 REFUSED_ATTRIBUTES: Final = {
     "commit_scn": "it is not known while a large transaction is sent in parts; use scn, which orders the LCRs of a"

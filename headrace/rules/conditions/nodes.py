@@ -180,21 +180,21 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them."""
+    """The AND of its items."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one of them."""
+    """The OR of its items."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """A truth value written out."""
+    """A literal truth value."""
 
     truth: Truth
 
