@@ -1,23 +1,23 @@
-"""Headrace: log-based, rule-based replication.
+"""Headrace: rule-based, log-based replication.
 
 An import may only point down this list:
 
     cli          the command `headrace`: its verbs and options
-    chaos demo   faults under load; the demonstration. testing: for users who test their functions
-    faults load  the faults of a running topology; clients that write meanwhile and know what was acknowledged
-    commands     verbs that are more than a call
-    tracing      where a transaction is, and why it was taken or discarded
-    deployment   starting, ending and querying a topology
+    chaos demo   faults under load; the demonstration. testing: what users test their functions with
+    faults load  building blocks for faults in a running topology; clients that write and record what was acknowledged
+    commands     the verbs that are more than one call
+    tracing      where a transaction is, and why rules took or discarded it
+    deployment   bringing a topology up and down, and querying it
     audit        who changed what with which command
-    console      answers to people: tables, progress, exit codes
-    simulation   whole topologies on in-memory databases, in virtual time
+    console      output for the operator: tables, progress, exit codes
+    simulation   whole topologies on databases in memory, in virtual time
     (actors, spark_apply and topology stand here, beside this package)
-    redo         the redo log: written, kept, mined
+    redo         the redo log: writing, keeping and mining it
     databases    ports of databases, and their implementations
     (protos, the wire, stands here)
-    rules        which changes are taken, and how they are changed
-    links        the ends of a batch's journey: publishers, subscribers, and redo receivers
-    status       what components report: typed, and as JSON at one border
+    rules        which changes are taken, and how they are transformed
+    links        the two ends of a stream of batches or redo: publishers, subscribers, redo receivers
+    status       component statuses: typed, and as JSON at one border
     lcr          logical change records, and batches of them
     base         errors, clocks, files, failpoints
 

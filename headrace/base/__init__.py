@@ -1,5 +1,6 @@
-"""What every package stands on and what knows none of them.
+"""Basics that every package uses and that depend on none of them.
 
-`errors` has the roots of all errors, `clock` time as a port, `backoff` pauses between tries, `failpoints` the places where a test makes a
-process die. `durable_file`, `folder_place` and `plain_data` are for small files that outlive a crash.
+`errors` has the roots of all errors, `clock` time as a port, `backoff` the pauses between retries, `failpoints` the
+places where a test makes a process die. `durable_file`, `folder_place` and `plain_data` are for small files that
+survive a crash.
 """

@@ -9,7 +9,7 @@ __all__ = ["Clock", "SystemClock", "VirtualClock"]
 
 
 class Clock(Protocol):
-    """Where a process gets its time from."""
+    """Source of time for a process."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start, never going back."""
@@ -24,27 +24,27 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return the machine's monotonic time."""
         return time.monotonic()
 
     def time_us(self) -> int:
-        """See `Clock.time_us`."""
+        """Return the machine's time of day."""
         return time.time_ns() // 1000
 
 
 class VirtualClock:
-    """A clock that only moves when told."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, start_us: int = 1_700_000_000_000_000) -> None:
         self._start_us = start_us
         self._elapsed_s = 0.0
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return the virtual seconds since the start."""
         return self._elapsed_s
 
     def time_us(self) -> int:
-        """See `Clock.time_us`."""
+        """Return the virtual time of day."""
         return self._start_us + int(self._elapsed_s * 1e6)
 
     def advance(self, seconds: float) -> None:

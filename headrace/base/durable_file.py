@@ -1,4 +1,4 @@
-"""Small files that outlive a crash of the machine."""
+"""Small files that survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["remove_file", "replace_file", "sync_folder"]
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file whole, durable when this returns: after any crash it is the old one or the new one.
+    """Replace a file atomically and durably: after any crash it is the old one or the new one.
 
     Args:
-        path: of the file; its folder exists.
-        text: what is to be in it.
+        path: the file; its folder must exist.
+        text: the new content.
 
     Raises:
-        OSError: it could not be written; the old one is still there.
+        OSError: the file could not be written; the old one is still there.
     """
     aside = _aside(path)
     with aside.open("w", encoding="utf-8") as file:
@@ -28,7 +28,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file that `replace_file` writes, and what it left when it was interrupted; idempotent."""
+    """Remove a file that `replace_file` writes, and the leftover of an interrupted replacement; idempotent."""
     for each in (path, _aside(path)):
         each.unlink(missing_ok=True)
 

@@ -3,25 +3,25 @@
     HeadraceError
     +-- ConfigError              the topology or a command is wrong
     +-- RuleError                a rule condition is wrong
-    +-- DatabaseError            a database said no
+    +-- DatabaseError            a database refused a statement
     |   +-- DatabaseUnavailable  not reachable, or the outcome is unknown: call again
-    |   +-- DataError            the database refused the data itself (SQLSTATE classes 22 and 23)
+    |   +-- DataError            the database refused the data itself (SQLSTATE classes 21, 22, 23, 44)
     |   +-- DestinationRestarted the destination may have lost commits since this apply process began: begin again
     |   +-- LogGone              the redo or the slot no longer has the SCN that is needed
-    |   +-- UnsupportedType      a type that cannot travel
-    |   +-- RunsElsewhere        another copy of the topology works with this database
+    |   +-- UnsupportedType      a type that cannot be replicated
+    |   +-- RunsElsewhere        another copy of the topology uses this database
     +-- RedoError                a redo segment is damaged or missing
     +-- CaptureError
     +-- QueueError
     +-- PropagationError
     +-- ApplyError
-    |   +-- ConflictError        a row conflict nobody resolved
+    |   +-- ConflictError        an unresolved row conflict
     |   +-- HandlerError
     |   +-- FencedError          a newer incarnation of this apply process exists
-    |   +-- UnfitTableError      the destination table does not fit the LCR yet: waits for an ALTER
+    |   +-- UnfitTableError      the destination table does not fit the LCR yet: apply waits for an ALTER
     +-- ProtocolError            the peer speaks another version, or broke the protocol
-    |   +-- NotAdmitted          a caller whose certificate, or whom the topology, does not admit here
-    |   +-- RateExceeded         a caller that sends far more messages or calls than any component does
+    |   +-- NotAdmitted          the certificate or the topology does not admit the caller here
+    |   +-- RateExceeded         the caller sends far more messages or calls than any component does
     +-- BugError                 cannot happen; a defect of Headrace
 
 `WouldBlock`, back-pressure and the end of the log are not errors.
@@ -71,46 +71,48 @@ __all__ = [
 ]
 
 
-# The way out when transactions are gone for good; part of hints.
+# The fix when transactions are lost for good; part of hints.
 INSTANTIATE_AGAIN = (
     "`headrace down --purge --keep-servers`, empty the replicated tables at the destinations (where sites write to each"
     " other, at all but the one whose rows stay), then `headrace up`: the tables are copied again"
 )
-# What an apply process says of a table that is not its own; whoever asked several of them looks for it.
+# What an apply process answers about a table that it does not replicate. Callers that ask several apply processes
+# compare with it.
 NOT_REPLICATED = "does not replicate it"
-# The way out where error transactions of a table can never be executed. To delete one loses what it has of other
+# The fix where error transactions of a table can never be executed. Deleting one would lose its changes to other
 # tables.
 COPY_THE_TABLE = (
     "`headrace copy FILE TABLE` with that table, which deletes the error transactions that it makes obsolete;"
     " then `headrace errors execute FILE --all`, which writes what others have of other tables"
 )
-# Behind COPY_THE_TABLE: `headrace copy` refuses a table that others write.
+# Follows COPY_THE_TABLE: `headrace copy` refuses a table that other sites write.
 WHERE_OTHERS_WRITE = (
     "Where others write that table, too, it is not copied: write what `headrace errors show FILE N` has of other"
     " tables, then `headrace errors delete FILE N` what failed, `headrace verify` the table, and the fix that it prints"
 )
-# Before INSTANTIATE_AGAIN: the rows of a site that was set back are older than those of the others.
+# Precedes INSTANTIATE_AGAIN: the rows of a site that was restored to an earlier state are older than those of the
+# others.
 LOST_AT_SOURCE = "the destinations may hold transactions that the source lost"
 LATER_BACKUP = "Or restore a later backup, then start its apply process: `headrace start FILE apply:NAME`"
-# As INSTANTIATE_AGAIN, for one destination, while the others go on. Where it writes to others, too, see
-# `headrace.console.remedies`.
+# Like INSTANTIATE_AGAIN, for one destination while the others keep running. `headrace.console.remedies` has the words
+# for a destination that also writes to other sites.
 COPY_ONE_AGAIN = (
-    "the other destinations go on. Take what goes to this one and comes from it out of the topology file, leave its"
-    " site there and run `headrace up`, empty its replicated tables, put it back and run `headrace up`: its tables are"
-    f" copied again. {LATER_BACKUP}"
+    "the other destinations keep running. Take everything that goes to this one or comes from it out of the topology"
+    " file, leave its site there and run `headrace up`, empty its replicated tables, put it back and run `headrace up`:"
+    f" its tables are copied again. {LATER_BACKUP}"
 )
 
 
 class Retry(Enum):
-    """What a supervisor may do about an error."""
+    """How a supervisor may react to an error."""
 
-    TIMED = "timed"  # try again after retry_delay_s
+    TIMED = "timed"  # retry after retry_delay_s
     MANUAL = "manual"  # an operator must act first; `hint` says what to do
     NEVER = "never"  # a bug or a refused input
 
 
 class WouldBlock(Exception):
-    """Nothing to do now; call again when woken."""
+    """Nothing to do now; the caller calls again when it is woken."""
 
 
 class HeadraceError(Exception):
@@ -125,7 +127,7 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "HDR-0000"
     retry: ClassVar[Retry] = Retry.NEVER
     is_finding: ClassVar[bool] = False
-    """Something to be mended in the file or at the databases, as `check` finds it: exit code 1."""
+    """A finding of `check`, which must be fixed in the file or in a database: exit code 1."""
 
     def __init__(self, message: str, *, hint: str = "", **context: str | int) -> None:
         super().__init__(message)
@@ -138,16 +140,16 @@ class HeadraceError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence alone, without hint and context."""
+        """The message without hint and context."""
         return str(self.args[0])
 
     @property
     def message_and_hint(self) -> str:
-        """Both in one text, for what has no place for a hint."""
+        """Message and hint in one text, for callers without a field for the hint."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def described(self) -> dict[str, str]:
-        """The error as JSON-able words, for status, logs and other processes."""
+        """Return the error as JSON-able strings, for status, logs and other processes."""
         return {
             "error": type(self).__name__,
             "code": self.code,
@@ -164,7 +166,7 @@ class ConfigError(HeadraceError):
 
 
 class RuleError(HeadraceError):
-    """A rule's condition cannot be used."""
+    """A rule's condition is invalid."""
 
     code = "HDR-1100"
 
@@ -172,8 +174,8 @@ class RuleError(HeadraceError):
 class DatabaseError(HeadraceError):
     """A database refused a statement for a reason that is neither data nor availability.
 
-    `detail` is what the database added. It may quote rows, so it is shown in the error queue only: it is in no message,
-    and does not leave the process with the error.
+    `detail` is the database's additional text. It may quote rows, so only the error queue shows it: no message contains
+    it, and it does not leave the process with the error.
     """
 
     code = "HDR-2000"
@@ -199,32 +201,32 @@ class DataError(DatabaseError):
 
 
 class LogGone(DatabaseError):
-    """The log no longer has the SCN that is needed."""
+    """The log no longer has the required SCN."""
 
     code = "HDR-2003"
     retry = Retry.MANUAL
 
 
 class DatabaseSetBack(LogGone):
-    """The source database has not all that was read from its log.
+    """The source database lacks part of what was read from its log.
 
-    It was set back to an older state, and goes on another way.
+    The source was restored to an earlier state, and its log diverged.
     """
 
     code = "HDR-2007"
 
 
 class CapturedNoMore(LogGone):
-    """What says which changes are in the source's log was dropped, altered or made again: changes are missing in it."""
+    """What defines the captured changes at the source was dropped, altered or recreated: the log lacks changes."""
 
     code = "HDR-2008"
 
 
 class DestinationRestarted(DatabaseError):
-    """The destination's server was started again, failed over or restored since this apply process began.
+    """The destination's server was restarted, failed over or restored since this apply process began.
 
-    What was committed before may be gone. The apply process begins again: it reads what the destination has, and the
-    queue sends again what is missing there.
+    Earlier commits may be lost. The apply process begins again: it reads the destination's state, and the queue resends
+    what is missing there.
     """
 
     code = "HDR-2005"
@@ -232,13 +234,13 @@ class DestinationRestarted(DatabaseError):
 
 
 class UnsupportedType(DatabaseError):
-    """A column's type cannot travel."""
+    """A column's type cannot be replicated."""
 
     code = "HDR-2004"
 
 
 class RunsElsewhere(DatabaseError):
-    """Another copy of the topology, in another folder or on another machine, works with this database."""
+    """Another copy of the topology, in another folder or on another machine, uses this database."""
 
     code = "HDR-2006"
     retry = Retry.MANUAL
@@ -252,14 +254,14 @@ class RedoError(HeadraceError):
 
 
 class CaptureError(HeadraceError):
-    """A capture process cannot go on."""
+    """A capture process cannot continue."""
 
     code = "HDR-3100"
     retry = Retry.MANUAL
 
 
 class TableLeftRules(CaptureError):
-    """A captured table was renamed, and no rule takes its changes any more: they wait for an operator's decision."""
+    """A captured table was renamed, and no rule takes its changes any more: an operator must decide about them."""
 
     code = "HDR-3101"
 
@@ -279,14 +281,14 @@ class PropagationError(HeadraceError):
 
 
 class ApplyError(HeadraceError):
-    """An apply process cannot go on."""
+    """An apply process cannot continue."""
 
     code = "HDR-5000"
     retry = Retry.MANUAL
 
 
 class ConflictError(ApplyError):
-    """A row conflict that nobody resolved; context names `conflict_type`."""
+    """An unresolved row conflict; the context has its `conflict_type`."""
 
     code = "HDR-5001"
 
@@ -305,9 +307,9 @@ class FencedError(ApplyError):
 
 
 class UnfitTableError(ApplyError):
-    """A destination table does not fit the LCRs yet; `hint` is the ALTER that is missing.
+    """A destination table does not fit the LCRs yet; `hint` is the missing ALTER.
 
-    Or, where the context has `altered`, it is not what it was described as, and may fit once it is described again.
+    With `altered` in the context, the table differs from its last description, and may fit when it is described again.
     """
 
     code = "HDR-5004"
@@ -322,9 +324,9 @@ class ProtocolError(HeadraceError):
 
 
 class NotAdmitted(ProtocolError):
-    """The caller's certificate is not that of the site it speaks for, or the topology gives it no business here.
+    """The certificate does not match the caller's site, or the topology does not admit the caller here.
 
-    Tried again: either may change while both run, the certificate on disk and the topology with `headrace up`.
+    Retried: both can change at run time, the certificate on disk and the topology with `headrace up`.
     """
 
     code = "HDR-6001"
@@ -333,7 +335,7 @@ class NotAdmitted(ProtocolError):
 class RateExceeded(ProtocolError):
     """The caller, or its site, sends far more messages or calls than any component does.
 
-    Tried again: the rate of the future is another one.
+    Retried: the rate may drop.
     """
 
     code = "HDR-6002"
@@ -346,21 +348,21 @@ class BugError(HeadraceError):
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and what it counts, for a message: "1 problem", "2 problems".
+    """Return a number with its noun, for a message: "1 problem", "2 problems".
 
     Args:
-        count: how many.
-        noun: one of them; its plural ends with s.
+        count: the number.
+        noun: singular noun; its plural ends with s.
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def printable(text: str, characters_max: int = 300) -> str:
-    """Text of a caller that nobody knows yet, for a message: cut, without control characters.
+    """Return text of an unidentified caller for a message: truncated, with control characters escaped.
 
     Args:
         text: anything.
-        characters_max: more are cut off; names are far shorter.
+        characters_max: bound of the length; names are far shorter.
     """
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:characters_max]

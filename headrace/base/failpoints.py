@@ -1,18 +1,18 @@
 """Named places where a fault test can make a process die, fail or stall.
 
-A failpoint does nothing unless the environment variable `HEADRACE_FAILPOINTS` names it, so it reaches every
-process that inherits the environment (Ray actors get it through their runtime environment, Spark tasks
-through the driver). The value is a `;`-separated list of `name=action[@folder][*times]`:
+A failpoint does nothing unless the environment variable `HEADRACE_FAILPOINTS` names it. Every process that inherits
+the environment sees the variable (Ray actors get it through their runtime environment, Spark tasks through the
+driver). Its value is a `;`-separated list of `name=action[@folder][*times]`:
 
     apply.after_commit=kill@.headrace/fp*1
 
-A fault test of a running topology arms and disarms without restarting anything: `HEADRACE_FAILPOINT_FOLDER` names a
-folder, and while the file `armed` is in it, its content is such a list. Processes that have the variable look for the
-file at each failpoint; without either variable a failpoint costs two comparisons.
+A fault test arms and disarms failpoints of a running topology without a restart: `HEADRACE_FAILPOINT_FOLDER` names a
+folder, and while that folder has a file `armed`, its content is such a list. Processes with this variable look for the
+file at each failpoint. Without either variable a failpoint costs two comparisons.
 
 Actions: `kill` (SIGKILL to the own process), `error` (raises OSError ENOSPC), `stall` (sleeps until the
-marker file is removed). Firing is recorded by creating `<folder>/<name>.<n>` *before* the action, with
-O_EXCL, so `times` holds across restarts and processes, and a test can assert that the fault fired.
+marker file is removed). A firing is recorded by creating `<folder>/<name>.<n>` *before* the action, with
+O_EXCL. So `times` holds across restarts and processes, and a test can assert that the fault fired.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["ARMED_FILE", "ENVIRONMENT", "FAILPOINTS", "FOLDER_ENVIRONMENT", "fai
 
 ENVIRONMENT = "HEADRACE_FAILPOINTS"
 FOLDER_ENVIRONMENT = "HEADRACE_FAILPOINT_FOLDER"
-ARMED_FILE = "armed"  # replaced as a whole (written under another name, then renamed)
+ARMED_FILE = "armed"  # replaced atomically (written under another name, then renamed)
 
-# Every failpoint there is, with the place it sits in. A name that is not here is refused when armed.
+# Every failpoint with its place. Arming an unknown name is refused.
 FAILPOINTS = {
     "log_writer.before_fsync": "redo written, not yet fsynced, not yet confirmed to the source",
     "log_writer.after_fsync": "redo fsynced, not yet confirmed to the source",
     "log_writer.write": "before a redo record is written (disk full)",
-    "redo_receiver.write": "before redo that came is written to the standby redo log (disk full)",
+    "redo_receiver.write": "before received redo is written to the standby redo log (disk full)",
     "redo_receiver.before_fsync": "redo written to the standby redo log, not yet fsynced, not yet acknowledged to the"
     " source",
     "redo_receiver.after_fsync": "redo fsynced in the standby redo log, not yet acknowledged to the source",
@@ -50,8 +50,8 @@ FAILPOINTS = {
     "apply.execute_error": "an error transaction is being executed again, not yet committed",
 }
 
-_STALL_POLL_S = 0.05  # a stalled test process looks for its release this often
-_STALL_MAX_S = 300.0  # no test waits longer; then the process goes on
+_STALL_POLL_S = 0.05  # poll interval of a stalled process
+_STALL_MAX_S = 300.0  # no test waits longer; then the process continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _parse(text: str) -> dict[str, _Armed]:
 
 
 class _ArmedFolder:
-    """What is armed by a file now; read again only when the file is another one."""
+    """Failpoints armed by a file, which is read again only when it was replaced."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / ARMED_FILE
@@ -98,7 +98,7 @@ _FOLDER = _ArmedFolder(Path(os.environ[FOLDER_ENVIRONMENT])) if os.environ.get(F
 
 
 def failpoint(name: str) -> None:
-    """Do what the environment asks for at the failpoint `name`; nothing when it is not armed.
+    """Run the action that the environment arms for the failpoint `name`; do nothing when it is not armed.
 
     Raises:
         OSError: the armed action is `error` (ENOSPC).
@@ -119,10 +119,10 @@ def failpoint(name: str) -> None:
 
 
 def fired_count(folder: Path, name: str) -> int:
-    """How often the failpoint `name` fired, over all processes and restarts.
+    """Return how often the failpoint `name` fired, over all processes and restarts.
 
     Args:
-        folder: where the firings are recorded: what follows "@" where it is armed.
+        folder: the folder after "@" in the armed entry, which records the firings.
         name: one of `FAILPOINTS`.
     """
     return len([p for p in folder.glob(f"{name}.*") if p.suffix != ".hold"])

@@ -1,6 +1,6 @@
 """Dataclasses as plain data for `json`, and back by the types of their fields.
 
-What is kept on disk, and what travels to apply servers.
+Used for files on disk and for messages to apply servers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.base.errors import ConfigError
 __all__ = ["AsBytes", "SettingsAsBytes", "as_json", "from_json"]
 
 T = TypeVar("T")
-_SCALARS = frozenset({str, int, float, bool})  # what `json` has, too
+_SCALARS = frozenset({str, int, float, bool})  # types that `json` has, too
 
 
 def as_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
-    """A dataclass as plain data for `json`."""
+    """Return a dataclass as plain data for `json`."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(value), default=_plain))
     return plain
 
@@ -32,10 +32,10 @@ def from_json(kind: type[T], document: Any, *, is_complete: bool = True) -> T:  
     Args:
         kind: the dataclass.
         document: plain data.
-        is_complete: this version knows every key; False: the others are left out.
+        is_complete: this version knows every key; False: unknown keys are skipped.
 
     Raises:
-        ConfigError: it is not such a document: another version of Headrace wrote it.
+        ConfigError: the document does not fit the dataclass: another version of Headrace wrote it.
     """
     try:
         found: T = _read(kind, document, is_complete=is_complete)
@@ -45,12 +45,12 @@ def from_json(kind: type[T], document: Any, *, is_complete: bool = True) -> T:  
 
 
 class AsBytes:
-    """A dataclass that travels to apply servers and tasks."""
+    """A dataclass that is sent to apply servers and tasks."""
 
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """Serialise the dataclass."""
         return json.dumps(as_json(self)).encode()
 
     @classmethod
@@ -60,12 +60,12 @@ class AsBytes:
 
 
 class SettingsAsBytes(AsBytes):
-    """One of which every field has a default: where nothing is set, nothing travels."""
+    """Settings that all have defaults: nothing is sent where nothing is set."""
 
     __slots__ = ()
 
     def to_bytes(self) -> bytes:
-        """As it travels; empty when nothing is set."""
+        """Serialise the settings; empty when nothing is set."""
         return b"" if self == type(self)() else super().to_bytes()
 
     @classmethod
@@ -85,14 +85,14 @@ def _plain(value: object) -> str:
 
 def _read(kind: Any, value: Any, *, is_complete: bool) -> Any:  # noqa: ANN401 - by the types of the fields
     """Build a value of the type `kind` from plain data."""
-    if kind in _SCALARS:  # most fields: a status is read each second
+    if kind in _SCALARS:  # fast path for most fields: a status is read each second
         return kind(value)
     read = partial(_read, is_complete=is_complete)
     if dataclasses.is_dataclass(kind):
         hints = _hints(cast("type", kind))
         known = value.items() if is_complete else [(name, each) for name, each in value.items() if name in hints]
         return kind(**{name: read(hints[name], each) for name, each in known})  # type: ignore[operator]
-    if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that no two have the same fields
+    if get_origin(kind) is types.UnionType:  # "or None", or dataclasses that differ in their fields
         kinds = [each for each in get_args(kind) if each is not type(None)]
         if value is None or len(kinds) == 1:
             return None if value is None else read(kinds[0], value)

@@ -1,6 +1,5 @@
-"""What faults of a running topology are made of: its processes, the links between its sites, and proxies in them.
+"""Building blocks for faults in a running topology: its processes, the links between its sites, and proxies in them.
 
-`headrace chaos`, the demo and the tests break topologies with these, and with nothing else: how a process is found and
-killed, and how a link is cut, is written here alone. The faults of `headrace.simulation` are others: there is no
-process, no server and no connection that they could break.
+`headrace chaos`, the demo and the tests break topologies only with these: this package alone finds and kills processes
+and cuts links. `headrace.simulation` has its own faults: it has no process, server or connection to break.
 """

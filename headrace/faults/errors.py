@@ -8,6 +8,6 @@ __all__ = ["NotFired"]
 
 
 class NotFired(PropagationError):  # noqa: N818 - says what is the matter
-    """A fault could not be made: its target is not there now, or nothing passed where it was."""
+    """A fault could not be made: its target does not exist now, or carried no traffic."""
 
     code = "HDR-7004"

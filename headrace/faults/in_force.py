@@ -1,4 +1,4 @@
-"""What is done to processes and is to be undone, remembered on disk: it is undone even when the one who did it was killed."""
+"""Reversible faults in processes, recorded on disk so that they are undone even after their author was killed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["ProcessesInForce"]
 
 @dataclass(slots=True)
 class ProcessesInForce:
-    """What is done to processes and is to be undone. It is on disk before it is done.
+    """Faults in processes that must be undone. Each is on disk before it takes effect.
 
     Args:
-        file: in which it is kept.
+        file: the record on disk.
     """
 
     file: Path
@@ -32,7 +32,7 @@ class ProcessesInForce:
     _limited: list[tuple[psutil.Process, tuple[int, int]]] = field(default_factory=list)
 
     def freeze(self, processes: list[psutil.Process]) -> None:
-        """Stop processes (SIGSTOP), in this order; one that ends meanwhile makes no difference."""
+        """Stop processes (SIGSTOP) in this order; one that ends meanwhile is skipped."""
         self._frozen += processes
         self._save()
         for process in processes:
@@ -40,14 +40,14 @@ class ProcessesInForce:
                 process.suspend()
 
     def limit_files(self, process: psutil.Process, size: int) -> None:
-        """Let a process write no file beyond a size, as when its disk is full.
+        """Limit the size of files that a process can write, as when its disk is full.
 
         Args:
-            process: it.
-            size: in bytes.
+            process: the process.
+            size: size in bytes.
 
         Raises:
-            NotFired: the system does not allow it.
+            NotFired: the system does not allow the limit.
         """
         try:
             before = process.rlimit(psutil.RLIMIT_FSIZE)
@@ -58,7 +58,7 @@ class ProcessesInForce:
             raise NotFired(f"the file size of process {process.pid} cannot be limited: {error}") from error
 
     def undo(self) -> None:
-        """Continue what is frozen, lift every limit; idempotent."""
+        """Continue frozen processes and lift every limit; idempotent."""
         for process in self._frozen:
             with contextlib.suppress(psutil.Error):
                 process.resume()
@@ -69,7 +69,7 @@ class ProcessesInForce:
         self.file.unlink(missing_ok=True)
 
     def undo_earlier(self) -> bool:
-        """Undo what an earlier one left that was killed; whether there was anything."""
+        """Undo the faults of an earlier process that was killed; return whether there were any."""
         try:
             document: dict[str, Any] = json.loads(self.file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -79,7 +79,7 @@ class ProcessesInForce:
             document.get("folder", str(self.file.parent)),
             lambda original: (original / self.file.name).exists(),
         ):
-            return False  # a copied state folder: what is in force is the original's
+            return False  # a copied state folder: the faults are the original's
         self._frozen = [process for each in document["frozen"] for process in _living(each)]
         self._limited = [
             (process, (int(soft), int(hard)))
@@ -99,13 +99,13 @@ class ProcessesInForce:
 
 
 def _named(process: psutil.Process) -> Iterator[dict[str, Any]]:
-    """A process, so that another one with its id is not taken for it; nothing when it has ended."""
+    """Identify a process so that a later one with the same id is not mistaken for it; nothing when it has ended."""
     with contextlib.suppress(psutil.Error):
         yield asdict(known_process(process))
 
 
 def _living(named: Mapping[str, Any] | list[Any]) -> Iterator[psutil.Process]:
-    """The process that `_named` named, unless it has ended. Earlier versions wrote its number and time of day."""
+    """Return the process that `_named` identified, unless it has ended. Earlier versions wrote id and creation time."""
     known = (
         KnownProcess(**named)
         if isinstance(named, Mapping)

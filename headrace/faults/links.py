@@ -1,9 +1,8 @@
-"""The links between sites, led through proxies in this process while chaos runs.
+"""The links between sites, routed through proxies in this process while chaos runs.
 
-Without chaos nothing of this is there. With it, a proxy stands for every component that serves another site, once per
-site whose components connect to it, and the cluster's records tell these to go that way (`RayActors.set_detour`). A
-detour ends by itself soon after this process has died: what it led to is gone, the components notice that their
-connections broke, and connect directly.
+Each component that serves another site gets one proxy per site whose components connect to it. The cluster's records
+route those components through the proxy (`RayActors.set_detour`). Without chaos there are no proxies and no detours. A
+detour expires soon after this process dies: the components find their connections broken and connect directly.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Link", "Links", "links_of"]
 
-LEASE_S = 30.0  # of a detour: several times as long as between two renewals
+LEASE_S = 30.0  # of a detour: several renewal intervals
 RENEW_S = 5.0
-# until every link goes through its proxy: as long as a component may pause, and a loaded machine takes
+# until every link goes through its proxy: a component's longest pause, plus the time of a loaded machine
 THROUGH_TIMEOUT_S = 90.0
 _SERVING = frozenset({"queue", "site", "redo", "capture"})
 _PREFIX = {PUBLISH: ("capture", "propagation"), READ_REDO: ("capture",), RECEIVE_REDO: ("redo",)}
@@ -42,11 +41,11 @@ class Link:
     """Connections from one site's components to a component of another site.
 
     Args:
-        site: of the components that connect.
+        site: site of the components that connect.
         server: full name of the component that serves.
-        server_site: where it runs.
-        openers: components that make these connections anew when they are opened again: those that connect or, where
-            these would lose work by it, the one that serves.
+        server_site: site of that component.
+        openers: components that renew these connections when they are reopened: those that connect or, where these
+            would lose work by it, the one that serves.
     """
 
     site: str
@@ -56,7 +55,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """For people, and for the schedule."""
+        """Name for output and for the schedule."""
         return f"{self.site} -> {self.server}"
 
 
@@ -69,7 +68,7 @@ def links_of(spec: TopologySpec) -> tuple[Link, ...]:
             continue
         there = site_of(spec, component.name)
         by_site: dict[str, list[str]] = {}
-        # Apply processes may come to every queue before theirs, and dequeue from one.
+        # Apply processes are admitted to every queue upstream of theirs, and dequeue from one.
         subscribers = interests_of(spec, component.name.partition(":")[2]) if component.kind == "queue" else None
         for role, callers in callers_of(spec, component.name).items():
             for caller, site in callers.items():
@@ -85,12 +84,12 @@ def links_of(spec: TopologySpec) -> tuple[Link, ...]:
 
 
 def _opener(role: str, caller: str, server: str, names: set[str]) -> str:
-    """Which component to open again; empty: this caller does not run."""
+    """Return the component to reopen; empty: this caller does not run."""
     for kind in _PREFIX.get(role, ("propagation",)):
         if f"{kind}:{caller}" in names:
             return f"{kind}:{caller}"
-    # An apply process would begin a new incarnation: let the queue or capture process that serves it break the
-    # connection.
+    # Reopening an apply process would begin a new incarnation: the queue or capture process that serves it breaks the
+    # connection instead.
     return server if f"apply:{caller}" in names else ""
 
 
@@ -100,31 +99,31 @@ class Links:
 
     Args:
         spec: the topology.
-        connect: reaches its actors.
-        lease_s: so long a detour lasts, unless it is renewed.
+        connect: connects to its actors.
+        lease_s: lifetime of a detour that is not renewed, in seconds.
     """
 
     spec: TopologySpec
     connect: Callable[[], RayActors]
     lease_s: float = LEASE_S
     proxies: dict[str, Proxy] = field(default_factory=dict)
-    """By the name of the link."""
+    """Proxies by name of the link."""
     _links: dict[str, Link] = field(default_factory=dict)
     _renewed_at: float = 0.0
 
     def lead_through(self, links: Iterable[Link], tell: Callable[[str], None] = lambda _: None) -> list[str]:
-        """Lead links through a proxy each, which makes their connections anew; the links that could not be led in time.
+        """Route links through a proxy each, by reconnecting them; return the links that did not connect in time.
 
         Args:
-            links: of the topology, see `links_of`.
-            tell: receives lines of text about the progress.
+            links: links from `links_of` of this topology.
+            tell: receives progress lines.
         """
         for link in links:
             self._links[link.name] = link
             self.proxies[link.name] = Proxy(self._target(link))
         self.renew(now=True)
         for opener in dict.fromkeys(opener for link in self._links.values() for opener in link.openers):
-            with contextlib.suppress(HeadraceError):  # it does not run now: it connects when it does
+            with contextlib.suppress(HeadraceError):  # it does not run now: it connects through the proxy when it runs
                 self.connect().call(opener, "reopen")
         deadline = time.monotonic() + THROUGH_TIMEOUT_S
         while (
@@ -139,10 +138,10 @@ class Links:
         return lambda: str(self.connect().call(link.server, "endpoint"))
 
     def renew(self, *, now: bool = False) -> None:
-        """Keep the detours from ending; to be called at least every few seconds.
+        """Renew the detours; call this at least every few seconds.
 
         Args:
-            now: whether or not it is time.
+            now: renew even if the interval has not passed.
         """
         if not now and time.monotonic() - self._renewed_at < RENEW_S:
             return
@@ -152,24 +151,25 @@ class Links:
                 self.connect().set_detour(link.site, link.server, self.proxies[name].endpoint, self.lease_s)
 
     def close(self) -> None:
-        """End the detours and the proxies: connections break, and are made directly. Idempotent."""
+        """End the detours and the proxies: connections break, and components reconnect directly. Idempotent."""
         for link in self._links.values():
-            with contextlib.suppress(HeadraceError):  # the cluster is gone, or the detour ends by itself
+            with contextlib.suppress(HeadraceError):  # the cluster is gone, or the detour expires
                 self.connect().set_detour(link.site, link.server, "", 0.0)
         for proxy in self.proxies.values():
             proxy.close()
         self._links, self.proxies = {}, {}
 
     def of(self, target: str) -> list[Proxy]:
-        """The proxies of one link, or of every link of a site, to be broken now; the detours are renewed.
+        """Return the proxies of one link, or of every link of a site, for an immediate fault; renew the detours.
 
         Args:
             target: name of a link or of a site.
 
         Raises:
-            NotFired: nothing goes through them now.
+            NotFired: no connection goes through them now.
         """
-        # What breaks now is connected anew at once: not past the proxies because nobody has looked for longer than a lease.
+        # A broken connection reconnects at once. Without this renewal it could bypass the proxy, if the lease has
+        # expired meanwhile.
         self.renew(now=True)
         found = [
             self.proxies[name] for name, link in self._links.items() if target in {name, link.site, link.server_site}

@@ -1,6 +1,6 @@
-"""The processes of a running topology, found by what it says of itself, and killed: no other process is ever touched.
+"""The processes of a running topology: found by component, and killed. No other process is touched.
 
-Every process that is found by its component must belong to the topology's private cluster, or to one of its embedded
+A process that is found by its component must belong to the topology's private cluster, or to one of its embedded
 servers.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Processes", "executor_of", "is_gone", "is_stopped", "kill", "server_processes"]
 
 CALL_TIMEOUT_S = 5.0  # a component that answers at all answers in milliseconds
-GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, a loaded machine tells it later
+GONE_TIMEOUT_S = 10.0  # the kernel ends a killed process at once, but a loaded machine reports it later
 _GONE_POLL_S = 0.01
 
 
@@ -38,19 +38,19 @@ class Processes:
     """Finds processes by component.
 
     Args:
-        deployment: of the topology; it runs on a private cluster.
+        deployment: the topology's deployment; on a private cluster.
     """
 
     deployment: Deployment
 
     def of(self, component: str) -> psutil.Process:
-        """The process of a component.
+        """Return the process of a component.
 
         Args:
             component: full name.
 
         Raises:
-            NotFired: it does not answer now, or its process is not the private cluster's.
+            NotFired: the component does not answer now, or its process is not in the private cluster.
         """
         try:
             return self._own(self.deployment.connect().pid(component))
@@ -58,34 +58,34 @@ class Processes:
             raise NotFired(f"{component} has no process now: {error.message}") from error
 
     def pid(self, component: str) -> int:
-        """The process id of a component; 0: it does not answer now."""
+        """Return the process id of a component; 0: it does not answer now."""
         try:
             return self.deployment.connect().pid(component)
         except HeadraceError:
             return 0
 
     def status(self, component: str) -> ComponentStatus | None:
-        """The status of a component; None: it does not answer now."""
+        """Return the status of a component; None: it does not answer now."""
         try:
             return status_of(self.deployment.connect().call(component, "status", timeout_s=CALL_TIMEOUT_S))
         except HeadraceError:
             return None
 
     def application_pid(self, site: str) -> int:
-        """The process id of the driver of a site's Spark application; 0: there is none now."""
+        """Return the process id of the driver of a site's Spark application; 0: no driver runs now."""
         status = self.status(f"spark:{site}")
         return status.application_pid if isinstance(status, SparkStatus) else 0
 
     def driver(self, site: str) -> psutil.Process:
-        """The driver of a site's Spark application.
+        """Return the driver of a site's Spark application.
 
         Raises:
-            NotFired: there is none now.
+            NotFired: no driver runs now.
         """
         return self._own(self.application_pid(site))
 
     def workers(self, apply: str) -> list[psutil.Process]:
-        """The Python workers that are the apply servers of an apply process, on this machine."""
+        """Return the Python workers on this machine that are the apply servers of an apply process."""
         found = []
         for server in apply_status(self.status(f"apply:{apply}")).servers:
             with contextlib.suppress(NotFired):
@@ -93,16 +93,16 @@ class Processes:
         return found
 
     def server(self, site: str) -> list[psutil.Process]:
-        """The processes of a site's embedded server, as `server_processes` has them.
+        """Return the processes of a site's embedded server, its postmaster first.
 
         Raises:
-            NotFired: it does not run.
+            NotFired: the server does not run.
         """
         spec = self.deployment.spec
         return server_processes(embedded_server(spec, spec.site(site)))
 
     def _own(self, pid: int) -> psutil.Process:
-        """The process of this id, if the private cluster started it."""
+        """Return the process with this id if the private cluster started it."""
         if pid not in {each.pid for each in self.deployment.cluster.processes()}:
             raise NotFired(f"process {pid} is not one of the private cluster of topology {self.deployment.spec.name}")
         try:
@@ -112,10 +112,10 @@ class Processes:
 
 
 def executor_of(worker: psutil.Process) -> psutil.Process:
-    """The JVM in which an apply server's Python worker runs.
+    """Return the JVM in which an apply server's Python worker runs.
 
     Raises:
-        NotFired: it has ended.
+        NotFired: the JVM has ended.
     """
     with contextlib.suppress(psutil.Error):
         for parent in worker.parents():
@@ -125,10 +125,10 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
 
 
 def server_processes(server: EmbeddedServer) -> list[psutil.Process]:
-    """The processes of an embedded server, its postmaster first.
+    """Return the processes of an embedded server, its postmaster first.
 
     Raises:
-        NotFired: it does not run.
+        NotFired: the server does not run.
     """
     pid = server.pid()
     if pid is None:
@@ -141,10 +141,10 @@ def server_processes(server: EmbeddedServer) -> list[psutil.Process]:
 
 
 def kill(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL processes, in this order, and wait until they are gone; one that ends by itself makes no difference.
+    """SIGKILL processes in this order, and wait until they have ended; ones that end by themselves are no error.
 
     Raises:
-        NotFired: one does not end.
+        NotFired: a process does not end.
     """
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -157,7 +157,7 @@ def kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended; one whose parent has not asked for its end yet counts."""
+    """Return whether a process has ended; a zombie counts as ended."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -165,7 +165,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def is_stopped(process: psutil.Process) -> bool:
-    """Whether a process is stopped by a signal."""
+    """Return whether a process is stopped by a signal."""
     try:
         return bool(process.is_running() and process.status() == psutil.STATUS_STOPPED)
     except psutil.Error:

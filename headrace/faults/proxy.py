@@ -1,4 +1,4 @@
-"""A TCP proxy to break networks with: cut, stall, swallow, delay. It runs on its own thread, and knows what it broke."""
+"""A TCP proxy that breaks networks: cut, stall, swallow, delay. It runs on its own thread and counts what it broke."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.base.errors import HeadraceError
 __all__ = ["Proxy"]
 
 _CHUNK_BYTES = 1 << 16
-_DELAYED_CHUNKS_MAX = 1024  # on their way in one direction: 64 MiB
+_DELAYED_CHUNKS_MAX = 1024  # in flight in one direction: 64 MiB
 
 
 class _Connection:
@@ -26,13 +26,13 @@ class _Connection:
         self.is_swallowed = False
 
     def abort(self) -> None:
-        """Reset both ends, as a dying process does."""
+        """Reset both ends, like a dying process."""
         for writer in self.writers:
             writer.transport.abort()
 
 
 class Proxy:
-    """Forwards connections to a target until it is told to break them. Use it as a context manager.
+    """Forwards connections to a target until a fault is switched on. A context manager.
 
     Args:
         target: "host:port", or a callable that returns it for each new connection (a restarted server has another
@@ -47,7 +47,7 @@ class Proxy:
         self._flows.set()
         self.delay_s = 0.0
         self.accepted = 0  # connections so far
-        self.refused = 0  # connections, since it is cut
+        self.refused = 0  # connections since the cut
         self.forwarded_bytes = self.swallowed_bytes = self.delayed_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -74,11 +74,11 @@ class Proxy:
         self.reset()
 
     def reset(self) -> None:
-        """Reset every connection; new ones are welcome."""
+        """Reset every connection; new ones are accepted."""
         self._run(self._abort_all())
 
     def swallow(self) -> None:
-        """Half-open: connections stay, also new ones, but nothing arrives any more. What is lost stays lost."""
+        """Make connections half-open, new ones too: they stay open, and all data is lost for good."""
         self._is_swallowing = True
         for connection in list(self._connections):
             connection.is_swallowed = True
@@ -88,12 +88,12 @@ class Proxy:
         self._flows.clear()
 
     def heal(self) -> None:
-        """Forward again; connections that were swallowed stay dead, new ones work."""
+        """Forward again; swallowed connections stay dead, new ones work."""
         self._is_cut = self._is_swallowing = False
         self._flows.set()
 
     def close(self) -> None:
-        """Reset everything and end; idempotent."""
+        """Reset all connections and stop the proxy; idempotent."""
         if self._loop.is_closed():
             return
         self._flows.set()
@@ -115,7 +115,7 @@ class Proxy:
             return
         self.accepted += 1
         try:
-            # Who is asked may take a while to answer, and the other connections must not wait for that.
+            # The target callable may be slow, and must not block the other connections.
             host, _, port = (await self._loop.run_in_executor(None, self._target)).rpartition(":")
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
         except (OSError, HeadraceError):

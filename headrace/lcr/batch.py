@@ -1,15 +1,15 @@
 """LCR batches: row changes as columns, from capture to apply.
 
 A batch holds the row LCRs of consecutive transactions of one source, in commit order. Rows are numbered
-0..row_count-1 in source order. A row lives in exactly one `RowGroup`: one group per (table version,
+0..row_count-1 in source order. A row is in exactly one `RowGroup`: one group per (table version,
 command), so that rules, hashing and writing work on whole columns. A value is a (length, bytes) pair in the
-source's own encoding; it is decoded only where one row is looked at.
+source's own encoding; it is decoded only where a single row is read.
 
 Order inside a batch: transaction i owns the rows `first_row[i] .. first_row[i+1]-1`. A transaction larger
 than the batch bound is cut into parts: every part but the last has `commit_scn[-1] == 0` ("open"), every part
 but the first has `continues`; a part holds rows of that one transaction only.
-A batch that does not continue while the receiver has an open transaction replaces the open one: after a
-break the source sends a transaction again, whole.
+A batch that does not continue replaces the receiver's open transaction: after a break the source sends the
+whole transaction again.
 
 Chain: `previous_scn` is the `through_scn` of the batch before. A receiver accepts a batch only when it equals
 the receiver's own position, so a lost batch cannot go unnoticed. `through_scn` promises that every transaction
@@ -63,7 +63,7 @@ class Command(IntEnum):
 
 
 class OldImage(IntEnum):
-    """What old values the source logs for a table's UPDATE and DELETE (PostgreSQL: replica identity)."""
+    """The old values that the source logs for a table's UPDATE and DELETE (PostgreSQL: replica identity)."""
 
     NONE = 0
     KEY = 1  # the key columns; for an UPDATE only when the key changed
@@ -75,16 +75,16 @@ class Column:
     """One column of a table version.
 
     Args:
-        name: as the source spells it.
+        name: name in the source's spelling.
         type_name: the source's own type, schema-qualified ("pg_catalog.int4", "public.mood").
-        type_number: the source's number for the type; 0 when it has none.
-        type_modifier: the source's modifier (length, precision); -1 for none.
+        type_number: the source's number for the type; 0: none.
+        type_modifier: the source's modifier (length, precision); -1: none.
         is_key: part of what identifies a row in the log.
         is_binary: values are in the database's binary form; False: its text form.
-        is_computed: the source computes it from the row's other columns, and nobody writes it there; in what earlier
-            versions wrote, where that is not known, too.
-        older_value: SQL of the value that rows have which are older than the column, empty: NULL; only where a source's
-            catalog says it. None: it does not, or each row may have another one.
+        is_computed: the source computes it from the row's other columns, and nobody writes it there; also True in
+            batches of earlier versions that do not know it.
+        older_value: SQL of the value of rows that are older than the column, empty: NULL; known only from a source's
+            catalog. None: unknown, or rows may differ.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One partition of a table: what a TRUNCATE of it means.
+    """One partition of a table, in a TRUNCATE of it.
 
     Args:
         owner, name: the partition's own.
@@ -113,7 +113,7 @@ class Partition:
 
     @property
     def qualified_name(self) -> str:
-        """`owner.name`, for people."""
+        """`owner.name`, for output."""
         return f"{self.owner}.{self.name}"
 
 
@@ -122,15 +122,15 @@ class TableVersion:
     """A table as it was when a change was made.
 
     Args:
-        object_number: the source's number of the table the rows were stored in (a partition's own).
+        object_number: the source's number of the table that stores the rows (a partition's own).
         version: hash of everything below; equal content has an equal version across restarts.
         owner: schema of the table that LCRs name (for a partition: of the partitioned table).
         name: that table's name.
-        columns: in the order of the row's values.
-        old_image: which old values UPDATE and DELETE carry.
-        partition: only of a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and
-            name are the table's all the same, so that rules, instantiation, order and errors are the table's.
-        root_number: the source's number of the table that LCRs name: of a partition, the partitioned table's; else
+        columns: columns in the order of the row's values.
+        old_image: old values that UPDATE and DELETE carry.
+        partition: only for a table in a `Truncate`: this partition of it is truncated, not the whole table. Owner and
+            name remain the table's, so that rules, instantiation, order and errors are the table's.
+        root_number: the source's number of the table that LCRs name: for a partition, the partitioned table's; else
             `object_number`. NO_OBJECT: not known, as in batches of earlier versions.
     """
 
@@ -144,22 +144,22 @@ class TableVersion:
     root_number: ObjectNumber = NO_OBJECT
 
     def __hash__(self) -> int:
-        """Of what tells versions apart: each batch has versions of its own, which are looked up by their content."""
+        """Hash the distinguishing parts: each batch has its own version objects, looked up by content."""
         return hash((self.object_number, self.version, self.name))
 
     @property
     def qualified_name(self) -> str:
-        """`owner.name`, for people."""
+        """`owner.name`, for output."""
         return f"{self.owner}.{self.name}"
 
     @property
     def table_number(self) -> ObjectNumber:
-        """What tells which table it is, whatever its name: `root_number`, and where that is not known `object_number`."""
+        """Identity of the table, independent of its name: `root_number`, or `object_number` where that is not known."""
         return self.root_number or self.object_number
 
 
 def content_version(table: TableVersion) -> int:
-    """Hash everything a table version says, its own `version` aside; 64 bits, equal across restarts."""
+    """Hash the content of a table version except its own `version`; 64 bits, equal across restarts."""
     content = json.dumps(
         [
             table.object_number,
@@ -182,9 +182,9 @@ class RowGroup:
     Args:
         table: index into the batch's `tables`.
         command: INSERT, UPDATE or DELETE.
-        row_numbers: int32, shape (n,), ascending; where each row stands in the batch.
-        old: old values, every column of the table version (ABSENT where not carried); None for INSERT.
-            An UPDATE row all of whose old values are ABSENT kept its key: find it by the new values.
+        row_numbers: int32, shape (n,), ascending; numbers of the rows in the batch.
+        old: old values, every column of the table version (ABSENT where not carried); None for INSERT. An UPDATE row
+            whose old values are all ABSENT kept its key: find it by the new values.
         new: new values; None for DELETE.
     """
 
@@ -202,12 +202,12 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncate:
-    """One TRUNCATE: an LCR of its own that takes one row number.
+    """One TRUNCATE: a separate LCR that takes one row number.
 
     Args:
-        row_number: where it stands in the batch.
-        tables: indexes into the batch's `tables`, in the order the source truncated them. What its CASCADE reached is
-            among them.
+        row_number: its place in the batch.
+        tables: indexes into the batch's `tables`, in the order in which the source truncated them, including those
+            reached by CASCADE.
         cascade: CASCADE was given.
         restart_identity: RESTART IDENTITY was given.
     """
@@ -228,7 +228,7 @@ class Transactions:
         commit_scn: int64, end of the commit record; 0 while open (only the last one can be).
         commit_time_us: int64, microseconds since the Unix epoch (UTC) at the source.
         tag: int16, index into the batch's `tags`, -1 for a NULL tag.
-        first_row: int32, shape (t + 1,); see the module.
+        first_row: int32, shape (t + 1,); first row of each transaction, then the row count.
     """
 
     transaction_id: NDArray[np.int64]
@@ -243,7 +243,7 @@ class Transactions:
 
     @classmethod
     def none(cls) -> Transactions:
-        """No transactions."""
+        """Return zero transactions."""
         empty = np.empty(0, np.int64)
         return cls(
             transaction_id=empty,
@@ -257,7 +257,7 @@ class Transactions:
 
 @dataclass(frozen=True, kw_only=True)
 class LcrBatch:
-    """Row LCRs of consecutive transactions of one source; the module says what the parts mean.
+    """Row LCRs of consecutive transactions of one source; the module docstring explains the parts.
 
     Args:
         source: name of the source site.
@@ -265,12 +265,12 @@ class LcrBatch:
         through_scn: everything up to here that passes the rules has been sent, this batch included.
         continues: the first transaction began in an earlier batch.
         first_position: position of the batch's first row within its transaction (0 unless `continues`).
-        tables: the table versions the groups refer to.
-        tags: the tags `transactions.tag` refers to.
-        transactions: see `Transactions`.
-        groups: see `RowGroup`.
-        truncates: see `Truncate`; ascending by row number.
-        labels: transactions of the batch that users want to have tracked (`headrace.lcr.tracking`); hardly ever any.
+        tables: the table versions to which the groups refer.
+        tags: the tags to which `transactions.tag` refers.
+        transactions: the transactions, in commit order.
+        groups: the rows by table version and command.
+        truncates: the TRUNCATEs, ascending by row number.
+        labels: tracked transactions of the batch (`headrace.lcr.tracking`); rarely any.
     """
 
     source: str
@@ -292,17 +292,17 @@ class LcrBatch:
 
     @property
     def is_open(self) -> bool:
-        """The last transaction goes on in the next batch."""
+        """Whether the last transaction continues in the next batch."""
         return len(self.transactions) > 0 and int(self.transactions.commit_scn[-1]) == 0
 
     @property
     def is_progress_mark(self) -> bool:
-        """A position without data."""
+        """Whether the batch has a position without data."""
         return len(self.transactions) == 0
 
     @cached_property
     def cells(self) -> tuple[tuple[Cells | None, Cells | None], ...]:
-        """Where the old and the new values of each group's rows lie; found out when the first row is looked at."""
+        """Addresses of the old and the new values of each group's rows; computed when the first row is read."""
         return tuple(
             (None if group.old is None else Cells.of(group.old), None if group.new is None else Cells.of(group.new))
             for group in self.groups

@@ -1,8 +1,7 @@
-"""From row LCRs back into a batch: what handlers and transformations changed travels on as columns.
+"""From row LCRs back into a batch: results of handlers and transformations continue as columns.
 
-Rows that nobody changed are copied as columns from the batch they came in, so a batch of which few rows were changed
-costs little more than cutting it. A row that got another name, other columns or another command goes to a group of its
-own kind.
+Unchanged rows are copied as columns from their batch, so a batch with few changed rows costs little more than cutting
+it. A row that got another name, other columns or another command goes into a group of that kind.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ if TYPE_CHECKING:
 
 __all__ = ["batch_of_lcrs", "batch_of_values", "values_of_lcrs"]
 
-_KEPT_FROM = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}  # values that a command does not have
+_KEPT_FROM = {Command.INSERT: ValueType.OLD, Command.DELETE: ValueType.NEW}  # values that a command lacks
 
 
 def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
     """Make a batch of row LCRs.
 
-    An LCR that is left out is discarded; a second view of a row makes it two. An UPDATE without old values is found at
-    the destination by its new key: setting that says which row is meant.
+    An omitted LCR is discarded; a second view of a row doubles it. The destination finds an UPDATE without old values
+    by its new key: setting that key selects the row.
 
     Args:
-        batch: whose transactions and positions hold; every LCR is a view of it.
-        lcrs: the rows, changed or not, transaction after transaction; inside a transaction in the order they shall
-            have.
+        batch: source of the transactions and positions; every LCR is a view of it.
+        lcrs: the rows, changed or not, transaction after transaction; inside a transaction in the wanted order.
 
     Returns:
-        A batch with these rows and the same positions. Transactions stay, also without rows (see
-        `headrace.lcr.cutting.without_unused`); table versions and tags that were changed are added behind the batch's own.
+        A batch with these rows and the same positions. Transactions stay, even without rows
+        (`headrace.lcr.cutting.without_unused` removes those); changed table versions and tags are added behind the
+        batch's own.
 
     Raises:
-        LcrError: an LCR is of another batch or out of order, carries values its command has not, or LCRs of one
+        LcrError: an LCR is of another batch or out of order, or carries values that its command lacks. Or LCRs of one
             transaction have different tags, or LCRs of one batch different sources.
     """
     rows = list(lcrs)
@@ -84,18 +83,18 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
     time_us: int = 0,
     tag: bytes | None = None,
 ) -> LcrBatch:
-    """A batch of one transaction that changes rows of one table: of rows that are no change in a log.
+    """Make a batch of one transaction that changes rows of one table, for rows that come from no log.
 
     Args:
-        version: of the table.
-        command: of all rows.
+        version: the table's version.
+        command: command of all rows.
         new: values row by row, in the order of the columns; an int is NULL, UNCHANGED or ABSENT. None for DELETE.
-        old: likewise; None for INSERT.
+        old: old values in the same form; None for INSERT.
         source: name of the source's site.
-        transaction_id: of the transaction.
-        commit_scn: of its commit; at least 2.
-        time_us: of its commit, microseconds since the Unix epoch, UTC.
-        tag: of the transaction; None: NULL.
+        transaction_id: number of the transaction.
+        commit_scn: SCN of its commit; at least 2.
+        time_us: time of its commit, microseconds since the Unix epoch, UTC.
+        tag: tag of the transaction; None: NULL.
     """
     count, columns = len(new if new is not None else old or ()), len(version.columns)
     group = RowGroup(
@@ -126,7 +125,7 @@ def batch_of_values(  # noqa: PLR0913 - what a change is
 
 @dataclass(slots=True, kw_only=True)
 class _Building:
-    """What a batch is made of, so far."""
+    """The parts of a batch, so far."""
 
     batch: LcrBatch
     tables: list[TableVersion]
@@ -146,7 +145,7 @@ class _Building:
         self._rows.setdefault(kind, []).append((number, lcr))
 
     def groups(self) -> tuple[RowGroup, ...]:
-        """The row groups: the batch's own in their order, then what was changed."""
+        """Return the row groups: the batch's own in their order, then the changed rows."""
         own = {(group.table, group.command): place for place, group in enumerate(self.batch.groups)}
         kinds = sorted(self._rows, key=lambda kind: (own.get(kind, len(own)), self._rows[kind][0][0]))
         return tuple(self._group(*kind, self._rows[kind]) for kind in kinds)
@@ -179,7 +178,7 @@ class _Building:
         return replace(truncate, row_number=number, tables=(self._place(truncate.tables[0], lcr.table_version()),))
 
     def _place(self, own: int, version: TableVersion) -> int:
-        """Where a version is among the tables; `own` is where the LCR's was."""
+        """Return the index of a version among the tables; `own` is the index that the LCR had."""
         if self.tables[own] == version:
             return own
         if version not in self.tables:
@@ -188,7 +187,7 @@ class _Building:
 
 
 def _check(lcr: RowLcr, command: Command) -> None:
-    """Refuse values that the LCR's command has not."""
+    """Refuse values that the LCR's command lacks."""
     if not lcr.is_changed:
         return
     kind = _KEPT_FROM.get(command)
@@ -204,15 +203,15 @@ def _check(lcr: RowLcr, command: Command) -> None:
 
 
 def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, columns: int) -> ColumnValues | None:
-    """One image of row LCRs of one command and table version: those that nobody changed are copied as columns.
+    """Return one image of row LCRs of one command and table version; unchanged LCRs are copied as columns.
 
     Args:
-        batch: of which they are views.
-        lcrs: at least one.
+        batch: the batch of which they are views.
+        lcrs: at least one LCR.
         kind: OLD or NEW.
-        columns: how many the table version has.
+        columns: number of columns of the table version.
     """
-    places: dict[int, list[int]] = {}  # by the group they are copied from; -1: they were changed
+    places: dict[int, list[int]] = {}  # by the group they are copied from; -1: changed LCRs
     for place, lcr in enumerate(lcrs):
         places.setdefault(-1 if lcr.is_changed else lcr.place[0], []).append(place)
     blocks = []
@@ -229,7 +228,7 @@ def values_of_lcrs(batch: LcrBatch, lcrs: Sequence[RowLcr], kind: ValueType, col
 
 
 def _packed(stored: Sequence[Sequence[bytes | int]], columns: int) -> ColumnValues:
-    """Values of rows, given row by row."""
+    """Pack the values of rows, given row by row."""
     lengths = (
         np.array([[value if isinstance(value, int) else len(value) for value in row] for row in stored], np.int32)
         .reshape(len(stored), columns)
@@ -243,7 +242,7 @@ def _packed(stored: Sequence[Sequence[bytes | int]], columns: int) -> ColumnValu
 
 
 def _tags(batch: LcrBatch, rows: Sequence[RowLcr], tags: list[Tag]) -> NDArray[np.int16]:
-    """Tag of each transaction, as its LCRs say; new ones are added to `tags`."""
+    """Return the tag of each transaction according to its LCRs; new tags are added to `tags`."""
     found = batch.transactions.tag.copy()
     said: dict[int, bytes | None] = {}
     for lcr in rows:

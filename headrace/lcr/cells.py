@@ -1,8 +1,7 @@
 """Values of rows, addressed where they lie: the working form between batches and writes.
 
-`Cells` is one image (old or new) of n rows times c columns, as an offset and a length per value into shared
-bytes. Rows of several batches are put side by side without copying a value twice: bytes are copied once when
-blocks are joined and once when a write is gathered.
+`Cells` is one image (old or new) of n rows times c columns, as an offset and a length per value into shared bytes.
+Joining the rows of several batches copies their bytes once, and gathering a write copies them once more.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["Cells", "fixed"]
 
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
-    """A contiguous read-only view: kernels see one type for decoded (read-only) and computed arrays alike."""
+    """Return a contiguous read-only view: kernels see one type for decoded (read-only) and computed arrays alike."""
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:
         return array
@@ -37,7 +36,7 @@ class Cells:
 
     Args:
         data: uint8, shared bytes.
-        offsets: int64, shape (c, n); where each value begins in `data` (meaningless without bytes).
+        offsets: int64, shape (c, n); first byte of each value in `data` (meaningless for a value without bytes).
         lengths: int32, shape (c, n); bytes of each value, or NULL, UNCHANGED, ABSENT.
     """
 
@@ -52,14 +51,14 @@ class Cells:
         rows: int,
         blocks: Sequence[tuple[ColumnValues, NDArray[np.int32]]],
     ) -> Cells:
-        """Put blocks of values side by side.
+        """Join blocks of values.
 
         Args:
             columns: c, the same in every block.
             rows: n; rows that no block fills are ABSENT.
             blocks: values, and for each of their rows its place among the n (int32).
         """
-        # Here, not at the head: numba is 25 MB that a process which never cuts a batch does not pay for.
+        # A local import: numba takes 25 MB, which a process that never cuts a batch does not need.
         from headrace.lcr.cells_kernels import place_rows
 
         offsets = np.zeros((columns, rows), np.int64)
@@ -81,7 +80,7 @@ class Cells:
         return cls.joined(values.column_count, values.row_count, [(values, rows)])
 
     def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT.
+        """Return one value's bytes, or NULL, UNCHANGED, ABSENT.
 
         Args:
             column: place of the column, from 0.
@@ -94,10 +93,10 @@ class Cells:
         return self.data[offset : offset + length].tobytes()
 
     def gathered(self, rows: NDArray[np.int32], columns: NDArray[np.bool_] | None = None) -> ColumnValues:
-        """Copy rows into a block of their own.
+        """Copy rows into a separate block.
 
         Args:
-            rows: int32, which rows, in the order wanted.
+            rows: int32, the rows, in the wanted order.
             columns: bool, shape (c,); the others become ABSENT. None: all.
         """
         from headrace.lcr.cells_kernels import gather_rows

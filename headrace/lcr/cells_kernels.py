@@ -1,6 +1,6 @@
-"""Loops over values addressed by (offset, length); see `headrace.lcr.cells`."""
+"""Loops over values addressed by (offset, length), for `headrace.lcr.cells`."""
 
-# Numba compiles these: its types are inferred at the first call.
+# Numba compiles these and infers their types at the first call.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def place_rows(lengths, starts, base, rows, out_offsets, out_lengths):
 
     Args:
         lengths: int32[c, m], of the block's m rows.
-        starts: int64[c + 1], where each column's bytes begin in the block.
-        base: where the block's bytes begin in the joined ones.
+        starts: int64[c + 1], first byte of each column in the block.
+        base: first byte of the block in the joined bytes.
         rows: int32[m], the place of each of the block's rows among the n.
         out_offsets: int64[c, n], written.
         out_lengths: int32[c, n], written.
@@ -37,14 +37,14 @@ def place_rows(lengths, starts, base, rows, out_offsets, out_lengths):
 
 @njit(cache=True)
 def gather_rows(data, offsets, lengths, rows, wanted, absent):
-    """Copy `rows` of the columns `wanted` into a block of their own; other columns become `absent`.
+    """Copy `rows` of the columns `wanted` into a separate block; other columns become `absent`.
 
     Args:
         data: uint8, bytes of all values.
-        offsets: int64[c, n], where each value begins in `data`.
+        offsets: int64[c, n], first byte of each value in `data`.
         lengths: int32[c, n], bytes of each, or NULL, UNCHANGED, ABSENT.
-        rows: int32[k], which rows, in the order wanted.
-        wanted: bool[c], which columns.
+        rows: int32[k], the rows, in the wanted order.
+        wanted: bool[c], the columns.
         absent: ABSENT, as int32.
 
     Returns:
@@ -79,18 +79,18 @@ def gather_rows(data, offsets, lengths, rows, wanted, absent):
 
 @njit(cache=True)
 def _copy_spans(data, offsets, rows, lengths, out, position):
-    """Copy a column's values, those that lie beside each other at once.
+    """Copy a column's values, adjacent ones at once.
 
     Args:
         data: uint8, bytes of all values.
-        offsets: int64[n], where each value begins.
-        rows: int32[k], which values.
-        lengths: int32[k], of these.
+        offsets: int64[n], first byte of each value.
+        rows: int32[k], the values to copy.
+        lengths: int32[k], their lengths.
         out: uint8, written.
-        position: where.
+        position: first written byte.
 
     Returns:
-        The position behind them.
+        The position after the last written byte.
     """
     first = last = np.int64(0)
     for i in range(rows.shape[0]):
@@ -109,13 +109,13 @@ def _copy_spans(data, offsets, rows, lengths, out, position):
 
 @njit(cache=True)
 def with_constants(lengths, data, starts, places, constant_lengths, constants):
-    """Some columns of values, and others that have one value in every row.
+    """Build a block of selected columns and of columns with one constant value in every row.
 
     Args:
         lengths: int32[c, n], of the values.
         data: uint8, their bytes.
-        starts: int64[c + 1], where each column's bytes begin.
-        places: int64[k], which of their columns each of the new ones is; -1: the next constant.
+        starts: int64[c + 1], first byte of each column.
+        places: int64[k], for each new column the old column that it copies; -1: the next constant.
         constant_lengths: int32[a], bytes of each constant, or NULL, UNCHANGED, ABSENT.
         constants: uint8, the bytes of all constants.
 
@@ -148,11 +148,11 @@ def with_constants(lengths, data, starts, places, constant_lengths, constants):
         length = np.int64(constant_lengths[constant])
         constant += 1
         out_lengths[column] = length
-        if size:  # none has bytes where there are no rows
+        if size:  # without rows there are no bytes
             copy_bytes(constants, begin, length, out, at)
             begin += length
             done = length
-            while done < size:  # twice as much each time
+            while done < size:  # twice as much in each round
                 more = min(done, size - done)
                 copy_bytes(out, at, more, out, at + done)
                 done += more

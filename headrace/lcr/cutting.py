@@ -1,8 +1,7 @@
-"""Parts of a batch as batches of their own: some of its transactions, some of its rows, what follows a position.
+"""Parts of a batch as separate batches: some of its transactions, some of its rows, or the part after a position.
 
-The one place that cuts batches. What is cut keeps the promises of `headrace.lcr.batch`: rows are numbered anew, groups
-without rows are gone, positions follow. Values are copied once; where a cut takes everything it answers the same
-object.
+The one place that cuts batches. A cut batch keeps the promises of `headrace.lcr.batch`: rows are renumbered, empty
+groups are dropped, positions follow. Values are copied once; a cut that takes everything returns the same object.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ __all__ = [
 
 
 def row_transactions(transactions: Transactions) -> NDArray[np.int32]:
-    """Index of the transaction each row belongs to: int32, shape (row_count,)."""
+    """Return the index of the transaction of each row: int32, shape (row_count,)."""
     first = transactions.first_row
     return np.repeat(np.arange(len(transactions), dtype=np.int32), first[1:] - first[:-1])
 
 
 def select_values(values: ColumnValues | None, rows: NDArray[np.integer]) -> ColumnValues | None:
-    """The values of some rows; None for None.
+    """Return the values of some rows; None for None.
 
     Args:
-        values: of n rows.
-        rows: which rows, in any order; neighbours in order are the fast case.
+        values: values of n rows.
+        rows: the rows, in any order; a run of consecutive rows is the fast case.
     """
     if values is None:
         return None
@@ -57,7 +56,7 @@ def select_values(values: ColumnValues | None, rows: NDArray[np.integer]) -> Col
 
 
 def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
-    """A batch with only the rows where `kept`; transactions, tables and tags stay, also without rows.
+    """Return a batch with only the rows where `kept`; transactions, tables and tags stay, even without rows.
 
     Args:
         batch: the batch.
@@ -65,7 +64,7 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
     """
     if bool(kept.all()):
         return batch
-    # numbers[i]: rows kept before row i, its number if it is kept itself.
+    # numbers[i] is the number of kept rows before row i, and so the new number of row i if it is kept.
     numbers = np.zeros(batch.row_count + 1, np.int32)
     np.cumsum(kept, out=numbers[1:])
     groups = []
@@ -95,12 +94,12 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
 
 
 def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
-    """The transactions `first .. last - 1` of a batch; `through_scn` and `previous_scn` follow.
+    """Return the transactions `first .. last - 1` of a batch; `through_scn` and `previous_scn` follow.
 
     Args:
         batch: the batch.
-        first: the first transaction wanted.
-        last: one behind the last, above `first`.
+        first: the first wanted transaction.
+        last: the one after the last wanted, above `first`.
     """
     found = batch.transactions
     count = len(found)
@@ -134,17 +133,17 @@ def slice_transactions(batch: LcrBatch, first: int, last: int) -> LcrBatch:
 
 
 def resume_after(batch: LcrBatch, scn: Scn) -> LcrBatch | None:
-    """Leave out what a receiver at `scn` already has.
+    """Remove what a receiver at `scn` already has.
 
-    A source may cut its log into batches differently when it sends it again, so a receiver's position may fall into the
-    middle of a batch. Every receiver insists on `previous_scn` being its own position; the sender cuts the batch there.
+    A source may cut its log into other batches when it sends it again, so a receiver's position may fall into the
+    middle of a batch. Every receiver requires that `previous_scn` is its own position; the sender cuts the batch there.
 
     Args:
         batch: a batch with `previous_scn <= scn`, possibly a part of a large transaction.
         scn: the receiver's position: it has every transaction with `order_scn < scn`.
 
     Returns:
-        A batch whose `previous_scn` is `scn`, or None when nothing of it is new.
+        A batch whose `previous_scn` is `scn`, or None if nothing in it is new.
     """
     count = len(batch.transactions)
     first = int(np.searchsorted(batch.transactions.order_scn, scn, side="left"))
@@ -152,13 +151,13 @@ def resume_after(batch: LcrBatch, scn: Scn) -> LcrBatch | None:
         if batch.through_scn <= scn:
             return None
         return LcrBatch(source=batch.source, previous_scn=scn, through_scn=batch.through_scn)
-    # The parts of an open transaction do not move the position, wherever it is.
+    # Parts of an open transaction never move the position.
     through = scn if batch.is_open else batch.through_scn
     return replace(slice_transactions(batch, first, count), previous_scn=scn, through_scn=through)
 
 
 def renamed(batch: LcrBatch, tables: Sequence[TableVersion]) -> LcrBatch:
-    """The same rows under other table versions; the same object when these are its own.
+    """Return the same rows under other table versions; the same object if the versions are its own.
 
     Args:
         batch: the batch.
@@ -168,10 +167,10 @@ def renamed(batch: LcrBatch, tables: Sequence[TableVersion]) -> LcrBatch:
 
 
 def without_unused(batch: LcrBatch) -> LcrBatch:
-    """Without transactions that hold no row, and without tables and tags that nothing refers to.
+    """Remove transactions without rows, and tables and tags without references.
 
-    Parts of a large transaction stay, also without rows: they must begin, go on and end everywhere. A batch of which
-    nothing is left is a progress mark.
+    Parts of a large transaction stay even without rows: every receiver must see where it begins, continues and ends. A
+    batch with nothing left is a progress mark.
     """
     before = batch.transactions
     left = np.diff(before.first_row) > 0
@@ -212,7 +211,7 @@ def without_unused(batch: LcrBatch) -> LcrBatch:
 
 
 def relabelled(batch: LcrBatch) -> LcrBatch:
-    """The batch with those of its labels whose transactions it (still) holds rows of, and their numbers of rows."""
+    """Keep the labels of transactions that still have rows in the batch, with their current row counts."""
     if not batch.labels:
         return batch
     found, labels = batch.transactions, []
@@ -226,7 +225,7 @@ def relabelled(batch: LcrBatch) -> LcrBatch:
 
 
 def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup | None:
-    """The rows of a group with numbers `first_row .. last_row - 1`; None when there is none."""
+    """Return the rows of a group with numbers `first_row .. last_row - 1`; None: no such row."""
     first, last = np.searchsorted(group.row_numbers, [first_row, last_row]).tolist()
     if first == last:
         return None
@@ -239,7 +238,7 @@ def _group_between(group: RowGroup, first_row: int, last_row: int) -> RowGroup |
 
 
 def _values_between(values: ColumnValues, first: int, last: int) -> ColumnValues:
-    """The values of rows `first .. last - 1`."""
+    """Return the values of rows `first .. last - 1`."""
     if first == 0 and last == values.row_count:
         return values
     begins = values.starts[:-1] + np.maximum(values.lengths[:, :first], 0).sum(axis=1, dtype=np.int64)

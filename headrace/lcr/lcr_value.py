@@ -1,4 +1,4 @@
-"""One value that an LCR carries, and the hooks by which a database's own library reads and writes it."""
+"""One value that an LCR carries, and the hooks through which a database's own library reads and writes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.lcr.batch import Column
 __all__ = ["NULL_VALUE", "DecodeHook", "EncodeHook", "LcrError", "LcrValue"]
 
 DecodeHook = Callable[[Column, bytes], object]
-"""Turns a value's bytes into a Python object; the column says type, modifier and encoding."""
+"""Converts a value's bytes into a Python object; the column has type, modifier and encoding."""
 
 
 EncodeHook = Callable[[Column, object], bytes]
-"""Turns a Python object, not None, into a value's bytes."""
+"""Converts a Python object, not None, into a value's bytes."""
 
 
 class LcrError(HeadraceError):
@@ -30,9 +30,9 @@ class LcrValue:
     """One value that an LCR carries.
 
     Args:
-        column: what it is a value of: its type and encoding.
-        raw: the bytes in the source's encoding; None: the value is NULL.
-        decode: how `decoded` reads it; None: nobody said.
+        column: column of the value, with type and encoding.
+        raw: bytes in the source's encoding; None: the value is NULL.
+        decode: hook for `decoded`; None: values cannot be decoded.
     """
 
     column: Column
@@ -41,7 +41,7 @@ class LcrValue:
 
     @property
     def is_null(self) -> bool:
-        """The value is NULL."""
+        """Whether the value is NULL."""
         return self.raw is None
 
     @property
@@ -63,4 +63,4 @@ class LcrValue:
 
 
 NULL_VALUE = LcrValue(column=Column(name="", type_name=""), raw=None)
-"""NULL for any column: an absent value and a NULL are different things, so users' code writes it out (`lcr.NULL`)."""
+"""NULL for any column: absent and NULL are different, so users' code writes NULL explicitly (`lcr.NULL`)."""

@@ -1,15 +1,15 @@
-"""Row LCRs one at a time: views with the manuals' methods, made only where user code or an error needs one row.
+"""Single row LCRs: views with the manuals' methods, made only where user code or an error needs one row.
 
 Longer than 500 lines: the manuals' methods of one kind of object, each with its documented errors.
 
-A view reads its values from the batch when they are first asked for, and keeps them in an own copy: what a handler or
-a transformation sets never reaches the batch. `headrace.lcr.building.batch_of_lcrs` makes a batch of views, changed or not.
-Values stay raw bytes in the source's encoding; `LcrValue.decoded` asks the database's own library, through a hook, and
-only for the value that is looked at.
+A view reads its values from the batch at the first access and keeps them as its own copy: what a handler or a
+transformation sets never reaches the batch. `headrace.lcr.building.batch_of_lcrs` makes a batch of views, changed or
+not. Values stay raw bytes in the source's encoding. `LcrValue.decoded` calls the database's own library through a hook,
+and only for the requested value.
 
-Absent and NULL are different things: `get_value` answers None for a column the LCR does not carry, and an `LcrValue`
-whose `raw` is None for a NULL. A large value the UPDATE did not touch (UNCHANGED) is not in the log: as a new value
-it counts as absent, so `get_value` falls back to the old one; `is_unchanged` tells it apart.
+Absent and NULL are different: `get_value` returns None for a column that the LCR does not carry, and an `LcrValue`
+whose `raw` is None for a NULL. A large value that the UPDATE did not touch (UNCHANGED) is not in the log: as a new
+value it counts as absent, so `get_value` falls back to the old one; `is_unchanged` distinguishes it.
 
 Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD.
 """
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ValueType(Enum):
-    """Which of an LCR's values a method speaks of."""
+    """The kind of an LCR's values that a method uses."""
 
     OLD = "old"
     NEW = "new"
@@ -49,17 +49,17 @@ class ValueType(Enum):
 class RowLcr:
     """One row of a batch, with the manuals' methods.
 
-    More than 25 of them: users' handlers are written by the methods of LCR$_ROW_RECORD, on one object.
+    More than 25 of them: users' handlers are written with the methods of LCR$_ROW_RECORD, on one object.
 
     Args:
-        batch: where the row is.
-        row: its number in the batch.
-        decode: how values are decoded when asked for.
-        encode: how Python objects become values; None: values are given as bytes.
+        batch: the batch with the row.
+        row: number of the row in the batch.
+        decode: hook that decodes values on request.
+        encode: hook that converts Python objects into values; None: values are given as bytes.
     """
 
     NULL: ClassVar = NULL_VALUE
-    """What `set_value` and `add_column` take for NULL."""
+    """NULL, for `set_value` and `add_column`."""
 
     __slots__ = (
         "_batch",
@@ -137,7 +137,7 @@ class RowLcr:
                 f"an LCR's command type cannot become {value}",
                 hint="INSERT, UPDATE and DELETE can be exchanged",
             )
-        self._change()  # values are read under the command the row was made by
+        self._change()  # values are read under the row's original command
         self._command = Command[value]
 
     @property
@@ -176,23 +176,23 @@ class RowLcr:
 
     @property
     def scn(self) -> Scn:
-        """Where the transaction's commit record starts: orders LCRs of one source together with `position`."""
+        """Start of the transaction's commit record: orders LCRs of one source together with `position`."""
         return Scn(int(self._batch.transactions.order_scn[self._transaction]))
 
     @property
     def commit_scn(self) -> Scn | None:
-        """Where the transaction's commit record ends; None while the transaction is not complete."""
+        """End of the transaction's commit record; None while the transaction is not complete."""
         scn = int(self._batch.transactions.commit_scn[self._transaction])
         return Scn(scn) if scn else None
 
     @property
     def source_time_us(self) -> int:
-        """When the transaction committed at the source, microseconds since the epoch; 0: not known."""
+        """Commit time of the transaction at the source, microseconds since the epoch; 0: not known."""
         return int(self._batch.transactions.commit_time_us[self._transaction])
 
     @property
     def source_time(self) -> datetime | None:
-        """When the transaction committed at the source, in UTC; None: not known."""
+        """Commit time of the transaction at the source, in UTC; None: not known."""
         return _EPOCH + timedelta(microseconds=self.source_time_us) if self.source_time_us else None
 
     @property
@@ -224,11 +224,11 @@ class RowLcr:
 
         Args:
             value_type: "old" or "new".
-            column_name: as the LCR spells it.
-            use_old: of an UPDATE, answer the old value when there is no new one.
+            column_name: name in the LCR's spelling.
+            use_old: for an UPDATE without a new value, return the old one.
 
         Returns:
-            The value, NULL included; None when the LCR does not carry the column.
+            The value, NULL included; None: the LCR does not carry the column.
         """
         kind = _single(value_type)
         images = self._values()
@@ -242,10 +242,10 @@ class RowLcr:
 
         Args:
             value_type: "old" or "new".
-            use_old: of an UPDATE, answer the old value of each column that has no new one.
+            use_old: for an UPDATE, return the old value of each column that has no new one.
 
         Returns:
-            Values, NULL included; columns that the LCR does not carry are not in it.
+            Values, NULL included, without columns that the LCR does not carry.
         """
         kind = _single(value_type)
         images = self._values()
@@ -258,7 +258,7 @@ class RowLcr:
         return dict(sorted(merged.items(), key=lambda item: order.get(item[0], len(order))))
 
     def is_unchanged(self, column_name: str) -> bool:
-        """Whether the source's UPDATE left a large value alone, so that the log does not have it."""
+        """Whether the source's UPDATE did not touch a large value, so that the log does not have it."""
         self._values()
         return column_name in self._unchanged
 
@@ -267,7 +267,7 @@ class RowLcr:
 
         Args:
             value_type: "old" or "new".
-            column_name: a column the LCR carries.
+            column_name: a column that the LCR carries.
             value: bytes in the column's encoding, `NULL` or another `LcrValue`; users' code: any Python object.
 
         Raises:
@@ -279,14 +279,13 @@ class RowLcr:
         image[column_name] = self._wrapped(column_name, value, image[column_name].column)
 
     def add_column(self, value_type: ValueType | str, column_name: str, value: object) -> None:
-        """Add a value. The name is not validated: the destination may know columns the source does not.
+        """Add a value. The name is not validated: the destination may have columns that the source lacks.
 
         Args:
             value_type: "old" or "new".
             column_name: a column that the LCR does not carry in this image.
-            value: bytes in the column's encoding, `NULL`, or another `LcrValue`, which has a type of its own; users'
-                code: any Python object for a column that the LCR has in its other image, or in a handler the
-                    destination's table.
+            value: bytes in the column's encoding, `NULL`, or another `LcrValue` with its own type; users' code: any
+                Python object for a column of the LCR's other image or, in a handler, of the destination's table.
 
         Raises:
             LcrError: the LCR carries the column already, its command has no values of this kind, or the value is a bare
@@ -310,7 +309,7 @@ class RowLcr:
             self._columns += (replace(image[column_name].column, name=column_name, is_key=False),)
 
     def delete_column(self, column_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
-        """Remove a column's value; with "*" both, and both must be there.
+        """Remove a column's value; "*" removes both, and both must exist.
 
         Args:
             column_name: a column that the LCR carries; UNCHANGED counts as carried.
@@ -327,11 +326,11 @@ class RowLcr:
             self._columns = tuple(column for column in self._columns if column.name != column_name)
 
     def rename_column(self, from_name: str, to_name: str, value_type: ValueType | str = ValueType.BOTH) -> None:
-        """Give a column's value another name; with "*" both, and both must be there.
+        """Rename the column of a value; "*" renames both, and both must exist.
 
         Args:
             from_name: a column that the LCR carries; UNCHANGED counts as carried.
-            to_name: the name that the destination's column has.
+            to_name: the name of the destination's column.
             value_type: "old", "new" or "*".
 
         Raises:
@@ -356,12 +355,12 @@ class RowLcr:
         self._columns = tuple(columns)
 
     def keep_columns(self, column_names: Collection[str], value_type: ValueType | str = ValueType.BOTH) -> None:
-        """Remove every other column, also those of the table of which the LCR has no value.
+        """Remove every other column, including columns of the table without a value in the LCR.
 
-        Names that it does not have are ignored.
+        Unknown names are ignored.
 
         Args:
-            column_names: of the columns that stay.
+            column_names: the columns that stay.
             value_type: "old", "new" or "*".
         """
         kind = ValueType(value_type)
@@ -375,14 +374,14 @@ class RowLcr:
         )
 
     def set_values(self, value_type: ValueType | str, values: Mapping[str, object]) -> None:
-        """Replace all values of one kind: columns that are not given are not in the LCR any more.
+        """Replace all values of one kind; columns that are not given are removed from the LCR.
 
         Args:
             value_type: "old" or "new".
-            values: by column, as `set_value` and `add_column` take them.
+            values: values by column, in the forms of `set_value` and `add_column`.
 
         Raises:
-            LcrError: as `set_value` and `add_column`; nothing is changed then.
+            LcrError: as for `set_value` and `add_column`; nothing is changed then.
         """
         kind, changed = _single(value_type), self.copy()
         for name, value in values.items():
@@ -399,13 +398,13 @@ class RowLcr:
         )
 
     def get_where_clause(self, *, first: int = 1) -> SqlText:
-        """The condition that finds the row in SQL, such as `"id" = $1 AND "name" IS NULL`, and the values of its places.
+        """Return the condition that finds the row in SQL, such as `"id" = $1 AND "name" IS NULL`, and its parameters.
 
-        Of an INSERT it has all new values, of an UPDATE those of the row behind it, of a DELETE all old values; without
-        those of types that have no `=`, such as json.
+        It has all new values of an INSERT, those of the new row of an UPDATE, and all old values of a DELETE. Values of
+        types without `=`, such as json, are skipped.
 
         Args:
-            first: number of the first place.
+            first: number of the first parameter.
 
         Raises:
             LcrError: it is a TRUNCATE.
@@ -414,10 +413,10 @@ class RowLcr:
         return where_clause(self, first)
 
     def get_row_text(self, *, first: int = 1) -> SqlText:
-        """The change as an SQL statement, and the values of its places.
+        """Return the change as an SQL statement, and its parameters.
 
         Args:
-            first: number of the first place.
+            first: number of the first parameter.
 
         Raises:
             LcrError: it is a TRUNCATE.
@@ -426,7 +425,7 @@ class RowLcr:
         return row_text(self, first)
 
     def copy(self) -> Self:
-        """The LCR as it is now; what is set later in one of the two does not reach the other."""
+        """Return an independent copy of the current LCR."""
         made = type(self).__new__(type(self))
         for name in _fields(type(self)):
             setattr(made, name, getattr(self, name))
@@ -446,12 +445,12 @@ class RowLcr:
 
     @property
     def batch(self) -> LcrBatch:
-        """The batch it is a view of."""
+        """The batch of which the LCR is a view."""
         return self._batch
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its group in the batch and its row there; of a TRUNCATE: -1 and its index in `truncates`."""
+        """Number of its group and its row there; for a TRUNCATE: -1 and its index in `truncates`."""
         groups, within = self._batch.row_places
         return int(groups[self._row]), int(within[self._row])
 
@@ -467,11 +466,11 @@ class RowLcr:
 
     @property
     def is_changed(self) -> bool:
-        """Its command, its table's name or one of its values was set."""
+        """Whether its command, its table's name or one of its values was set."""
         return self._is_changed
 
     def table_version(self) -> TableVersion:
-        """The table as the LCR has it now: the source's version when neither name nor columns were changed.
+        """Return the table as the LCR has it now: the source's version if neither name nor columns were changed.
 
         Raises:
             LcrError: the old and the new value of a column have different types.
@@ -483,7 +482,7 @@ class RowLcr:
         return replace(changed, version=content_version(changed))
 
     def stored(self, value_type: ValueType) -> list[bytes | int]:
-        """Its values in the order of `table_version`: bytes, or NULL, UNCHANGED, ABSENT."""
+        """Return its values in the order of `table_version`: bytes, or NULL, UNCHANGED, ABSENT."""
         image, unchanged = self._values()[value_type], self._unchanged if value_type is ValueType.NEW else ()
         found: list[bytes | int] = []
         for column in self._columns:
@@ -497,7 +496,7 @@ class RowLcr:
     # ----------------------------------------------------------------------- inside
 
     def _as_valued(self, column: Column) -> Column:
-        """The column with its values' type: `set_value` may have brought another one."""
+        """Return the column with the type of its values: `set_value` may have set another type."""
         if not self._is_changed:
             return column
         values = [image.get(column.name) for image in self._values().values()]
@@ -589,14 +588,14 @@ class RowLcr:
             value = self._encode(column, value)
         if not isinstance(value, bytes):
             raise LcrError(
-                f"the value for column {column_name} is no value: of which type it would be is not known here",
+                f"the type of the value for column {column_name} is not known here",
                 column=column_name,
                 hint="give bytes, or an LcrValue with a column of that type",
             )
         return LcrValue(column=column, raw=value, decode=self._decode)
 
     def _absent_of_both(self, missing: ValueType, column_name: str) -> LcrError:
-        """The error of a call for old and new values, which no argument named, where the LCR has one kind or none."""
+        """Return the error for a call with "*" where the LCR lacks the old or the new value, or both."""
         other = ValueType.NEW if missing is ValueType.OLD else ValueType.OLD
         if not self._carries(column_name, (other,)):
             return LcrError(
@@ -629,7 +628,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {}  # by class, of which there are few
 
 
 def _fields(kind: type) -> tuple[str, ...]:
-    """Names of all fields of a class."""
+    """Return the names of all fields of a class."""
     if kind not in _FIELDS:
         _FIELDS[kind] = tuple(name for each in kind.__mro__ for name in getattr(each, "__slots__", ()))
     return _FIELDS[kind]
@@ -638,15 +637,15 @@ def _fields(kind: type) -> tuple[str, ...]:
 def _single(value_type: ValueType | str) -> ValueType:
     kind = ValueType(value_type)
     if kind is ValueType.BOTH:
-        raise LcrError("one kind of values is needed here, old or new, not both")
+        raise LcrError('value_type must be "old" or "new" here, not "*"')
     return kind
 
 
 def _named(name: object) -> str:
-    """A name that a database can be asked for.
+    """Check a name of a database object.
 
     Raises:
-        LcrError: it is none.
+        LcrError: it is no valid name.
     """
     if not isinstance(name, str) or not name or "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
         raise LcrError(

@@ -1,4 +1,4 @@
-"""Positions and identities: the integers everything else is ordered by."""
+"""Positions and identities: the integers that order everything else."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["FIRST_SCN", "NO_OBJECT", "ObjectNumber", "Scn", "TransactionId", "pa
 Scn = NewType("Scn", int)
 """A 64-bit position in one source's log. Comparable only within one source.
 
-A transaction has two: `order_scn`, where its commit record starts (known from the transaction's first
-record on), and `commit_scn`, where its commit record ends. Within a source
-`order_scn(t) < commit_scn(t) <= order_scn(next t)`, so either one tells what a watermark covers.
+A transaction has two: `order_scn`, where its commit record starts (known from the transaction's first record on), and
+`commit_scn`, where its commit record ends. Within a source `order_scn(t) < commit_scn(t) <= order_scn(next t)`, so
+either one tells what a watermark covers.
 """
 
 TransactionId = NewType("TransactionId", int)
@@ -28,10 +28,10 @@ FIRST_SCN = Scn(0)
 
 
 def parse_scn(text: str) -> Scn:
-    """Read an SCN as `scn_text` writes it, or as a decimal number.
+    """Parse an SCN in the form of `scn_text`, or as a decimal number.
 
     Raises:
-        ValueError: it is neither, or does not fit into 63 bits.
+        ValueError: the text has neither form, or the number does not fit into 63 bits.
     """
     high, slash, low = text.strip().partition("/")
     scn = (int(high, 16) << 32) + int(low, 16) if slash else int(high)
@@ -42,5 +42,5 @@ def parse_scn(text: str) -> Scn:
 
 
 def scn_text(scn: int) -> str:
-    """An SCN for people, in messages and tables alike: two hexadecimal halves, the form PostgreSQL's own tools use."""
+    """Return an SCN for messages and tables: two hexadecimal halves, the form of PostgreSQL's own tools."""
     return f"{scn >> 32:X}/{scn & 0xFFFFFFFF:08X}"

@@ -1,7 +1,7 @@
 """A table's name in one database.
 
-One table has two of them, at its source and at a destination; they are equal unless a rule renames it. Code that
-copies, compares or checks a table keeps both, and says which of the two it uses.
+A table has two names, at its source and at a destination; they are equal unless a rule renames it. Code that copies,
+compares or checks a table keeps both, and says which of the two it uses.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = [
     "whole_rows",
 ]
 
-# commands read such a part as it stands; with a hyphen first it would be an option
+# Commands read such a part without quotes; a leading hyphen would make it an option.
 _PLAIN = re.compile(r'[^\s."-][^\s."]*')
 _PLAIN_FLOW = re.compile(r"[A-Za-z_][\w$]*(?:\.[A-Za-z_][\w$]*)?", re.ASCII)
-_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  # what YAML does not read as a text
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  # YAML does not read these as text
 
 
 class Named(Protocol):
-    """A table, whatever else is known of it."""
+    """Any object with a table's name."""
 
     @property
     def owner(self) -> str:
@@ -53,7 +53,7 @@ class TableName(NamedTuple):
 
     @classmethod
     def of(cls, table: Named) -> TableName:
-        """The name of a table of which more is known."""
+        """Return the name of such an object."""
         return cls(table.owner, table.name)
 
     def __str__(self) -> str:
@@ -61,36 +61,39 @@ class TableName(NamedTuple):
 
 
 def quoted_name(table: Named) -> str:
-    """A table's name for a statement that an operator runs: `"schema"."name"`, whatever characters it has."""
+    """Return a table's name for an operator's statement: `"schema"."name"`, safe for any characters."""
     return f"{quoted(table.owner)}.{quoted(table.name)}"
 
 
 def quoted(name: str) -> str:
-    """A column's name, or one part of another, for such a statement."""
+    """Return a column's name, or one part of another name, for such a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text for a statement, whatever characters it has, and whatever `standard_conforming_strings` is in the session that runs it."""
+    """Return a text literal for a statement, safe for any characters.
+
+    It does not depend on `standard_conforming_strings` in the session that runs it.
+    """
     doubled = text.replace("'", "''")
     return f"""E'{doubled.replace(chr(92), chr(92) * 2)}'""" if "\\" in doubled else f"'{doubled}'"
 
 
 def remark(text: str) -> str:
-    r"""What stands behind a statement as its comment: in one line, for a line break in a name would begin a statement.
+    r"""Return a comment behind a statement: in one line, because a line break in a name would begin a statement.
 
     Args:
-        text: of any length; of names in it that have a line break, it shows `\n`.
+        text: of any length; a line break in it is shown as `\n`.
     """
     return "-- " + text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 def whole_rows(table: Named, why: str = "") -> str:
-    """The statement with which a source logs whole old rows of a table.
+    """Return the statement with which a source logs whole old rows of a table.
 
     Args:
-        table: as the source calls it.
-        why: what stands behind it; empty: nothing.
+        table: its name at the source.
+        why: comment behind the statement; empty: none.
     """
     of_partitions = "if it is partitioned: of each of its partitions, which do not get it from the table"
     return (
@@ -100,30 +103,30 @@ def whole_rows(table: Named, why: str = "") -> str:
 
 
 def document_remark(text: str) -> str:
-    r"""What stands in a line of a document in YAML as its comment: names in it neither end the line nor make it unreadable.
+    r"""Return a comment behind a line of a YAML document: names in it neither end the line nor make it unreadable.
 
     Args:
-        text: of any length; each character that is not printed, such as the four line breaks that YAML knows beside
-            `\n`, is shown as Python writes it.
+        text: of any length; each unprintable character, such as YAML's four line breaks besides `\n`, is shown in
+            Python's notation.
     """
     return "# " + "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def argument(table: Named) -> str:
-    """A table's name in a command that an operator runs in a shell: `hr.employees`, and quoted where it is an odd one.
+    """Return a table's name for a shell command: `hr.employees`, quoted if it needs it.
 
     Args:
-        table: as commands know it.
+        table: its name in commands.
     """
     return shlex.quote(".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in (table.owner, table.name)))
 
 
 def flow_text(text: str) -> str:
-    """A name in a list or a mapping of a topology file, as `[a, b]` and `{name: a}` show it."""
+    """Return a name for a list or mapping of a topology file in flow style: `[a, b]`, `{name: a}`."""
     is_plain = _PLAIN_FLOW.fullmatch(text) and text.lower() not in _WORDS
     return text if is_plain else json.dumps(text, ensure_ascii=False)
 
 
 def flow_table(table: Named) -> str:
-    """A table in such a list or mapping, as rules name one."""
+    """Return a table for such a list or mapping, in the notation of rules."""
     return flow_text(".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in (table.owner, table.name)))

@@ -1,4 +1,4 @@
-"""Tags: what marks a change as made by an apply process."""
+"""Tags: the marks of changes made by apply processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["DEFAULT_APPLY_TAG", "TAG_BYTES_MAX", "Tag"]
 TAG_BYTES_MAX = 2000  # the manuals' bound on a tag
 
 DEFAULT_APPLY_TAG = b"\x00"
-"""What an apply process sets when its topology names no tag: nothing special, only not NULL."""
+"""Default tag of an apply process: any value that is not NULL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

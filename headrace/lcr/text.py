@@ -1,6 +1,6 @@
 """Row LCRs as SQL: the change as a statement, and the condition that finds its row.
 
-Values stand as $1, $2, ..., and are given beside the text.
+Values are written as $1, $2, ..., and returned with the text.
 
 Source: Oracle Database PL/SQL Packages and Types Reference, LCR$_ROW_RECORD: GET_ROW_TEXT, GET_WHERE_CLAUSE.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SqlText", "row_text", "where_clause"]
 
 SqlText = tuple[str, tuple["LcrValue", ...]]
-"""A text, and the values of its places in order."""
+"""A text, and its parameters in order."""
 
 _WITHOUT_EQUALITY = frozenset(
     f"pg_catalog.{prefix}{name}"
@@ -38,13 +38,11 @@ _WITHOUT_EQUALITY = frozenset(
         "txid_snapshot",
     )
 )
-"""Types that have no `=`, or one that says something else: as the manuals' large objects they take no part in a
-condition.
-"""
+"""Types without `=`, or with one of another meaning: like the manuals' large objects they are skipped in conditions."""
 
 
 class _RowChange(Protocol):
-    """What the texts read of a row LCR."""
+    """The part of a row LCR that these texts need."""
 
     @property
     def command_type(self) -> str: ...
@@ -59,7 +57,7 @@ class _RowChange(Protocol):
 
 
 class _Places:
-    """Numbers the values of one text."""
+    """Numbers the parameters of one text."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -70,7 +68,7 @@ class _Places:
         return f"${self._first + len(self.values) - 1}"
 
     def condition(self, values: Iterable[tuple[str, LcrValue]]) -> str:
-        """All of the values."""
+        """Return the condition on all of the values."""
         compared = [(name, value) for name, value in values if value.column.type_name not in _WITHOUT_EQUALITY]
         return " AND ".join(
             f"{quoted(name)} IS NULL" if value.is_null else f"{quoted(name)} = {self.of(value)}"
@@ -79,13 +77,13 @@ class _Places:
 
 
 def where_clause(lcr: _RowChange, first: int) -> SqlText:
-    """The condition that finds the row of an LCR.
+    """Return the condition that finds the row of an LCR.
 
-    Of an INSERT all new values, of an UPDATE the row behind it, of a DELETE all old values.
+    It compares all new values of an INSERT, the new row of an UPDATE, or all old values of a DELETE.
 
     Args:
-        lcr: of a row.
-        first: number of the first place.
+        lcr: LCR of a row.
+        first: number of the first parameter.
     """
     places = _Places(first)
     values = lcr.get_values("old" if lcr.command_type == Command.DELETE.name else "new")
@@ -93,11 +91,11 @@ def where_clause(lcr: _RowChange, first: int) -> SqlText:
 
 
 def row_text(lcr: _RowChange, first: int) -> SqlText:
-    """The change as one statement. An UPDATE sets what differs from its old values.
+    """Return the change as one statement. An UPDATE sets the columns that differ from their old values.
 
     Args:
-        lcr: of a row.
-        first: number of the first place.
+        lcr: LCR of a row.
+        first: number of the first parameter.
     """
     places = _Places(first)
     table = f"{quoted(lcr.object_owner)}.{quoted(lcr.object_name)}"

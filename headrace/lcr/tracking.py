@@ -1,12 +1,11 @@
-"""Message tracking: labels of transactions, and what a component remembers of labelled ones.
+"""Message tracking: labels of transactions, and the components' notes on labelled ones.
 
-A user labels a transaction by a message in the source's log (`TRACK_PREFIX`). The capture process finds it, and the
-label travels in the headers of the batches that hold rows of the transaction: every component that takes a batch on or
-passes it on notes what it did, without looking at rows. A batch without labels carries nothing for this, and no
-component does anything for it.
+A user labels a transaction by a message in the source's log (`TRACK_PREFIX`). The capture process finds it, and puts
+the label into the headers of the batches with rows of the transaction. So every component that takes or forwards a
+batch notes what it did, without reading rows. A batch without labels costs nothing.
 
-What a component notes is in its memory, bounded by number and by age. A killed process loses its notes; positions then
-say what is known (`headrace.tracing`).
+A component keeps its notes in memory, bounded by number and by age. A killed process loses its notes; positions then
+show what is known (`headrace.tracing`).
 
 Source: Oracle Streams Replication Administrator's Guide, "Tracking LCRs Through a Stream" (SET_MESSAGE_TRACKING,
 V$STREAMS_MESSAGE_TRACKING).
@@ -29,16 +28,16 @@ __all__ = [
     "label_of_message",
 ]
 
-TRACK_PREFIX = "headrace.track"  # of the messages by which users label their transactions
+TRACK_PREFIX = "headrace.track"  # prefix of the messages with which users label their transactions
 
-LABEL_BYTES_MAX = 200  # a name that people type, such as an order's number or a request's identity
+LABEL_BYTES_MAX = 200  # a typed name, such as an order's number or a request's identity
 
-# Labels are for the transactions that somebody looks for, not for all of them. So many fit into a batch's header (20
-# KB), which travels in one message; further ones are not tracked, and the capture process counts them.
+# Labels are for the few transactions that a user wants to follow. This many fit into a batch's header (20 KB), which is
+# sent in one message. Further ones are not tracked, and the capture process counts them.
 LABELS_PER_BATCH_MAX = 64
 
-NOTES_MAX = 1000  # of one component: half a megabyte at the most, in every component
-NOTES_AGE_MAX_S = 86_400.0  # a day: who looks for a transaction later finds its effects in the tables
+NOTES_MAX = 1000  # per component: at most half a megabyte
+NOTES_AGE_MAX_S = 86_400.0  # a day: later, the effects of a transaction are in the tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +46,10 @@ class Label:
 
     Args:
         text: the label, at most `LABEL_BYTES_MAX` bytes.
-        transaction_id: the source's.
-        order_scn: of the transaction: identifies it within its source.
-        commit_scn: of the transaction; 0 while it is open.
-        rows: of the transaction in this batch.
+        transaction_id: the source's number of the transaction.
+        order_scn: order SCN of the transaction, its identity within the source.
+        commit_scn: commit SCN of the transaction; 0 while it is open.
+        rows: rows of the transaction in this batch.
     """
 
     text: str
@@ -61,25 +60,25 @@ class Label:
 
 
 def label_of_message(content: bytes) -> str:
-    """The label that a user's message gives its transaction: text, cut where it is too long."""
+    """Return the label from the content of a user's message: text, truncated where it is too long."""
     return content[:LABEL_BYTES_MAX].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a component did with a labelled transaction.
+    """A component's note on a labelled transaction.
 
     Args:
         label: the label's text.
         source: site where the transaction was committed.
-        transaction_id, order_scn, commit_scn: see `Label`.
-        action: CAPTURED, SENT, ...; see `docs/operations.md`.
-        peer: the component or server it did that with; empty: none.
-        detail: more, for people.
-        rows: row LCRs, of all times.
-        first_us: when it did so first, microseconds since the epoch.
-        last_us: when it did so last.
-        times: how often: a transaction in parts, or one that was sent again after a restart, more than once.
+        transaction_id, order_scn, commit_scn: as in `Label`.
+        action: CAPTURED, SENT, ..., as in `docs/operations.md`.
+        peer: the other component or server of the action; empty: none.
+        detail: details for output.
+        rows: row LCRs, over all times.
+        first_us: time of the first such action, microseconds since the epoch.
+        last_us: time of the last one.
+        times: number of such actions; above 1 for a transaction in parts, or one that was resent after a restart.
     """
 
     label: str
@@ -97,12 +96,12 @@ class Note:
 
 
 class TrackLog:
-    """What one component did with labelled transactions. One thread at a time notes; any thread may ask.
+    """One component's notes on labelled transactions. One thread at a time notes; any thread may query.
 
     Args:
-        clock: of the notes' times.
-        notes_max: the oldest notes go at more.
-        age_max_s: and those that are older than this many seconds.
+        clock: source of the notes' times.
+        notes_max: bound of the number; the oldest notes are dropped.
+        age_max_s: bound of the age in seconds; older notes are dropped.
     """
 
     def __init__(
@@ -110,21 +109,21 @@ class TrackLog:
     ) -> None:
         self._clock = clock or SystemClock()
         self._notes_max, self._age_max_us = notes_max, int(age_max_s * 1e6)
-        self._notes: dict[tuple[str, str, int, str, str, str], Note] = {}  # in the order of their first times
+        self._notes: dict[tuple[str, str, int, str, str, str], Note] = {}  # ordered by first time
         self._since_us = self._clock.time_us()
 
     def note(
         self, label: Label, source: str, action: str, *, peer: str = "", detail: str = "", rows: int | None = None
     ) -> None:
-        """Remember what the component does with a labelled transaction, now.
+        """Record the component's current action on a labelled transaction.
 
         Args:
-            label: of the transaction.
-            source: the site it was committed at.
-            action: what the component does; once more the same is counted.
-            peer: with which component or server.
-            detail: more, for people.
-            rows: row LCRs this is about; None: those of the label.
+            label: label of the transaction.
+            source: site where the transaction was committed.
+            action: action of the component; a repetition is counted.
+            peer: the other component or server.
+            detail: details for output.
+            rows: row LCRs of this action; None: those of the label.
         """
         now_us = self._clock.time_us()
         key = (label.text, source, label.order_scn, action, peer, detail)
@@ -147,8 +146,8 @@ class TrackLog:
             self._forget(now_us)
 
     def answer(self, text: str) -> dict[str, Any]:
-        """What is remembered of a label: `since_us`, from when on nothing is forgotten, and the `notes`, plain data."""
-        notes = list(self._notes.values())  # one step of the interpreter: no note comes in between
+        """Return the notes on a label: `since_us`, from when on nothing is forgotten, and the `notes`, plain data."""
+        notes = list(self._notes.values())  # atomic in the interpreter: no note is added in between
         return {"since_us": self._since_us, "notes": [asdict(note) for note in notes if note.label == text]}
 
     def _forget(self, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""A type's name as one text, `owner.name`: how it is read where its schema's name has a dot."""
+"""A type's name as one text, `owner.name`, readable even if the schema's name has a dot."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ __all__ = ["possible_names", "type_parts", "type_text"]
 
 
 def type_text(owner: str, name: str) -> str:
-    """Write a type so that `type_parts` reads it: the schema is in double quotes if its name has a dot or a quote.
+    """Write a type for `type_parts`: the schema is in double quotes if its name has a dot or a quote.
 
     Args:
         owner: its schema.
-        name: in that schema.
+        name: its name in that schema.
     """
     shown = '"' + owner.replace('"', '""') + '"' if "." in owner or '"' in owner else owner
     return f"{shown}.{name}"
 
 
 def type_parts(text: str) -> tuple[str, str]:
-    """The schema and the name of a type.
+    """Return the schema and the name of a type.
 
     Args:
-        text: from `type_text`; or `owner.name`, as logs have it: of a schema with a dot nobody knows then where it
-            ends.
+        text: text from `type_text`, or `owner.name` as in logs: if that schema's name has a dot, its end is ambiguous.
     """
     if not text.startswith('"'):
         owner, _, name = text.partition(".")
@@ -31,7 +30,7 @@ def type_parts(text: str) -> tuple[str, str]:
 
 
 def possible_names(text: str) -> tuple[str, ...]:
-    """What the name in its schema may be: one, unless the schema's name or its own has a dot.
+    """Return the possible names of the type in its schema: one, unless the schema's name or its own has a dot.
 
     Args:
         text: as for `type_parts`.

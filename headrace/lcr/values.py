@@ -1,4 +1,4 @@
-"""Values of rows as batches carry them: lengths and bytes, column by column, in the source's own encoding."""
+"""Values of rows in the form of batches: lengths and bytes, column by column, in the source's own encoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ABSENT", "NULL", "UNCHANGED", "ColumnValues"]
 
-# The three ways a value can have no bytes, as lengths. They are different things:
+# The three ways in which a value can have no bytes, as lengths:
 NULL = -1  # the column is NULL
 UNCHANGED = -2  # the column was not touched and its value is not in the log (a large value stored apart)
 ABSENT = -3  # the LCR does not carry the column at all
@@ -43,7 +43,7 @@ class ColumnValues:
         return int(self.lengths.shape[1])
 
     def offsets(self, column: int) -> NDArray[np.int64]:
-        """Where each value of `column` begins in `data`: int64, shape (n,). Without bytes: where it would."""
+        """Return the offset of each value of `column` in `data`: int64, shape (n,), also without bytes."""
         lengths = np.maximum(self.lengths[column], 0).astype(np.int64)
         offsets = np.cumsum(lengths)
         offsets -= lengths
@@ -51,7 +51,7 @@ class ColumnValues:
         return offsets
 
     def value(self, column: int, row: int) -> bytes | int:
-        """One value's bytes, or NULL, UNCHANGED, ABSENT. For views of single rows only: slow.
+        """Return one value's bytes, or NULL, UNCHANGED, ABSENT. Slow: for views of single rows only.
 
         Args:
             column: place of the column, from 0.

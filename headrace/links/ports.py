@@ -1,11 +1,11 @@
 """The two roles of a hop: who publishes batches into a queue, and who subscribes to it.
 
-Whatever carries the bytes: hosts are given both ends by `headrace.links.serving.Links`, and know nothing of the wire.
+The ports do not depend on the wire: hosts get both ends from `headrace.links.serving.Links`.
 
-A publisher connects, is told where to begin, and sends as far as its credit goes; what is durable behind the queue
-comes back to it, and so does a wish for earlier changes (`PublisherProgress.rewind_scn`). A subscriber says where it
-begins, takes what arrives, gives credit back, and acknowledges what its destinations have committed. Every stream is
-used once: after an error it is closed, and another one is asked for.
+A publisher connects, learns where to begin, and sends within its credit. The queue reports what is durable behind it,
+and requests earlier changes when it needs them (`PublisherProgress.rewind_scn`). A subscriber says where it begins,
+takes what arrives, grants credit, and acknowledges what its destinations have committed. A stream is used once: after
+an error it is closed and replaced by a new one.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """What a queue needs to know of a batch without decoding it; the fields mean what they mean in `LcrBatch`.
+    """A batch's description for a queue, readable without decoding; the fields mean the same as in `LcrBatch`.
 
     Args:
         source: name of the source site.
         previous_scn: `through_scn` of the batch before.
         through_scn: everything up to here that passes the rules has been sent, this batch included.
         continues: the first transaction began in an earlier batch.
-        is_open: the last transaction goes on in the next batch; then `through_scn == previous_scn`.
+        is_open: the last transaction continues in the next batch; then `through_scn == previous_scn`.
         transaction_count: transactions that have rows in the batch.
         row_count: row LCRs.
-        last_commit_time_us: of the last committed transaction, microseconds since the epoch; 0 when there is none.
-        labels: of tracked transactions in the batch.
+        last_commit_time_us: time of the last commit, microseconds since the epoch; 0: none.
+        labels: labels of tracked transactions in the batch.
     """
 
     source: str
@@ -64,7 +64,7 @@ class BatchHeader:
 
     @property
     def is_progress_mark(self) -> bool:
-        """A position without data."""
+        """Whether the batch has a position without data."""
         return self.transaction_count == 0
 
 
@@ -87,7 +87,7 @@ def header_of(batch: LcrBatch) -> BatchHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A batch on its way to a subscriber: its header and its serialized bytes."""
+    """A batch in flight to a subscriber: its header and its serialised bytes."""
 
     header: BatchHeader
     data: bytes
@@ -95,11 +95,11 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """What a queue answers a publisher that connects.
+    """A queue's answer to a publisher that connects.
 
     Args:
-        needed_scn: send everything after this; FIRST_SCN: begin wherever you do, with a mark that says where.
-        credit_bytes: how many bytes may be on their way at once.
+        needed_scn: send everything after this; FIRST_SCN: begin anywhere, with a progress mark that says where.
+        credit_bytes: bytes that may be in flight at once.
     """
 
     needed_scn: Scn
@@ -108,16 +108,16 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherProgress:
-    """How a publisher's stream stands.
+    """State of a publisher's stream.
 
     Args:
         accepted_scn: the queue's position: it owns everything up to here.
-        accepted_bytes: bytes of this stream's batches the queue has taken since it began.
-        durable_scn: committed at every subscriber up to here; FIRST_SCN when nothing is known. Goes back only with
-            a rewind, when a destination came back from a backup.
+        accepted_bytes: bytes of this stream's batches that the queue has taken since the stream began.
+        durable_scn: committed at every subscriber up to here; FIRST_SCN: unknown. Moves back only with a rewind, when a
+            destination was restored from a backup.
         in_flight_bytes: sent, not yet accepted.
-        credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
-        rewind_scn: send everything after this again, forget what was planned; reported once. None: go on.
+        credit_bytes: bytes that may be in flight at once; 0: paused for flow control.
+        rewind_scn: send everything after this again and forget the plan so far; reported once. None: continue.
     """
 
     accepted_scn: Scn
@@ -130,7 +130,7 @@ class PublisherProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A piece of a batch that is on its way: its bytes on the wire, and whether it was the last."""
+    """A piece of a batch in flight: its size on the wire in bytes, and whether it is the last."""
 
     size: int
     is_last: bool
@@ -152,21 +152,22 @@ class RedoPosition:
 
 
 class PieceCompressor(Protocol):
-    """Makes the pieces of a batch smaller on their way: `protos.wire.compression.Compressor`."""
+    """Compresses the pieces of a batch for transport: `protos.wire.compression.Compressor`."""
 
     def compress(self, piece: memoryview) -> bytes | None:
-        """Make a piece smaller; None: it would not become smaller, and travels as it is."""
+        """Compress a piece; None: it would not become smaller, and is sent as it is."""
         ...
 
 
 class Outlet(Protocol):
-    """Where a capture process sends its batches, once it knows where to begin.
+    """A capture process's stream for its batches, opened with a known start.
 
-    A queue, or the small one that it mounts for its apply process. Belongs to one thread.
+    It leads to a queue, or to the small one that the capture process mounts for its apply process. Belongs to one
+    thread.
     """
 
     def poll(self) -> PublisherProgress:
-        """How the stream stands now.
+        """Return the current state of the stream.
 
         Raises:
             HeadraceError: the stream has ended.
@@ -174,20 +175,21 @@ class Outlet(Protocol):
         ...
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
-        """Put a batch on its way.
+        """Send a batch.
 
         Args:
-            header: of the batch.
-            data: the encoded batch, header included. Larger than the credit: it is sent when nothing else is in flight.
+            header: the batch's header.
+            data: the encoded batch, header included. A batch larger than the credit is sent when nothing else is in
+                flight.
 
         Raises:
-            WouldBlock: there is no credit; the host is woken when there may be.
+            WouldBlock: the credit is used up; the host is woken when there may be more.
             HeadraceError: the stream has ended.
         """
         ...
 
     def gone(self, first_scn: Scn) -> None:
-        """Tell that nothing up to `first_scn` can be sent any more; the next progress with a rewind says how to go on."""
+        """Report that nothing up to `first_scn` can be sent any more; the next rewind says how to continue."""
         ...
 
     def close(self) -> None:
@@ -208,15 +210,15 @@ class Publisher(Outlet, Protocol):
         ...
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
-        """Put a batch on its way piece by piece: each one that is drawn from the answer is sent then. Draw all of them.
+        """Send a batch piece by piece: each piece is sent when it is drawn from the iterator. Draw all of them.
 
         Args:
-            header: of the batch.
+            header: the batch's header.
             data: the encoded batch, as for `send_nowait`.
-            piece_bytes: most bytes of the batch in a piece.
+            piece_bytes: bound of the batch's bytes in one piece.
 
         Raises:
-            WouldBlock: there is no credit; the host is woken when there may be.
+            WouldBlock: the credit is used up; the host is woken when there may be more.
             HeadraceError: the stream has ended.
         """
         ...
@@ -234,10 +236,11 @@ class Subscriber(Protocol):
         """Open the stream; once.
 
         Args:
-            needed: sources wanted, each with the position after which to begin: the first batch of a source has
-                exactly this `previous_scn`. FIRST_SCN: never had anything; the first is a mark to where it begins.
-            credit_bytes: how many bytes may be on their way or waiting here at first; `grant` more as they are
-                taken. The last batch may exceed it.
+            needed: wanted sources, each with the position after which to begin: the first batch of a source has exactly
+                this `previous_scn`. FIRST_SCN: the subscriber has nothing; the first batch is a mark of where it
+                begins.
+            credit_bytes: initial bound of the bytes in flight or waiting here; `grant` more as they are taken. The last
+                batch may exceed it.
 
         Raises:
             PropagationError: the queue cannot be reached.
@@ -246,9 +249,9 @@ class Subscriber(Protocol):
         ...
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
-        """As `subscribe`, without waiting for the queue.
+        """Open the stream like `subscribe`, without waiting for the queue.
 
-        `is_open` says when it has answered, and `poll` raises what it refuses with.
+        `is_open` shows when the queue has answered, and `poll` raises its refusal.
 
         Args:
             needed: as for `subscribe`.
@@ -257,7 +260,7 @@ class Subscriber(Protocol):
         ...
 
     def poll(self) -> Delivery | None:
-        """The next batch; None: there is none now. Batches that arrived before the stream ended are answered first.
+        """Return the next batch; None: there is none now. Batches that arrived before the stream ended come first.
 
         Raises:
             HeadraceError: the stream has ended.
@@ -265,15 +268,15 @@ class Subscriber(Protocol):
         ...
 
     def grant(self, credit_bytes: int) -> None:
-        """Let the queue send so many bytes in addition: what was taken from here."""
+        """Add credit in bytes, for batches that were taken from here."""
         ...
 
     def acknowledge(self, source: str, scn: Scn) -> None:
-        """Tell the queue that everything up to `scn` is committed at the destination. May be lost with the stream.
+        """Report that everything up to `scn` is committed at the destination. The report may be lost with the stream.
 
         Args:
-            source: one of those subscribed to.
-            scn: of that source.
+            source: a subscribed source.
+            scn: position in that source.
         """
         ...
 
@@ -283,22 +286,22 @@ class Subscriber(Protocol):
 
 
 class RedoWatch(Protocol):
-    """A capture process's view of how far the redo is durable that it mines, and its word on what it needs of it.
+    """A capture process's stream from the keeper of the redo that it mines: durable position in, needed redo out.
 
     Belongs to one thread.
     """
 
     def connect(self) -> RedoPosition:
-        """Open the stream, once; answers the position now.
+        """Open the stream, once; return the current position.
 
         Raises:
-            PropagationError: who writes the redo cannot be reached.
-            HeadraceError: it refuses.
+            PropagationError: the writer of the redo cannot be reached.
+            HeadraceError: the writer refuses.
         """
         ...
 
     def poll(self) -> RedoPosition:
-        """How far redo is durable now.
+        """Return the position up to which redo is durable.
 
         Raises:
             HeadraceError: the stream has ended.
@@ -306,22 +309,22 @@ class RedoWatch(Protocol):
         ...
 
     def checkpoint(self, scn: Scn) -> Scn:
-        """Tell that this capture process needs no redo below `scn` any more.
+        """Report that this capture process needs no redo below `scn` any more.
 
-        Answers what is on record, the highest that it told.
+        Returns the recorded position: the highest that it reported.
 
         Raises:
-            PropagationError: it cannot be reached; tell it again later.
+            PropagationError: the writer cannot be reached; report again later.
         """
         ...
 
     def mine_again(self, scn: Scn) -> Scn:
-        """Ask to keep redo from `scn` on, below what is on record; until that is told, or a checkpoint above.
+        """Request that redo from `scn` on is kept, below the recorded position, until the next checkpoint above `scn`.
 
-        Answers what is on record.
+        Returns the recorded position.
 
         Raises:
-            PropagationError: it cannot be reached.
+            PropagationError: the writer cannot be reached.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""What a host is given: the streams of its component, and what serves its queue or its redo to the streams of others.
+"""What a host gets: its component's streams, and a server of its queue or redo for the streams of others.
 
-Hosts are given `Links` or `RedoLinks` and know nothing of the wire. gRPC implements them in `protos.links.grpc_links`, the
+Hosts get `Links` or `RedoLinks` and do not depend on the wire. gRPC implements them in `protos.links.grpc_links`, the
 simulation in `headrace.simulation.network`.
 """
 
@@ -23,24 +23,24 @@ __all__ = ["Links", "RedoLinks", "Serving", "ServingQueue", "ServingRedo"]
 
 
 class Serving(Protocol):
-    """Something that is served: its peers reach it."""
+    """A served queue or redo log, reachable for its peers."""
 
     endpoint: str
 
     def admit(self, callers: Mapping[str, Mapping[str, str]]) -> None:
-        """Admit others from now on; streams that are open go on.
+        """Replace the admitted callers; open streams continue.
 
         Args:
-            callers: who may come for what, each with its site (`protos.wire.admission`).
+            callers: admitted callers by role, each with its site (`protos.wire.admission`).
         """
         ...
 
     def wire_status(self) -> WireStatus | None:
-        """Whom it refused, for the status of the component; None: it refuses nobody."""
+        """Refused callers, for the component's status; None: it refuses none."""
         ...
 
     def stop(self) -> None:
-        """End every stream; idempotent. A queue is closed then.
+        """End every stream and close a queue; idempotent.
 
         Raises:
             OSError: the last positions of the queue could not be saved.
@@ -49,7 +49,7 @@ class Serving(Protocol):
 
 
 class ServingQueue(Serving, Protocol):
-    """A queue that is served to its publishers and subscribers. It is only touched behind the lock of this."""
+    """A queue that is served to its publishers and subscribers. Its lock guards every access."""
 
     def holding(self) -> AbstractContextManager[None]:
         """Hold the lock while the caller reads from the queue, or changes what no stream waits for."""
@@ -60,93 +60,86 @@ class ServingQueue(Serving, Protocol):
         ...
 
     def housekeeping(self) -> float:
-        """Do what time asks of the queue; answers the seconds until the next time."""
+        """Run the queue's timed work; return the seconds until the next run."""
         ...
 
     def status(self) -> QueueStatus:
-        """The queue's statistics, always at once."""
+        """Return the queue's statistics without delay."""
         ...
 
 
 class ServingRedo(Serving, Protocol):
-    """A redo log that is served to capture processes, and to redo receivers of other sites."""
+    """A redo log that is served to capture processes and to redo receivers of other sites."""
 
     def attach(self, writer: RedoWriter, shipper: RedoShipper | None = None) -> None:
-        """Serve another log writer from now on (the one before was closed).
+        """Serve another log writer from now on; the previous one was closed.
 
         Args:
             writer: the log writer.
-            shipper: its shipping; None where redo is not shipped.
+            shipper: its shipping; None: redo is not shipped.
         """
         ...
 
     def announce(self) -> None:
-        """Redo may have become durable: wake who waits for it. Cheap, callable from any thread."""
+        """Wake the waiting streams: redo may have become durable. Cheap; any thread may call it."""
         ...
 
 
 class Links(Protocol):
     """Makes the streams of one component, and serves its queue to the streams of others.
 
-    No stream is connected yet; the component is woken whenever one of them has something new.
+    New streams are not connected yet. The component is woken whenever one of them has something new.
     """
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> Publisher:
-        """A stream into a queue.
+        """Make a stream into a queue.
 
         Args:
             queue: its name.
             source: the site whose batches will be sent.
-            compressor: of what is sent; None: nothing is compressed.
+            compressor: compressor of the sent data; None: no compression.
 
         Raises:
-            PropagationError: it is not known now where the queue is.
+            PropagationError: the queue's place is not known now.
         """
         ...
 
     def subscriber(self, queue: str) -> Subscriber:
-        """A stream out of a queue.
+        """Make a stream out of a queue.
 
         Raises:
-            PropagationError: it is not known now where the queue is.
+            PropagationError: the queue's place is not known now.
         """
         ...
 
     def redo(self, keeper: str, source: str) -> RedoWatch:
-        """A stream from who writes redo.
+        """Make a stream from the component that writes redo.
 
         Args:
-            keeper: full name of the component that writes it: "site:dbs1" or "redo:dbs1@dbs2".
+            keeper: full name of that component: "site:dbs1" or "redo:dbs1@dbs2".
             source: the site whose redo it is.
 
         Raises:
-            PropagationError: it is not known now where it is.
+            PropagationError: the keeper's place is not known now.
         """
         ...
 
     def serve(self, core: QueuePort[Any, Any]) -> ServingQueue:
-        """Serve the component's queue from now on.
-
-        Args:
-            core: the queue.
-        """
+        """Serve the component's queue from now on."""
         ...
 
 
 class RedoLinks(Protocol):
     """Makes the streams of a component that writes redo, and serves the redo.
 
-    Nothing is connected yet; the component is woken whenever a stream has something new.
+    New streams are not connected yet. The component is woken whenever one of them has something new.
     """
 
     def reception(self, source: str) -> RedoReception:
-        """A stream on which a source ships its redo.
-
-        Args:
-            source: the site.
+        """Make a stream on which a source ships its redo.
 
         Raises:
-            PropagationError: it is not known now where it is.
+            PropagationError: the source's place is not known now.
         """
         ...
 
@@ -162,7 +155,7 @@ class RedoLinks(Protocol):
         Args:
             source: the site whose redo it is.
             writer: its log writer, or a standby redo log.
-            shipper: ships it to the redo receivers of other sites; None: nobody does.
-            acknowledged: called when one of them has more durably; must not block.
+            shipper: ships it to the redo receivers of other sites; None: redo is not shipped.
+            acknowledged: called when a receiver has more durably; must not block.
         """
         ...

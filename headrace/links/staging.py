@@ -1,7 +1,7 @@
-"""What publishers, queues and subscribers say to each other, apart from how it travels.
+"""The protocol between publishers, queues and subscribers, apart from the transport.
 
-A queue is one object behind one lock (`LockedQueue`). Publishers and subscribers hold a session each; what a queue has
-to tell one of them is asked for (`publisher_news`, `dequeue`), so that many changes between two answers become one.
+A queue is one object behind one lock (`LockedQueue`). Publishers and subscribers hold a session each. They fetch the
+queue's news (`publisher_news`, `dequeue`), so many changes between two calls become one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from headrace.status.queues import QueueStatus
 
 __all__ = ["LockedQueue", "PublisherAccount", "PublisherNews", "QueuePort", "SessionPort"]
 
-_STATUS_WAIT_S = 0.25  # whoever holds the lock needs milliseconds, except for a write to a disk that hangs
+_STATUS_WAIT_S = 0.25  # a holder of the lock needs milliseconds, except for a write to a disk that hangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherNews:
-    """What changed for a publisher; None: nothing.
+    """Changes for a publisher; None: no change.
 
     Args:
         through_scn: the queue's position in the publisher's source.
-        accepted_bytes: bytes of this session's batches the queue has taken since the session began.
-        credit_bytes: how many bytes may be on their way at once; 0: paused for flow control.
-        durable_scn: committed at every subscriber up to here, and remembered by the queue across restarts.
+        accepted_bytes: bytes of this session's batches that the queue has taken since the session began.
+        credit_bytes: bytes that may be in flight at once; 0: paused for flow control.
+        durable_scn: committed at every subscriber up to here; the queue keeps this across restarts.
         rewind_scn: the queue no longer has what a subscriber needs: send everything after this again.
     """
 
@@ -43,13 +43,13 @@ class PublisherNews:
 
 
 class PublisherAccount:
-    """What a publisher knows of its stream: what it has sent, and what the queue has told. Not thread-safe.
+    """A publisher's account of its stream: sent data, and the queue's reports. Not thread-safe.
 
     Attributes:
-        accepted_scn: see `PublisherProgress`.
-        durable_scn: see `PublisherProgress`.
-        credit_bytes: see `PublisherProgress`.
-        rewind_scn: where the queue wants it to begin again, until `progress` has answered that; None: nowhere.
+        accepted_scn: as in `PublisherProgress`.
+        durable_scn: as in `PublisherProgress`.
+        credit_bytes: as in `PublisherProgress`.
+        rewind_scn: position from which the queue wants changes again, until `progress` has returned it; None: none.
     """
 
     def __init__(self) -> None:
@@ -59,31 +59,31 @@ class PublisherAccount:
         self._sent_bytes = self._accepted_bytes = 0
 
     def opened(self, needed_scn: Scn, credit_bytes: int) -> None:
-        """The queue has taken the stream.
+        """Note that the queue has taken the stream.
 
         Args:
-            needed_scn: where it begins.
+            needed_scn: position where the stream begins.
             credit_bytes: its first credit.
         """
         self.accepted_scn, self.credit_bytes = needed_scn, credit_bytes
 
     def accepted(self, through_scn: Scn, accepted_bytes: int, credit_bytes: int) -> None:
-        """The queue tells how far it has come.
+        """Note the queue's progress.
 
         Args:
-            through_scn: see `PublisherNews`.
-            accepted_bytes: see `PublisherNews`.
-            credit_bytes: see `PublisherNews`.
+            through_scn: as in `PublisherNews`.
+            accepted_bytes: as in `PublisherNews`.
+            credit_bytes: as in `PublisherNews`.
         """
         self.accepted_scn, self._accepted_bytes, self.credit_bytes = through_scn, accepted_bytes, credit_bytes
 
     def rewound(self, rewind_scn: Scn) -> None:
-        """The queue wants everything after an SCN again."""
+        """Note that the queue wants everything after an SCN again."""
         self.rewind_scn = rewind_scn
-        self.durable_scn = FIRST_SCN  # told again: a destination may have come back from a backup
+        self.durable_scn = FIRST_SCN  # the queue reports it again: a destination may have been restored from a backup
 
     def hear(self, news: PublisherNews) -> None:
-        """Take news of the queue."""
+        """Process news of the queue."""
         if news.rewind_scn is not None:
             self.rewound(news.rewind_scn)
         self.accepted(news.through_scn, news.accepted_bytes, news.credit_bytes)
@@ -91,22 +91,22 @@ class PublisherAccount:
             self.durable_scn = news.durable_scn
 
     def has_credit(self, size: int) -> bool:
-        """Whether so many bytes may be sent now; a batch that is larger than the credit travels alone."""
+        """Whether so many bytes may be sent now; a batch that is larger than the credit is sent alone."""
         in_flight = self._sent_bytes - self._accepted_bytes
         return self.credit_bytes > 0 and (in_flight == 0 or in_flight + size <= self.credit_bytes)
 
     def sent(self, size: int) -> None:
-        """So many bytes are on their way.
+        """Note that so many bytes are in flight.
 
         Raises:
-            WouldBlock: there is no credit for them; nothing is changed.
+            WouldBlock: the credit does not suffice; nothing is changed.
         """
         if not self.has_credit(size):
             raise WouldBlock
         self._sent_bytes += size
 
     def progress(self) -> PublisherProgress:
-        """How the stream stands now; a rewind is answered once."""
+        """Return the current state of the stream; a rewind is returned once."""
         rewind, self.rewind_scn = self.rewind_scn, None
         return PublisherProgress(
             accepted_scn=self.accepted_scn,
@@ -123,7 +123,7 @@ class SessionPort(Protocol):
 
     @property
     def ended(self) -> HeadraceError | None:
-        """Why the queue ended it; None while it goes on."""
+        """Why the queue ended the session; None while it is open."""
         ...
 
 
@@ -132,56 +132,56 @@ _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
 
 
 class QueuePort(Protocol[_Publisher, _Subscriber]):
-    """A queue, as what serves it sees it. Not thread-safe: a lock is held around every call (`LockedQueue`)."""
+    """A queue, as its server sees it. Not thread-safe: a lock is held around every call (`LockedQueue`)."""
 
     @property
     def topology_name(self) -> str:
-        """The topology it belongs to."""
+        """The topology of the queue."""
         ...
 
     @property
     def name(self) -> str:
-        """The queue's name there."""
+        """The queue's name in the topology."""
         ...
 
     @property
     def takes_publishers(self) -> bool:
-        """Whether publishers come to it on streams; False: its publisher is in the same process."""
+        """Whether publishers connect with streams; False: its publisher is in the same process."""
         ...
 
     def open_subscriber(
         self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
     ) -> _Subscriber:
-        """Begin a subscriber's session; an older incarnation's ends.
+        """Begin a subscriber's session; a session of an older incarnation ends.
 
         Args:
             component: name of the propagation or apply process.
             incarnation: orders the sessions of one component; greater is newer.
-            needed: per source, the SCN after which the subscriber needs everything; FIRST_SCN: it never had anything.
-            credit_bytes: how many bytes it can take before the first `grant`.
+            needed: per source, the SCN after which the subscriber needs everything; FIRST_SCN: it has nothing.
+            credit_bytes: bytes that it can take before the first `grant`.
 
         Raises:
             QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected.
-            LogGone: what it needs is known to be gone.
+            LogGone: changes that it needs are known to be gone.
         """
         ...
 
     def grant(self, session: _Subscriber, credit_bytes: int) -> None:
-        """The subscriber can take so much in addition.
+        """Add to the subscriber's credit.
 
         Args:
-            session: of the subscriber.
-            credit_bytes: what is added to its credit; a batch may exceed what is left, the next one then waits.
+            session: the subscriber's session.
+            credit_bytes: added bytes; a batch may exceed the rest of the credit, the next one then waits.
         """
         ...
 
     def acknowledge(self, session: _Subscriber, source: str, scn: Scn) -> None:
-        """The subscriber's destinations have committed everything up to `scn`.
+        """Note that the subscriber's destinations have committed everything up to `scn`.
 
         Args:
-            session: of the subscriber; once it has ended and a newer one began, nothing is noted.
-            source: one of those it subscribed to.
-            scn: of that source; one that is not above the last is ignored.
+            session: the subscriber's session; if it has ended and a newer one began, nothing is noted.
+            source: a subscribed source.
+            scn: position in that source; one that is not above the last is ignored.
 
         Raises:
             ProtocolError: the session did not subscribe to the source.
@@ -189,15 +189,15 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def dequeue(self, session: _Subscriber) -> Delivery | None:
-        """The next batch for the subscriber; None when there is none or no credit."""
+        """Return the next batch for the subscriber; None: no batch or no credit."""
         ...
 
     def close_subscriber(self, session: _Subscriber) -> None:
-        """The stream is gone; idempotent."""
+        """Note that the stream has ended; idempotent."""
         ...
 
     def open_publisher(self, component: str, incarnation: str, source: str) -> _Publisher:
-        """Begin a publisher's session; an older incarnation's ends.
+        """Begin a publisher's session; a session of an older incarnation ends.
 
         Args:
             component: name of the capture process or propagation.
@@ -211,14 +211,14 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def resume(self, session: _Publisher) -> tuple[Scn, int]:
-        """Where the publisher must begin (everything after this SCN), and its first credit in bytes."""
+        """Return where the publisher must begin (everything after this SCN), and its first credit in bytes."""
         ...
 
     def check_credit(self, session: _Publisher, size: int) -> None:
-        """Refuse a batch of which the first piece has come, before the others are kept.
+        """Check a batch against the credit when its first piece arrives, before the others are kept.
 
         Args:
-            session: of the publisher.
+            session: the publisher's session.
             size: bytes of the whole batch, as its first piece declares them.
 
         Raises:
@@ -227,11 +227,11 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def enqueue(self, session: _Publisher, header: BatchHeader, data: bytes) -> None:
-        """Take a batch. One the queue has already counts as taken.
+        """Take a batch. A duplicate counts as taken.
 
         Args:
-            session: of the publisher.
-            header: of the batch.
+            session: the publisher's session.
+            header: the batch's header.
             data: the encoded batch, header included.
 
         Raises:
@@ -240,37 +240,35 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def gone(self, session: _Publisher, first_scn: Scn) -> None:
-        """Note that the publisher has nothing up to `first_scn` any more, though it was asked for less.
+        """Note that the publisher no longer has anything up to `first_scn`, though an earlier position was requested.
 
         Args:
-            session: of the publisher, which sends nothing until it is asked again.
-            first_scn: it can send everything after this. Subscribers that need more are refused, the others go on.
+            session: session of the publisher, which sends nothing until the next request.
+            first_scn: it can send everything after this. Subscribers that need more are refused, the others continue.
         """
         ...
 
     def publisher_news(self, session: _Publisher) -> PublisherNews | None:
-        """What changed for the publisher since it was last asked."""
+        """Return what changed for the publisher since the last call."""
         ...
 
     def close_publisher(self, session: _Publisher) -> None:
-        """The stream is gone; idempotent."""
+        """Note that the stream has ended; idempotent."""
         ...
 
     def housekeeping(self) -> float:
-        """Do what time asks for; answers in how many seconds to be called again."""
+        """Run timed work; return the seconds until the next call."""
         ...
 
     def positions_to_save(self) -> Mapping[str, Mapping[str, Scn]] | None:
-        """Acknowledged positions that changed since they were saved, or None. (source -> subscriber -> SCN)."""
+        """Return acknowledged positions that changed since they were saved, or None. (source -> subscriber -> SCN)."""
         ...
 
     def save_positions(self, positions: Mapping[str, Mapping[str, Scn]]) -> None:
-        """Make positions durable. The only method that may be called without the lock: it writes a file.
-
-        Does nothing if they are outdated.
+        """Make positions durable; outdated positions are skipped. The only method that needs no lock: it writes a file.
 
         Args:
-            positions: what `positions_to_save` answered, the same object.
+            positions: the object that `positions_to_save` returned.
 
         Raises:
             OSError: they could not be written.
@@ -278,20 +276,20 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
         ...
 
     def positions_saved(self, positions: Mapping[str, Mapping[str, Scn]], problem: OSError | None) -> None:
-        """Tell the outcome of `save_positions`.
+        """Note the outcome of `save_positions`.
 
         Args:
-            positions: those that `save_positions` got.
+            positions: those given to `save_positions`.
             problem: why they are not on disk; None: they are.
         """
         ...
 
     def status(self) -> QueueStatus:
-        """Its statistics."""
+        """Return the queue's statistics."""
         ...
 
     def close(self) -> None:
-        """Save what is left to save and let go of the files; idempotent.
+        """Save unsaved positions and close the files; idempotent.
 
         Raises:
             OSError: the positions could not be saved.
@@ -300,10 +298,10 @@ class QueuePort(Protocol[_Publisher, _Subscriber]):
 
 
 class LockedQueue(Generic[_Publisher, _Subscriber]):
-    """A queue behind its lock. Its streams wait on the lock's condition for what the queue has for them.
+    """A queue behind its lock. Its streams wait on the lock's condition for news of the queue.
 
     Args:
-        core: the queue; from now on it is only touched behind this lock.
+        core: the queue; from now on only accessed behind this lock.
     """
 
     def __init__(self, core: QueuePort[_Publisher, _Subscriber]) -> None:
@@ -325,7 +323,7 @@ class LockedQueue(Generic[_Publisher, _Subscriber]):
             self._changed.notify_all()
 
     def housekeeping(self) -> float:
-        """Do what time asks for, saving positions outside of the lock; answers the seconds until the next time."""
+        """Run timed work, saving positions outside of the lock; return the seconds until the next run."""
         with self._changed:
             pause_s = self._core.housekeeping()
             positions = self._core.positions_to_save()
@@ -342,13 +340,13 @@ class LockedQueue(Generic[_Publisher, _Subscriber]):
         return pause_s
 
     def status(self) -> QueueStatus:
-        """The queue's statistics.
+        """Return the queue's statistics.
 
-        While something holds the queue (a disk that hangs) the last ones, with that as their `problem`.
+        While another thread holds the queue (a disk that hangs), return the last ones, with that as their `problem`.
         """
         if not self._changed.acquire(timeout=_STATUS_WAIT_S):
             age_s = time.monotonic() - self._seen_at
-            problem = f"the queue is held, by a write to its disk perhaps; these figures are {age_s:.0f} s old"
+            problem = f"the queue is locked, perhaps by a slow write to its disk; these figures are {age_s:.0f} s old"
             return replace(self._seen, problem=self._seen.problem or problem)
         try:
             self._seen, self._seen_at = self._core.status(), time.monotonic()

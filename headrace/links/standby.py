@@ -1,6 +1,6 @@
-"""What a source site and its redo receivers say to each other, apart from how it travels.
+"""The protocol between a source site and its redo receivers, apart from the transport.
 
-The bytes of a redo log travel as they are, so segment numbers, offsets and SCNs are the same on both sides.
+The bytes of a redo log are shipped unchanged, so segment numbers, offsets and SCNs are the same on both sides.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ __all__ = [
     "StandbyPlace",
 ]
 
-FRAME_BYTES = 1 << 20  # of redo in one frame: an fsync and an acknowledgement per MiB cost little next to the rest
+FRAME_BYTES = 1 << 20  # of redo in one frame: one fsync and one acknowledgement per MiB are comparatively cheap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyPlace:
-    """How far a redo receiver has the redo log durably.
+    """The place up to which a redo receiver has the redo log durably.
 
     Args:
-        segment: number of the segment; 0: it has nothing.
+        segment: number of the segment; 0: the receiver has nothing.
         offset: bytes of that segment, up to the end of a record.
-        fingerprint: of all records of that segment up to there, a footer's aside (`headrace.redo.records.fingerprint`). Two redo
-            logs that agree in it hold the same bytes: headers carry checksums of payloads, and times.
+        fingerprint: fingerprint of all records of that segment up to there except a footer
+            (`headrace.redo.records.fingerprint`). Equal fingerprints mean equal bytes: headers carry checksums of
+            payloads, and times.
         scn: every transaction committed up to here is before this place.
     """
 
@@ -46,13 +47,13 @@ class StandbyPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedoFrame:
-    """A piece of a redo segment, cut anywhere.
+    """A piece of a redo segment; its bounds ignore record borders.
 
     Args:
         segment: number of the segment.
-        offset: of the first byte.
-        data: at most `FRAME_BYTES`.
-        source_scn: how far redo was durable at the source when it was sent.
+        offset: offset of the first byte.
+        data: at most `FRAME_BYTES` bytes.
+        source_scn: position up to which redo was durable at the source when the frame was sent.
     """
 
     segment: int
@@ -62,11 +63,11 @@ class RedoFrame:
 
 
 class Shipped(Enum):
-    """What of a redo log a receiver is sent."""
+    """The part of a redo log that a receiver gets."""
 
-    REDO = 0  # all that is durable
+    REDO = 0  # all durable redo
     ARCHIVED = 1  # complete segments
-    NOTHING = 2  # segments come to it as files; it only says how far it is
+    NOTHING = 2  # segments reach it as files; it only reports its place
 
 
 class Shipment(Protocol):
@@ -76,7 +77,7 @@ class Shipment(Protocol):
     """
 
     def next_frame(self) -> RedoFrame | None:
-        """The next frame of durable redo; None: the receiver was sent all of it.
+        """Return the next frame of durable redo; None: the receiver was sent all of it.
 
         Raises:
             HeadraceError: the stream ends with it: a newer stream of this receiver began, or redo is gone or damaged.
@@ -84,7 +85,7 @@ class Shipment(Protocol):
         ...
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """The receiver has everything up to a place durably; `fingerprint` is not looked at.
+        """Note that the receiver has everything up to a place durably; `fingerprint` is ignored.
 
         Raises:
             HeadraceError: the stream ends with it.
@@ -92,12 +93,12 @@ class Shipment(Protocol):
         ...
 
     def close(self) -> None:
-        """The stream has ended; idempotent."""
+        """End the shipment; idempotent."""
         ...
 
 
 class RedoShipper(Protocol):
-    """What is needed of a log writer (`headrace.redo.standby.shipping.RedoShipping`)."""
+    """The part of a log writer that ships redo (`headrace.redo.standby.shipping.RedoShipping`)."""
 
     def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> Shipment:
         """Begin a stream; an older one of the same receiver ends.
@@ -105,11 +106,12 @@ class RedoShipper(Protocol):
         Args:
             receiver: its name, such as dbs1@dbs3.
             incarnation: orders the streams of one receiver; greater is newer.
-            place: where the receiver is.
-            shipped: what it is sent.
+            place: the receiver's place.
+            shipped: what to send.
 
         Raises:
-            HeadraceError: it is no receiver of this redo log, a newer stream of it began, or what it needs is not here.
+            HeadraceError: it is no receiver of this redo log, a newer stream of it began, or the needed redo is not
+                here.
         """
         ...
 
@@ -121,30 +123,30 @@ class RedoReception(Protocol):
         """Open the stream, once.
 
         Args:
-            place: what is durable here: redo from there on is wanted.
-            shipped: what of it.
+            place: durable place here, after which redo is wanted.
+            shipped: wanted part of the redo.
 
         Raises:
             PropagationError: the source cannot be reached.
-            LogGone: it does not have what is wanted any more.
-            RedoError: what is durable here is not of its redo log.
+            LogGone: the source no longer has the wanted redo.
+            RedoError: the durable redo here is not of the source's redo log.
         """
         ...
 
     def take_nowait(self) -> RedoFrame | None:
-        """The next frame; None: none has come.
+        """Return the next frame; None: none has arrived.
 
         Raises:
-            HeadraceError: the stream has ended, and every frame that came was taken.
+            HeadraceError: the stream has ended, and every arrived frame was taken.
         """
         ...
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """Tell the source up to where redo is durable here. May be lost with the stream."""
+        """Report to the source the place up to which redo is durable here. The report may be lost with the stream."""
         ...
 
     def grant(self, credit_bytes: int) -> None:
-        """So many bytes can be taken in addition: as many as were written."""
+        """Add credit in bytes: as many as were written."""
         ...
 
     def close(self) -> None:
@@ -154,23 +156,23 @@ class RedoReception(Protocol):
 
 class _Checkpoints(Protocol):
     def record(self, capture: str, scn: Scn) -> Scn:
-        """Take note of what a capture needs; answers what is on record."""
+        """Record the redo that a capture process needs; return the recorded position."""
         ...
 
     def mine_again(self, capture: str, scn: Scn) -> Scn:
-        """Keep redo from below what is on record; answers what is on record."""
+        """Keep redo below the recorded position; return the recorded position."""
         ...
 
 
 class RedoWriter(Protocol):
-    """What capture processes need of a log writer, or of a standby redo log."""
+    """The part of a log writer, or of a standby redo log, that capture processes need."""
 
     @property
     def position(self) -> RedoPosition:
-        """How far redo is durable; a value that is replaced, never changed."""
+        """The position up to which redo is durable; the value is replaced, never changed."""
         ...
 
     @property
     def required_checkpoints(self) -> _Checkpoints:
-        """What the captures need."""
+        """Redo that the capture processes need."""
         ...

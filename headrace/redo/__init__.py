@@ -1,6 +1,8 @@
-"""Redo: a source's log as Headrace keeps it. Knows records, positions and checksums, not the bytes' format.
+"""Redo: a source's log as Headrace keeps it.
 
-`records` and `segments` are what a redo log consists of, `dictionary` what tables were called and looked like, `checkpoints` what capture
-processes may still have to read. `writing` writes a source's redo log, `standby` ships it to other sites and writes it there, `mining`
-reads it.
+This package knows records, positions and checksums, not the format of the log's bytes.
+
+`records` and `segments` are the parts of a redo log, `dictionary` the names and columns of tables at each SCN,
+`checkpoints` the redo that capture processes may still have to read. `writing` writes a source's redo log, `standby`
+ships it to other sites and writes it there, `mining` reads it.
 """

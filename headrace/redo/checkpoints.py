@@ -1,18 +1,19 @@
-"""Required checkpoints: how much redo each capture process may still have to read, and how much of it is kept beyond that.
+"""Required checkpoints: the redo that each capture process may still have to read, and the retention beyond that.
 
-Kept in memory exactly and on disk as a lower bound: what the file lags behind is kept longer, nothing more. A
-capture process that is not registered keeps no redo, so the topology's are registered before anything is purged.
+They are exact in memory and a lower bound on disk: a lagging file only keeps redo longer. A capture process that is not
+registered keeps no redo, so those of the topology are registered before anything is purged.
 
 The SCNs of a capture process, lowest first; all are of its source's log:
 
     first SCN                 it will never mine below: an operator raised it, or redo begins there. Never lowered.
     start SCN                 where it began to capture, or was last told to begin again. At the first SCN or above.
-    required checkpoint SCN   everything committed up to here is durable at every destination: it does not mine below by itself.
+    required checkpoint SCN   everything committed up to here is durable at every destination: it does not mine below
+                              unless asked.
 
-Redo below the required checkpoint is kept for `checkpoint_retention_time`, for a destination that is restored from a
-backup (it then asks for what it lost), and for an operator who sets the start SCN back. That is a favour, not a
-promise: where the redo log is about to reach its bound, the oldest of it goes first. A capture process that mines again
-from below its required checkpoint holds redo from there on.
+Redo below the required checkpoint is kept for `checkpoint_retention_time`: for a destination that is restored from a
+backup and then requests what it lost, and for an operator who sets the start SCN back. This is best effort: where the
+redo log is about to reach its bound, the oldest part of it is purged first. A capture process that mines again from
+below its required checkpoint holds redo from there on.
 
 Source: Oracle Streams Concepts and Administration 11.2, "First SCN and Start SCN", "Checkpoint Retention Time", "A New
 First SCN Value and Purged LogMiner Data Dictionary Information".
@@ -36,21 +37,21 @@ from headrace.redo.segments import RedoFull, write_error
 
 __all__ = ["CHECKPOINT_SAVE_INTERVAL_S", "CaptureScns", "PurgeBounds", "RequiredCheckpoints"]
 
-CHECKPOINT_SAVE_INTERVAL_S = 10.0  # what the file lags is mined again, nothing more
-# Past positions of one capture process that are remembered: redo is kept longer than the retention time by this share
-# of it at most.
+CHECKPOINT_SAVE_INTERVAL_S = 10.0  # whatever the file lags behind is only mined again
+# Remembered past positions of one capture process: redo is kept longer than the retention time by at most this fraction
+# of it.
 RETENTION_SAMPLES = 64
 _FILE = "required_checkpoints.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureScns:
-    """The SCNs of one capture process that whoever keeps its redo knows; see the module.
+    """The SCNs of one capture process, as the keeper of its redo knows them; defined in the module docstring.
 
     Args:
-        first_scn: the lowest SCN that it can be mined from.
-        start_scn: where it began, or was last told to begin again; the first SCN, once the redo there is purged.
-        required_checkpoint_scn: it does not mine below by itself.
+        first_scn: the lowest SCN from which it can be mined.
+        start_scn: where it began, or was last told to begin again; the first SCN, if the redo there is purged.
+        required_checkpoint_scn: it does not mine below this unless asked.
     """
 
     first_scn: Scn
@@ -60,16 +61,16 @@ class CaptureScns:
 
 @dataclass(slots=True)
 class _Capture:
-    """What is known of one capture process; see the module.
+    """What is known of one capture process; the SCNs are defined in the module docstring.
 
     Args:
         required: the required checkpoint SCN.
-        first: the first SCN that was set; FIRST_SCN: none was.
+        first: the first SCN that was set; FIRST_SCN: none.
         start: the start SCN.
-        passed: required checkpoint SCNs and when they were seen (microseconds since the epoch), oldest first; redo is
-            kept from the first on.
-        again: it mines again from here, which is below `required`; None: it does not. Memory only: a restarted one says
-            so again.
+        passed: required checkpoint SCNs and the times when they were seen (microseconds since the epoch), oldest first;
+            redo is kept from the first entry on.
+        again: position below `required` from which it mines again; None: it does not. Memory only: a restarted capture
+            process requests it again.
         retention_s: how long redo below `required` is kept, seconds.
     """
 
@@ -81,7 +82,7 @@ class _Capture:
     retention_s: float = field(default=0.0)
 
     def age(self, now_us: int) -> None:
-        """Take note of the time: what was passed longer ago than the retention time is not kept any more."""
+        """Drop positions that were passed longer ago than the retention time."""
         if self.retention_s <= 0:
             self.passed = ()
             return
@@ -93,17 +94,17 @@ class _Capture:
 
     @property
     def needed(self) -> Scn:
-        """Redo from here on is kept whatever it costs."""
+        """Redo from here on is kept in any case."""
         return self.required if self.again is None else min(self.required, self.again)
 
     @property
     def kept(self) -> Scn:
-        """Redo from here on is kept as long as there is room."""
+        """Redo from here on is kept while there is room."""
         retained = self.passed[0][1] if self.passed else self.required
         return min(self.needed, max(self.first, retained))
 
     def document(self) -> dict[str, Any]:
-        """For the file."""
+        """Return the state for the file."""
         return {
             "required": self.required,
             "first": self.first,
@@ -113,13 +114,13 @@ class _Capture:
 
 
 class RequiredCheckpoints:
-    """The SCNs of all captures that mine one redo folder; see the module.
+    """The SCNs of all capture processes that mine one redo folder.
 
-    `record`, `mine_again`, `scns`, `set_first_scn`, `set_start_scn` and `save` may come from any thread.
+    Any thread may call `record`, `mine_again`, `scns`, `set_first_scn`, `set_start_scn` and `save`.
 
     Args:
         folder: the redo folder; must exist.
-        clock: of the retention time.
+        clock: clock of the retention time.
 
     Raises:
         RedoError: the file is damaged.
@@ -133,24 +134,24 @@ class RequiredCheckpoints:
                 self._captures = {name: _read(found) for name, found in json.loads(self._path.read_text()).items()}
             except (ValueError, TypeError, AttributeError, KeyError) as error:
                 raise RedoError(
-                    f"{_FILE} is damaged", hint="remove it: the captures tell again what they need", segment=_FILE
+                    f"{_FILE} is damaged", hint="remove it: the captures report their needs again", segment=_FILE
                 ) from error
         self._saved = self._document()
 
     @property
     def lowest(self) -> Scn | None:
-        """The lowest required checkpoint SCN of all captures; None when none is registered."""
+        """Lowest required checkpoint SCN of all capture processes; None: none is registered."""
         return min((each.required for each in list(self._captures.values())), default=None)
 
     @property
     def needed_scn(self) -> Scn | None:
-        """Redo from here on is needed; None when no capture is registered."""
+        """Redo from here on is needed; None: no capture process is registered."""
         return min((each.needed for each in list(self._captures.values())), default=None)
 
     def keep_from(self, oldest_scn: Scn) -> Scn | None:
-        """Redo from here on is kept as long as there is room, at `needed_scn` or below.
+        """Return the SCN from which redo is kept while there is room, at `needed_scn` or below.
 
-        None when no capture is registered.
+        None: no capture process is registered.
 
         Args:
             oldest_scn: redo can be mined from here on.
@@ -160,20 +161,20 @@ class RequiredCheckpoints:
         for each in captures:
             each.age(now_us)
             if each.start == FIRST_SCN:
-                # it begins with the oldest redo there is, and nothing was purged before it had begun
+                # It begins with the oldest redo, and nothing was purged before it began.
                 each.start = oldest_scn
         return min((each.kept for each in captures), default=None)
 
     def register(
         self, capture: str, *, first_scn: Scn = FIRST_SCN, start_scn: Scn = FIRST_SCN, retention_s: float = 0.0
     ) -> Scn:
-        """Keep redo for a capture from now on; idempotent. Returns what is known of its need.
+        """Keep redo for a capture process from now on; idempotent. Return its required checkpoint SCN.
 
         Args:
             capture: name of the capture process.
-            first_scn: of a capture process that is new here.
-            start_scn: of one that is new here; FIRST_SCN: the first SCN.
-            retention_s: how long redo is kept that it does not need any more, seconds.
+            first_scn: first SCN, if it is new here.
+            start_scn: start SCN, if it is new here; FIRST_SCN: the first SCN.
+            retention_s: how long redo is kept beyond the need, seconds.
         """
         if capture not in self._captures:
             start = max(first_scn, start_scn)
@@ -183,28 +184,27 @@ class RequiredCheckpoints:
         return self._captures[capture].required
 
     def forget(self, capture: str) -> None:
-        """Keep no redo for a capture that was dropped; idempotent."""
+        """Keep no redo for a dropped capture process; idempotent."""
         if self._captures.pop(capture, None) is not None:
             self.save()
 
     def forget_others(self, captures: Collection[str]) -> None:
-        """Keep redo for these captures only: those of an older topology would keep all of it for ever."""
+        """Keep redo for these capture processes only: those of an older topology would keep all of it for ever."""
         for capture in [name for name in self._captures if name not in captures]:
             self.forget(capture)
 
     def record(self, capture: str, scn: Scn) -> Scn:
-        """Take note that a capture will never again mine below `scn`; it never moves back. Not yet on disk.
+        """Record that a capture process will never again mine below `scn`; never moves back, not yet on disk.
 
-        At what is on record or above, it ends what `mine_again` began.
-
-        Of a capture that is not registered nothing is kept: it was dropped, and only does not know yet.
+        At the recorded position or above, this ends a `mine_again`. A capture process that is not registered is
+        ignored: it was dropped, and does not know yet.
 
         Args:
             capture: name of the capture process.
-            scn: its required checkpoint SCN; FIRST_SCN only asks.
+            scn: its required checkpoint SCN; FIRST_SCN only queries.
 
         Returns:
-            What is on record for it; `scn` when it is not registered.
+            The recorded position; `scn` if it is not registered.
         """
         found = self._captures.get(capture)
         if found is None:
@@ -215,14 +215,14 @@ class RequiredCheckpoints:
         return found.required
 
     def mine_again(self, capture: str, scn: Scn) -> Scn:
-        """Keep redo from `scn` on, as far as it is there, until the capture tells what is on record, or a required checkpoint above.
+        """Keep existing redo from `scn` on, until the capture process reports its recorded position or a higher one.
 
-        A destination lost commits: what was durable is sent again. Without this, redo would be purged while it is mined
-        again.
+        Used when a destination lost commits and durable changes are sent again. Without it, redo would be purged while
+        it is mined again.
 
         Args:
             capture: name of the capture process.
-            scn: it mines from here.
+            scn: position from which it mines.
 
         Returns:
             As `record`.
@@ -231,13 +231,13 @@ class RequiredCheckpoints:
         if found is None:
             return scn
         if scn < found.required:
-            # A capture process that begins again asks for what its queue lacks; what follows an earlier request is in
-            # the queue's memory only.
+            # A restarted capture process requests what its queue lacks; what follows an earlier request is only in the
+            # queue's memory.
             found.again = scn if found.again is None else min(scn, found.again)
         return found.required
 
     def scns(self, oldest_scn: Scn) -> dict[str, CaptureScns]:
-        """The SCNs of every capture process, by name.
+        """Return the SCNs of every capture process, by name.
 
         Args:
             oldest_scn: redo can be mined from here on.
@@ -263,14 +263,14 @@ class RequiredCheckpoints:
 
         Raises:
             ConfigError: it breaks a rule of first SCNs; nothing is changed.
-            RedoFull: no space; it holds until the next start only.
+            RedoFull: no space; the change lasts until the next start only.
         """
         found = self._known(capture)
         present = max(found.first, oldest_scn)
         if scn <= present:
             raise ConfigError(
                 f"first SCN {scn_text(scn)} of capture process {capture} is not above its present one,"
-                f" {scn_text(present)}: a first SCN is only raised, as the redo before it need not be there any more",
+                f" {scn_text(present)}: a first SCN is only raised, because the redo before it may be purged",
                 hint=f"give an SCN above {scn_text(present)}",
             )
         if scn > found.needed:
@@ -284,7 +284,7 @@ class RequiredCheckpoints:
         self.save()
 
     def set_start_scn(self, capture: str, scn: Scn, *, oldest_scn: Scn) -> None:
-        """Take note of where a capture process begins to capture again; durable when this returns.
+        """Record where a capture process begins to capture again; durable when this returns.
 
         Args:
             capture: name of the capture process.
@@ -293,7 +293,7 @@ class RequiredCheckpoints:
 
         Raises:
             ConfigError: it breaks a rule of start SCNs; nothing is changed.
-            RedoFull: no space; it holds until the next start only.
+            RedoFull: no space; the change lasts until the next start only.
         """
         found = self._known(capture)
         first = max(found.first, oldest_scn)
@@ -314,12 +314,12 @@ class RequiredCheckpoints:
         self.save()
 
     def save(self) -> None:
-        """Make what is known durable.
+        """Make the current state durable.
 
         Raises:
             RedoFull: no space.
         """
-        with self._saving:  # an operator's call may meet the owner's
+        with self._saving:  # an operator's call may coincide with the owner's
             document = self._document()
             if document == self._saved:
                 return
@@ -342,7 +342,7 @@ class RequiredCheckpoints:
 
 
 def _read(found: Any) -> _Capture:  # noqa: ANN401 - of the file
-    if isinstance(found, int):  # before there were more SCNs than one
+    if isinstance(found, int):  # format with the required checkpoint SCN only
         return _Capture(required=Scn(found))
     return _Capture(
         required=Scn(int(found["required"])),
@@ -353,14 +353,14 @@ def _read(found: Any) -> _Capture:  # noqa: ANN401 - of the file
 
 
 class PurgeBounds:
-    """Saves what bounds a purge: now and then, and before every purge.
+    """Saves the bounds of a purge: periodically, and before every purge.
 
-    A capture process whose position was lost is taken for a new one, and waits for redo that is gone: so it is on disk
-    before redo goes why it may.
+    A capture process whose position was lost counts as new, and waits for redo that is gone. So the reason for a purge
+    is on disk before the redo is removed.
 
     Args:
-        saves: make the bounds durable; each may raise `RedoFull`.
-        clock: of the interval.
+        saves: functions that make the bounds durable; each may raise `RedoFull`.
+        clock: clock of the interval.
     """
 
     def __init__(self, *saves: Callable[[], None], clock: Clock) -> None:
@@ -370,7 +370,7 @@ class PurgeBounds:
     def save(self, *, purges: bool) -> None:
         """Save when that is due.
 
-        A full disk is no reason not to purge: what is on disk is a lower bound, whatever its age.
+        A full disk does not prevent a purge: the state on disk is a lower bound, whatever its age.
 
         Args:
             purges: redo is about to be removed.

@@ -1,21 +1,21 @@
-"""The multiversioned dictionary: what a table was called and looked like when a change was made.
+"""The multiversioned dictionary: name and columns of each table at the time of a change.
 
-Redo holds object numbers and column positions only. Two kinds of records tell the rest, both in redo order:
-table descriptions (in the log stream, right before the first change they hold for) give columns and the stored
-table's name; dictionary builds (read from the source's catalog) say which partition belongs to which table.
+Redo holds object numbers and column positions only. Two kinds of records supply the rest, both in redo order. Table
+descriptions (in the log stream, right before the first change to which they apply) give columns and the stored table's
+name. Dictionary builds (read from the source's catalog) say which partition belongs to which table.
 
-The catalog shows a transaction a while after the log does. So descriptions become durable first, behind a record that
-says that a build is awaited, and the build is written when it reflects what they describe. A description is resolved
-against the first build after that record (in redo of earlier versions: against the builds before it), so that whoever
-reads the same redo, from whichever restart point, gets the same versions. `headrace.redo.mining.build_search` finds that build for a
+The catalog shows a transaction later than the log does. So descriptions become durable first, behind a record that
+announces an awaited build. The build is written when it reflects what they describe. A description is resolved against
+the first build after that record (in redo of earlier versions: against the builds before it). So every reader of the
+same redo gets the same versions, from any restart point. `headrace.redo.mining.build_search` finds that build for a
 capture process, which mines no row before it.
 
-All versions are in redo, and each segment's head has those in force where it begins. A reader holds the version in
-force at its own place: a capture process that is behind, or mines again from an older SCN, has the older one, whatever
-another one next to it or the source's catalog has by now.
+All versions are in redo, and each segment's head has those in force at its beginning. A reader holds the version in
+force at its own place: a capture process that is behind, or mines again from an older SCN, has the older one. Other
+capture processes and the current catalog do not matter.
 
-Source: Oracle Streams Concepts and Administration 11.2, "Data Dictionary Duplication During Capture Process
-Creation" and "The Streams Data Dictionary".
+Source: Oracle Streams Concepts and Administration 11.2, "Data Dictionary Duplication During Capture Process Creation"
+and "The Streams Data Dictionary".
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from headrace.redo.records import (
 __all__ = ["Dictionary", "KnownTable", "read_dictionary_record"]
 
 _Root: TypeAlias = "ObjectNumber | tuple[str, str]"
-"""A table that LCRs name: its number, or its name where only redo of an earlier version told of it."""
+"""A table that LCRs name: its number, or its name if only redo of an earlier version has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """A table version as LCRs name it, with the stored table's own name (a partition's) and where it begins.
+    """A table version as LCRs name it, with the stored table's own name (a partition's) and its first SCN.
 
-    `rows`: of a partition, which rows of the table it holds (`headrace.lcr.batch.Partition`); else empty.
+    `rows`: for a partition, which rows of the table it holds (`headrace.lcr.batch.Partition`); else empty.
     """
 
     table: TableVersion
@@ -57,15 +57,17 @@ class KnownTable:
 
     @property
     def is_partition(self) -> bool:
-        """The rows are stored in a partition of the table LCRs name."""
+        """Whether the rows are stored in a partition of the table that LCRs name."""
         return (self.stored_owner, self.stored_name) != (self.table.owner, self.table.name)
 
     def renamed(self, owner: str, name: str) -> KnownTable:
         """Return the same table with another name for its LCRs; its version changes with the name.
 
+        A partition keeps its own name.
+
         Args:
-            owner: schema that LCRs are to name.
-            name: of the table in that schema. A partition's own name stays.
+            owner: schema for LCRs.
+            name: name of the table in that schema.
         """
         table = replace(self.table, owner=owner, name=name)
         table = replace(table, version=content_version(table))
@@ -75,18 +77,18 @@ class KnownTable:
 
 
 class Dictionary:
-    """The table version in force by object number, as of where redo was read to; one owner, fed in redo order."""
+    """The table version in force by object number, at the current place in redo; one owner, fed in redo order."""
 
     def __init__(self) -> None:
-        # Entries of older builds stay: redo may hold changes of a partition that is dropped by now.
+        # Entries of older builds stay: redo may still hold changes of a dropped partition.
         self._tables: dict[int, DictionaryTable] = {}
         self._build = DictionaryBuild(scn=FIRST_SCN, tables=())
         self._partitions: dict[_Root, set[int]] = {}  # of each table, every one that any build named
-        # of partitioned tables, by the name of the latest build
+        # of partitioned tables, by name in the latest build
         self._numbers: dict[tuple[str, str], ObjectNumber] = {}
         self._bounds: dict[ObjectNumber, Scn] = {}  # partitions that held other rows in builds before that SCN
         self._current: dict[int, KnownTable] = {}
-        self._roots: dict[int, _Root] = {}  # the table of each object in force, as the builds tell it
+        self._roots: dict[int, _Root] = {}  # the table of each object in force, according to the builds
         self._awaited: tuple[int, ...] | None = None
         self._unresolved: set[int] = set()  # objects in force whose descriptions wait for the awaited build
 
@@ -96,7 +98,7 @@ class Dictionary:
         return self._build
 
     def names(self) -> Iterable[tuple[str, str]]:
-        """Owner and name of every table known, as LCRs name them."""
+        """Return owner and name of every known table, as LCRs name them."""
         known = {(table.owner, table.name) for table in self._tables.values()}
         known.update((current.table.owner, current.table.name) for current in self._current.values())
         return sorted(known)
@@ -107,21 +109,21 @@ class Dictionary:
         return self._awaited
 
     def await_build(self, describers: Iterable[int]) -> None:
-        """What is described from here on holds with the next build.
+        """Note that descriptions from here on apply with the next build.
 
         Args:
-            describers: numbers of the transactions that describe it.
+            describers: numbers of the transactions that make the descriptions.
         """
         self._awaited = tuple(sorted({*(self._awaited or ()), *describers}))
 
     def add_found(self, found: DictionarySnapshot | UnchangedBuild) -> None:
-        """Take in the build of a DICTIONARY record; see `add_build`."""
+        """Take in the build of a DICTIONARY record."""
         self.add_build(found.build if isinstance(found, DictionarySnapshot) else replace(self._build, scn=found.scn))
 
     def add_build(self, build: DictionaryBuild) -> None:
         """Take in a dictionary build.
 
-        It holds for descriptions that come after it in redo, and for those that await it.
+        It applies to descriptions that come after it in redo, and to those that await it.
         """
         self._build = build
         for table in build.tables:
@@ -145,7 +147,7 @@ class Dictionary:
                 self._partitions.setdefault(self._root_of(table), set()).add(table.object_number)
 
     def _number(self, name: tuple[str, str], number: ObjectNumber) -> None:
-        """Take in the number of a partitioned table, of which redo of an earlier version may have told the name only."""
+        """Take in the number of a partitioned table, of which redo of an earlier version may have only the name."""
         self._numbers[name] = number
         if name in self._partitions:
             self._partitions.setdefault(number, set()).update(self._partitions.pop(name))
@@ -163,15 +165,15 @@ class Dictionary:
             scn: progress of the redo where it was found.
 
         Returns:
-            The table version that changes from now on refer to.
+            The table version for the changes that follow.
         """
         if self._awaited is not None:
             self._unresolved.add(description.object_number)
         entry = self._tables.get(description.object_number)
         if entry is not None:
             description = _with_computed(description, entry.computed)
-        # The log knows a plain table's name as of the change; the build may be newer. It knows no roots, and no
-        # computed columns.
+        # The log has a plain table's name at the time of the change; the build may be newer. The log has no roots and
+        # no computed columns.
         if entry is None:
             table = replace(description, root_number=NO_OBJECT)
         elif _is_partition(entry):
@@ -206,36 +208,34 @@ class Dictionary:
         self._current[known.table.object_number] = known
 
     def covers_all_partitions(self, object_number: int, objects: Iterable[int]) -> bool:
-        """Tell whether `objects` holds every partition that a partition's table may have.
+        """Return whether `objects` contains every partition that a partition's table may have.
 
-        A partition that the latest build lacks may have been detached, and attached again since, of which the log says
-        nothing. So every partition counts that any build named, dropped ones, too: without them a TRUNCATE of the
-        others is one of each of them, which leaves the destination's rows of the missing one as they are.
+        A partition that the latest build lacks may have been detached and attached again since; the log does not show
+        that. So every partition that any build named counts, dropped ones too. If one is missing, a TRUNCATE of the
+        others counts as one TRUNCATE per partition, which keeps the destination's rows of the missing partition.
 
-        The table is the one of the description in force, as `KnownTable.is_partition` is: a later build may say that
-        the partition is a table of its own by now. Where nothing is known of the table's partitions, they are not all
-        there.
+        The table is that of the description in force, as for `KnownTable.is_partition`: a later build may already show
+        the partition as a separate table. If no partition of the table is known, the result is False.
 
         Args:
-            object_number: of a partition.
-            objects: what was truncated together.
+            object_number: number of a partition.
+            objects: objects that were truncated together.
         """
         root = self._roots.get(object_number)
         partitions = self._partitions.get(root, set()) if root is not None else set()
         return bool(partitions) and partitions <= set(objects)
 
     def truncated(self, known: KnownTable, scn: Scn) -> TableVersion:
-        """Return the version for a TRUNCATE of one partition alone, with the rows the partition held then, if they are known.
+        """Return the version for a TRUNCATE of one partition, with the rows that it held then, if known.
 
-        A build reads the catalog as it is when redo is written, which may be later than the changes it is written for.
-        A partition that gets other bounds, and the default partition when another one is made, is described again
-        before its next change, and brings another build. So the rows are those of the build before the partition's last
-        description; but when that build gives other bounds than the one before it, the bounds may have changed after
-        this TRUNCATE.
+        A build reads the catalog at the time when redo is written, which may be later than the changes. A partition
+        with new bounds, and the default partition when another one is created, is described again before its next
+        change, which brings another build. So the rows are those of the build before the partition's last description.
+        But if that build gives other bounds than the one before it, the bounds may have changed after this TRUNCATE.
 
         Args:
-            known: the partition, as it is in force.
-            scn: of the TRUNCATE; from the build's SCN on it is known that the catalog was read before.
+            known: the partition version in force.
+            scn: SCN of the TRUNCATE; from the build's SCN on the catalog was certainly read before it.
         """
         number = known.table.object_number
         entry = self._tables.get(number)
@@ -246,7 +246,7 @@ class Dictionary:
         return replace(named, version=content_version(named))
 
     def snapshot(self) -> DictionarySnapshot:
-        """Return what the head of a segment must say, so that its redo can be read without what came before."""
+        """Return the dictionary for the head of a segment, so that its redo is readable without its predecessors."""
         versions = tuple(
             (known.table, known.stored_owner, known.stored_name, known.from_scn, known.rows)
             for _, known in sorted(self._current.items())
@@ -273,7 +273,7 @@ class Dictionary:
         )
 
     def _named(self, root: _Root) -> tuple[str, str, ObjectNumber]:
-        """Owner, name and number of a partitioned table, as far as they are known."""
+        """Return owner, name and number of a partitioned table, as far as they are known."""
         if isinstance(root, tuple):
             return *root, NO_OBJECT
         entry = self._tables.get(root)
@@ -306,7 +306,7 @@ class Dictionary:
 
 
 def _with_computed(description: TableVersion, computed: Collection[str] | None) -> TableVersion:
-    """A description with what the dictionary knows of its columns; None: nothing is known, and any may be computed."""
+    """Return a description with its computed columns marked; None: nothing is known, and any column may be computed."""
     found = [computed is None or column.name in computed for column in description.columns]
     if found == [column.is_computed for column in description.columns]:
         return description
@@ -326,12 +326,12 @@ def read_dictionary_record(
     payload: bytes,
     describe: Callable[[bytes], tuple[TableVersion, ...]],
 ) -> Dictionary:
-    """Take from one redo record what it says of the dictionary, without decoding row changes.
+    """Apply one redo record to the dictionary, without decoding row changes.
 
     Args:
-        dictionary: as of the record.
-        header: the record's.
-        payload: the record's, or as much of it as shall count.
+        dictionary: the dictionary at the record.
+        header: header of the record.
+        payload: payload of the record, or its relevant prefix.
         describe: finds the table descriptions in DATA (`LogDecoder.describe`).
 
     Returns:
@@ -341,7 +341,7 @@ def read_dictionary_record(
         snapshot = decode_dictionary(payload)
         if isinstance(snapshot, AwaitedBuild):
             dictionary.await_build(snapshot.describers)
-        elif header.number == 1 and isinstance(snapshot, DictionarySnapshot):  # the head's, which says everything
+        elif header.number == 1 and isinstance(snapshot, DictionarySnapshot):  # the head's, which is a full snapshot
             return Dictionary.from_snapshot(snapshot)
         else:
             dictionary.add_found(snapshot)

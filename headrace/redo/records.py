@@ -1,21 +1,21 @@
 """Redo records: the unit that is checksummed, fsynced and skipped.
 
-A record is a fixed header followed by its payload. The header has a checksum of its own and carries the
-payload's, so that a reader may walk over headers alone and still notice every flipped bit in what it used. These two
-find damage in the middle of a finished segment; the footer's checksum does not, see `SegmentFooter`.
-All integers are little-endian.
+A record is a fixed header followed by its payload. The header has its own checksum and carries the payload's. So a
+reader may read headers only and still detect every flipped bit in what it used. These two checksums find damage in the
+middle of a finished segment; the footer's checksum does not, for the reason given at `SegmentFooter`. All integers are
+little-endian.
 
     magic 4 | type 1 | flags 1 | zero 2 | payload_bytes 4 | payload_crc 4 | commit_end 4 | number 4
     | end_scn 8 | last_commit_scn 8 | commit_scn 8 | written_us 8 | durable_offset 8 | transaction 4 | header_crc 4
 
 Record types
-    SEGMENT     first in every segment: format, source, how to read the bytes (`SegmentHead`).
-    DICTIONARY  a dictionary build; at a segment's head also every table version known there. Or that one is awaited: what the
-                log describes from here on holds with the next build (`AwaitedBuild`, decision 41).
-    DATA        bytes of the log stream as they came: whole messages, not whole transactions.
+    SEGMENT     first in every segment: format, source, and how to read the bytes (`SegmentHead`).
+    DICTIONARY  a dictionary build; in a segment's head also every table version known there. Or the announcement of an
+                awaited build: later descriptions in the log apply with the next build (`AwaitedBuild`, decision 41).
+    DATA        unchanged bytes of the log stream: whole messages, not whole transactions.
     PROGRESS    a position without data (a keepalive).
-    RESUME      a new stream begins: what is open is sent again, whole.
-    FOOTER      last in a closed segment: it is whole. Number of records, last SCN, checksum over all headers.
+    RESUME      a new stream begins: the open transaction is sent again as a whole.
+    FOOTER      last in a closed segment, which is then complete: number of records, last SCN, header checksum.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ __all__ = [
     "fingerprint",
 ]
 
-HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY, created together; without them it is no segment
-FORMAT_VERSION = 2  # of segments; a reader refuses every other
+HEAD_RECORDS = 2  # of a segment: SEGMENT and DICTIONARY, created together; a file without them is no segment
+FORMAT_VERSION = 2  # of segments; a reader refuses any other
 MAGIC = b"HRec"
-PAYLOAD_BYTES_MAX = (1 << 31) - 1  # a source value has at most 1 GB; more is a broken length
+PAYLOAD_BYTES_MAX = (1 << 31) - 1  # a source value has at most 1 GB; a larger length is corrupt
 
 _HEADER = struct.Struct("<4sBBHIIIIqqqqQI")
 _CRC = struct.Struct("<I")
@@ -72,7 +72,7 @@ _HAS_DESCRIPTIONS = 4
 
 
 class RecordType(IntEnum):
-    """What a record holds; see the module."""
+    """Content of a record, as listed in the module docstring."""
 
     SEGMENT = 1
     DICTIONARY = 2
@@ -87,20 +87,20 @@ class RecordHeader:
     """A record's header.
 
     Args:
-        type: what the payload is.
+        type: kind of the payload.
         payload_bytes: length of the payload.
         payload_crc: its CRC-32C.
-        number: of the record within its segment, from 0.
+        number: number of the record within its segment, from 0.
         end_scn: progress after the record: every transaction committed up to here is in redo.
         last_commit_scn: commit SCN of the last transaction that ends before the record.
         commit_scn: the last transaction that ends at or before the record's end (equal when none ends in it).
         commit_end: bytes of the payload up to the end of that last transaction; 0: none ends, or not known.
-        open_at_start: a transaction is open where the record begins.
-        open_at_end: a transaction is open where the record ends.
-        has_descriptions: table descriptions are in the payload.
-        written_us: when it was written, microseconds since the epoch.
-        durable_offset: bytes of the segment known to be durable when the record was written. A damaged record
-            below the durable offset of a later one is damage; above it is only a write that was torn.
+        open_at_start: a transaction is open at the beginning of the record.
+        open_at_end: a transaction is open at the end of the record.
+        has_descriptions: the payload contains table descriptions.
+        written_us: time of writing, microseconds since the epoch.
+        durable_offset: bytes of the segment that were known to be durable when the record was written. A bad record
+            below the durable offset of a later one is damage; above it, it is only a torn write.
         transaction: number of the last transaction that ends at or before the record's end; 0: not known, as in redo of
             earlier versions.
     """
@@ -152,7 +152,7 @@ class RecordHeader:
 
     @classmethod
     def unpack(cls, data: bytes) -> RecordHeader | None:
-        """Read a header; None when these bytes are not an undamaged header."""
+        """Read a header; None: these bytes are not an undamaged header."""
         if len(data) < HEADER_BYTES or data[:4] != MAGIC:
             return None
         front = data[: _HEADER.size]
@@ -199,25 +199,24 @@ _KINDS = {int(kind): kind for kind in RecordType}
 
 
 def checksum(data: bytes, start: int = 0) -> int:
-    """CRC-32C of bytes, or of more bytes behind others.
+    """Return the CRC-32C of bytes, or of bytes that continue others.
 
     Args:
         data: the bytes.
-        start: the checksum of what comes before them; 0: nothing does.
+        start: the checksum of the preceding bytes; 0: there are none.
     """
     return int(google_crc32c.extend(start, data))
 
 
 def fingerprint(header: RecordHeader, before: int = 0) -> int:
-    """What tells redo logs apart that have other records.
+    """Return a fingerprint that differs between redo logs with different records.
 
-    CRC-32C over their headers, without the checksum at the end of each.
-
-    With that checksum the CRC would be the same for all headers: that is a property of every CRC.
+    It is the CRC-32C over their headers without each header's own checksum at the end. With that checksum the CRC would
+    be the same for all headers, as with every CRC.
 
     Args:
-        header: of the next record.
-        before: the fingerprint of those before it; 0: it is the first.
+        header: header of the next record.
+        before: the fingerprint of the preceding records; 0: it is the first.
     """
     return checksum(header.pack()[: _HEADER.size], before)
 
@@ -227,16 +226,17 @@ def fingerprint(header: RecordHeader, before: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHead:
-    """Payload of a SEGMENT record: all that must be known to read the segment without its predecessors.
+    """Payload of a SEGMENT record: everything that is needed to read the segment without its predecessors.
 
     Args:
-        number: of the segment.
-        source: site whose log it is.
+        number: the segment's number.
+        source: source site of the log.
         options: how to read the DATA records.
         first_scn: progress at the segment's start.
         last_commit_scn: commit SCN of the last transaction that ends before the segment.
         is_open: a transaction is open at the segment's start.
-        restart_segment: where mining must begin to see the open transaction whole; the segment itself if none is.
+        restart_segment: segment where mining must begin to see the whole open transaction; the segment itself if none
+            is open.
         created_us: microseconds since the epoch.
         last_transaction: number of the last transaction that ends before the segment; 0: not known, as in redo of
             earlier versions.
@@ -255,12 +255,13 @@ class SegmentHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFooter:
-    """Payload of a FOOTER record: nothing is missing before it.
+    """Payload of a FOOTER record, which proves that nothing before it is missing.
 
-    `header_crc` is CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC over
-    data that ends with its own CRC is a constant, so this one proves the number of headers and nothing of their
-    content. A flipped bit is found by the checksums of its record: of the header wherever one is read, of the payload
-    wherever that is read, and of both by `headrace.redo.segments.scan_segment` and by whoever takes a copy (`headrace.redo.standby`).
+    `header_crc` is the CRC-32C over the headers of all records before it, each with its own checksum at its end. A CRC
+    over data that ends with its own CRC is a constant, so this one proves the number of headers and nothing about their
+    content. A flipped bit is found by the checksums of its record. The header's is checked wherever a header is read,
+    the payload's wherever a payload is read. `headrace.redo.segments.scan_segment` and the writers of copies
+    (`headrace.redo.standby`) check both.
     """
 
     record_count: int
@@ -270,20 +271,18 @@ class SegmentFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DictionarySnapshot:
-    """Payload of a DICTIONARY record.
+    """Payload of a DICTIONARY record. All fields but `build` are used only at a segment's head.
 
     Args:
         build: the source's objects.
         dropped: objects of older builds that the latest no longer has; redo may still hold changes of them.
-        detached: partitions that are tables of their own by now, or another table's: owner, name and number (NO_OBJECT:
-            not known) of the table they were a partition of, object number. Like `dropped` only at a segment's head.
-        bounds: of partitions that held other rows before: object number, SCN of the build that told. Like `dropped`
-            only at a segment's head.
-        versions: table versions in force, each with the stored table's owner and name, the SCN it is in
-            force from, and the rows a partition holds. Like `dropped` only at a segment's head.
-        awaited: the build that is awaited where the segment begins; None: none is. Like `dropped` only at a segment's
-            head.
-        unresolved: object numbers of the versions in force that wait for it. Like `dropped` only at a segment's head.
+        detached: partitions that are now separate tables, or another table's: owner, name and number (NO_OBJECT: not
+            known) of their former table, object number.
+        bounds: partitions that held other rows before: object number, SCN of the build that showed it.
+        versions: table versions in force, each with the stored table's owner and name, the SCN from which it is in
+            force, and the rows that a partition holds.
+        awaited: the build that is awaited at the segment's beginning; None: none is.
+        unresolved: object numbers of the versions in force that wait for it.
     """
 
     build: DictionaryBuild
@@ -297,9 +296,9 @@ class DictionarySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitedBuild:
-    """Payload of a DICTIONARY record.
+    """Payload of a DICTIONARY record that announces a build.
 
-    What follows was described by transactions that the next build, and none before it, reflects.
+    The descriptions that follow it come from transactions that the next build reflects, and no earlier build.
 
     Args:
         describers: numbers of these transactions (`headrace.databases.ports.LogChunk.describers`).
@@ -310,7 +309,7 @@ class AwaitedBuild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnchangedBuild:
-    """Payload of a DICTIONARY record: a build with the tables of the one before it. `scn`: of the build."""
+    """Payload of a DICTIONARY record: a build with the tables of the one before it. `scn`: SCN of the build."""
 
     scn: Scn
 
@@ -367,14 +366,14 @@ def encode_dictionary(snapshot: DictionarySnapshot | AwaitedBuild | UnchangedBui
             ]
             for v, stored_owner, stored_name, scn, rows in snapshot.versions
         ],
-        # Beside the lists of earlier versions, which read what this one writes.
+        # In addition to the lists of earlier versions, which can read what this version writes.
         "roots": {
             "tables": [table.root_number for table in build.tables],
             "dropped": [table.root_number for table in snapshot.dropped],
             "detached": [root for _, _, root, _ in snapshot.detached],
             "versions": [version.root_number for version, *_ in snapshot.versions],
         },
-        # Columns that the source computes, by object number: of the builds' tables, and of the versions in force.
+        # Computed columns at the source, by object number: of the builds' tables, and of the versions in force.
         "computed": [
             [
                 [table.object_number, table.computed]
@@ -399,7 +398,7 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | Unc
         return AwaitedBuild(describers=tuple(fields["awaited"]))
     if "unchanged" in fields:
         return UnchangedBuild(scn=Scn(fields["unchanged"]))
-    # none in redo of earlier versions
+    # missing in redo of earlier versions
     of_tables, of_versions = map(dict, fields["computed"]) if "computed" in fields else (None, None)
     tables = tuple(_table(*found, of_tables) for found in _with_roots(fields, "tables"))
     dropped = tuple(_table(*found, of_tables) for found in _with_roots(fields, "dropped"))
@@ -409,7 +408,7 @@ def decode_dictionary(payload: bytes) -> DictionarySnapshot | AwaitedBuild | Unc
         (owner, name, root, ObjectNumber(number)) for (owner, name, number), root in _with_roots(fields, "detached")
     )
     build = DictionaryBuild(scn=Scn(fields["scn"]), tables=tables)
-    describers, unresolved = fields.get("open") or (None, ())  # none in redo of earlier versions
+    describers, unresolved = fields.get("open") or (None, ())  # missing in redo of earlier versions
     return DictionarySnapshot(
         build=build,
         dropped=dropped,
@@ -426,7 +425,7 @@ def _table_fields(table: DictionaryTable) -> list[Any]:
 
 
 def _with_roots(fields: dict[str, Any], what: str) -> list[tuple[list[Any], ObjectNumber]]:
-    """The entries of a list, each with its root's number; NO_OBJECT in redo of earlier versions."""
+    """Return the entries of a list, each with its root's number; NO_OBJECT in redo of earlier versions."""
     entries = fields[what]
     roots = fields["roots"][what] if "roots" in fields else [NO_OBJECT] * len(entries)
     return list(zip(entries, map(ObjectNumber, roots), strict=True))

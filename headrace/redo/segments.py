@@ -2,14 +2,14 @@
 
 Longer than 500 lines: its writer and its reader must agree on every byte and on every crash between two of them.
 
-A segment is `<number>.redo` while it is online (written), `<number>.archived.redo` once it is complete. It begins
-with a preamble (a name and the format version), a SEGMENT and a DICTIONARY record; a complete one ends with a
-FOOTER record. The beginning is written under a temporary name and renamed, so it is there whole or not at all.
+A segment is `<number>.redo` while it is online (written), `<number>.archived.redo` when it is complete. It begins with
+a preamble (a name and the format version), a SEGMENT and a DICTIONARY record; a complete one ends with a FOOTER record.
+The beginning is written under a temporary name and renamed, so it exists completely or not at all.
 
 Durable when
-    `SegmentWriter.sync` returned. Readers never go beyond the durable offset they were told, so they see neither
-    torn nor unfinished records. When the writer opens the last segment again it cuts a torn tail: records that
-    no later record knows to be durable. Damage anywhere else is an error that names segment, offset and SCNs.
+    `SegmentWriter.sync` returned. Readers never go beyond the durable offset that they were given, so they see neither
+    torn nor unfinished records. When the writer reopens the last segment it cuts a torn tail: records that no later
+    record knows to be durable. Damage anywhere else is an error that names segment, offset and SCNs.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ _PREAMBLE = struct.Struct("<12sI")
 _PREAMBLE_NAME = b"HeadraceRedo"
 PREAMBLE_BYTES = _PREAMBLE.size
 
-# What is missing comes back by no restart.
+# A restart does not bring back what is missing.
 RESTORE_SEGMENT = (
     "restore the segment from a copy, then start what stopped for it (`headrace start FILE NAME`); if there is no copy,"
     f" {INSTANTIATE_AGAIN}"
 )
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_SEARCH_BYTES = 1 << 20  # window when looking for a record beyond damage
+_SEARCH_BYTES = 1 << 20  # window of the search for a record beyond damage
 
 
 class RedoFull(RedoError):  # noqa: N818 - named like its siblings in headrace.base.errors
-    """The disk of the redo log is full: nothing half-written stays, nothing was confirmed. Try again later."""
+    """The disk of the redo log is full: no partial write remains, nothing was confirmed. Retry later."""
 
     code = "HDR-3001"
     retry = Retry.TIMED
@@ -89,9 +89,7 @@ class RedoFull(RedoError):  # noqa: N818 - named like its siblings in headrace.b
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Where the log stands between two records.
-
-    Progress, last commit, whether a transaction is open, and who committed last.
+    """State of the log between two records: progress, last commit, whether a transaction is open.
 
     `transaction`: number of the transaction of the last commit; 0: not known, as in redo of earlier versions.
     """
@@ -114,14 +112,14 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentScan:
-    """What reading a segment from its first to its last record found.
+    """Result of reading a segment from its first to its last record.
 
     Args:
         head: payload of its SEGMENT record.
         last: header of its last undamaged record.
-        end_offset: where that record ends.
-        header_crc: CRC-32C over the headers of all records up to there, a footer's aside.
-        restart_segment: see `SegmentHead`, as of the end.
+        end_offset: end of that record.
+        header_crc: CRC-32C over the headers of all records up to there except a footer.
+        restart_segment: as in `SegmentHead`, at the end.
         is_complete: it ends with a footer.
     """
 
@@ -134,11 +132,10 @@ class SegmentScan:
 
 
 def list_segments(folder: Path) -> list[SegmentFile]:
-    """List the segments in `folder` by number; complete or not.
+    """List the segments in `folder` by number, complete or not.
 
-    An archived one counts before an online one of its number.
-
-    Both are there when a backup was restored beside newer files.
+    An archived segment takes precedence over an online one with the same number. Both exist when a backup was restored
+    next to newer files.
     """
     found: dict[int, SegmentFile] = {}
     for path in folder.glob("*.redo"):
@@ -147,7 +144,7 @@ def list_segments(folder: Path) -> list[SegmentFile]:
             continue
         try:
             size = path.stat().st_size
-        except FileNotFoundError:  # archived or purged while we look
+        except FileNotFoundError:  # archived or purged meanwhile
             continue
         file = SegmentFile(int(number), path, rest == "archived.redo", size)
         if file.is_archived or file.number not in found:
@@ -156,11 +153,11 @@ def list_segments(folder: Path) -> list[SegmentFile]:
 
 
 def online_segment(folder: Path, number: int) -> Path:
-    """The path of a segment while it is written.
+    """Return the path of an online segment.
 
     Args:
-        folder: of the redo log.
-        number: of the segment.
+        folder: the redo log's folder.
+        number: the segment's number.
     """
     return folder / f"{number:016d}.redo"
 
@@ -173,19 +170,19 @@ def open_segment(folder: Path, number: int, *, after_scn: Scn = FIRST_SCN) -> in
     """Open a segment for reading, online or archived.
 
     Args:
-        folder: of the segments.
-        number: of the segment.
-        after_scn: where the caller is, for messages.
+        folder: the segments' folder.
+        number: the segment's number.
+        after_scn: the caller's position, for messages.
 
     Returns:
         A descriptor, which the caller closes.
 
     Raises:
         LogGone: the segment was purged.
-        RedoError: it is missing.
+        RedoError: the segment is missing.
     """
-    # An online one beside an archived one is an older copy. It becomes archived by a rename: looked for in this order,
-    # it cannot be missed.
+    # An online file next to an archived one is an older copy. A rename turns online into archived: this order of
+    # lookups cannot miss the file.
     for path in (_archived(folder, number), online_segment(folder, number), _archived(folder, number)):
         try:
             return os.open(path, os.O_RDONLY)
@@ -210,7 +207,7 @@ def check_preamble(path: Path, descriptor: int) -> None:
     """Refuse a file that is no redo segment of this format.
 
     Args:
-        path: of the file, for messages.
+        path: path of the file, for messages.
         descriptor: open for reading.
     """
     preamble = os.pread(descriptor, PREAMBLE_BYTES, 0)
@@ -232,7 +229,7 @@ def check_preamble(path: Path, descriptor: int) -> None:
 
 
 def _read_record(descriptor: int, offset: int, end: int) -> tuple[RecordHeader, bytes] | None:
-    """The record at `offset`, checked; None when there is no undamaged one that ends at or before `end`."""
+    """Return the checked record at `offset`; None: no undamaged record there ends at or before `end`."""
     header = RecordHeader.unpack(os.pread(descriptor, HEADER_BYTES, offset))
     if header is None or offset + header.record_bytes > end:
         return None
@@ -251,7 +248,7 @@ def _read_payload(descriptor: int, offset: int, header: RecordHeader) -> bytes |
 
 
 def _records_beyond(descriptor: int, offset: int, end: int) -> Iterator[RecordHeader]:
-    """Headers of undamaged records somewhere after `offset`, found by their magic."""
+    """Yield headers of undamaged records after `offset`, found by their magic."""
     window_start = offset
     while window_start < end:
         window = os.pread(descriptor, _SEARCH_BYTES + HEADER_BYTES, window_start)
@@ -265,7 +262,7 @@ def _records_beyond(descriptor: int, offset: int, end: int) -> Iterator[RecordHe
 
 
 def _damaged(path: Path, descriptor: int, offset: int, after_scn: Scn, *, what: str = "is damaged") -> RedoError:
-    """The error for a record that cannot be read: says which transactions are missing."""
+    """Return the error for an unreadable record, with the missing transactions."""
     beyond = next(_records_beyond(descriptor, offset + 1, os.fstat(descriptor).st_size), None)
     through = beyond.last_commit_scn if beyond is not None else 0
     missing = (
@@ -287,8 +284,8 @@ def read_head(path: Path) -> SegmentHead:
     """Read and check the SEGMENT record of a segment.
 
     Raises:
-        RedoError: it is damaged, or has another format version.
-        FileNotFoundError: it was archived or purged meanwhile.
+        RedoError: the record is damaged, or has another format version.
+        FileNotFoundError: the segment was archived or purged meanwhile.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -354,7 +351,7 @@ def _check_footer(path: Path, descriptor: int, offset: int, footer: SegmentFoote
 def _check_tail(
     file: SegmentFile, descriptor: int, offset: int, end: int, last: RecordHeader, *, is_complete: bool
 ) -> None:
-    """Raise unless what follows `offset` is only a torn tail."""
+    """Raise unless only a torn tail follows `offset`."""
     if file.is_archived or is_complete:
         raise _damaged(file.path, descriptor, offset, last.commit_scn)
     for beyond in _records_beyond(descriptor, offset + 1, end):
@@ -366,15 +363,15 @@ def check_number(head: SegmentHead, number: int) -> None:
     """Refuse a segment whose file has the name of another one.
 
     Args:
-        head: of the segment.
-        number: in the name of its file.
+        head: the segment's head.
+        number: number in the file name.
 
     Raises:
         RedoError: they differ.
     """
     if head.number != number:
         raise RedoError(
-            f"redo segment {number} is not there: its file holds segment {head.number}",
+            f"redo segment {number} is missing: its file holds segment {head.number}",
             hint=RESTORE_SEGMENT,
             segment=number,
         )
@@ -384,9 +381,9 @@ class RedoReader:
     """Follows the redo of one folder, record by record, across segments, up to the durable position.
 
     Args:
-        folder: of the segments.
-        segment: number of the segment to begin with.
-        offset: where in it, at a record's beginning.
+        folder: the segments' folder.
+        segment: number of the first segment.
+        offset: start in that segment, at the beginning of a record.
     """
 
     def __init__(self, folder: Path, segment: int, offset: int = PREAMBLE_BYTES) -> None:
@@ -406,7 +403,7 @@ class RedoReader:
 
     @property
     def offset(self) -> int:
-        """Where the next record begins."""
+        """Offset of the next record."""
         return self._offset
 
     def next_header(self, durable: RedoPosition) -> RecordHeader | None:
@@ -433,10 +430,10 @@ class RedoReader:
             self._open()
 
     def payload(self, header: RecordHeader) -> bytes:
-        """Read the payload of the record whose header `next_header` returned, and check it.
+        """Read and check the payload of the record whose header `next_header` returned.
 
         Raises:
-            RedoError: it is damaged.
+            RedoError: the payload is damaged.
         """
         payload = _read_payload(self._descriptor, self._offset, header)
         if payload is None and self._is_another_file():
@@ -446,9 +443,9 @@ class RedoReader:
         return payload
 
     def _is_another_file(self) -> bool:
-        """Whether the segment is another file now, which is read from here on.
+        """Reopen the segment, and return whether it is another file now.
 
-        Its folder was restored, or removed and written again.
+        That happens when its folder was restored, or removed and written again.
         """
         before = os.fstat(self._descriptor)
         self._open()
@@ -460,9 +457,9 @@ class RedoReader:
         return os.fstat(self._descriptor).st_size
 
     def read_header(self) -> RecordHeader | None:
-        """The header of whatever record comes next in the open segment, its footer too.
+        """Return the header of the next record in the open segment, a footer's too.
 
-        None: there is no undamaged one.
+        None: there is no undamaged record.
         """
         return RecordHeader.unpack(os.pread(self._descriptor, HEADER_BYTES, self._offset))
 
@@ -472,7 +469,7 @@ class RedoReader:
         self._scn = header.commit_scn
 
     def close(self) -> None:
-        """Close the segment; idempotent. A reader that is dropped without it closes the segment too."""
+        """Close the segment; idempotent. Dropping the reader closes it too."""
         if self._closer is not None:
             self._closer()
         self._descriptor = -1
@@ -489,9 +486,9 @@ class RedoReader:
 
 
 class SegmentWriter:
-    """Writes one online segment. `create` or `reopen` make one.
+    """Writes one online segment, made by `create` or `reopen`.
 
-    After any error from `append` or `sync` call `rollback`: it cuts the file back to its durable offset.
+    After any error from `append` or `sync` call `rollback`: it truncates the file to its durable offset.
     """
 
     def __init__(self, path: Path, head: SegmentHead, descriptor: int, *, offset: int, number: int, crc: int) -> None:
@@ -524,11 +521,11 @@ class SegmentWriter:
 
         Args:
             folder: the redo folder; must exist.
-            head: of the new segment; its number is not taken yet.
+            head: head of the new segment; its number is still unused.
             snapshot: the dictionary in force at the segment's start.
 
         Raises:
-            RedoFull: no space; nothing of it is left.
+            RedoFull: no space; no file is left.
         """
         path = online_segment(folder, head.number)
         state = LogState(head.first_scn, head.last_commit_scn, head.is_open, head.last_transaction)
@@ -557,11 +554,11 @@ class SegmentWriter:
 
     @classmethod
     def reopen(cls, file: SegmentFile, scan: SegmentScan) -> SegmentWriter:
-        """Go on writing a segment that has no footer: cut its torn tail, make the rest durable.
+        """Continue a segment without a footer: cut its torn tail, make the rest durable.
 
         Args:
             file: the online segment.
-            scan: from `scan_segment` of the same file, with `is_complete` False.
+            scan: result of `scan_segment` for the same file, with `is_complete` False.
 
         Raises:
             RedoFull: no space.
@@ -593,13 +590,13 @@ class SegmentWriter:
         """Write one record; not durable before `sync`.
 
         Args:
-            kind: what the payload is.
-            payload: at most `PAYLOAD_BYTES_MAX`.
-            before: where the log stands before the record.
-            after: where it stands after it.
-            commit_end: see `RecordHeader`, as the next two.
-            has_descriptions: see there.
-            written_us: see there.
+            kind: kind of the payload.
+            payload: at most `PAYLOAD_BYTES_MAX` bytes.
+            before: state of the log before the record.
+            after: state of the log after it.
+            commit_end: as in `RecordHeader`.
+            has_descriptions: as in `RecordHeader`.
+            written_us: as in `RecordHeader`.
 
         Raises:
             RedoFull: no space.
@@ -644,16 +641,16 @@ class SegmentWriter:
         return self._offset
 
     def rollback(self) -> None:
-        """Cut the segment back to its durable offset.
+        """Truncate the segment to its durable offset.
 
-        What is appended next is written anew, so that a failed fsync that dropped pages does no harm.
+        Later records are written anew, so a failed fsync that dropped pages does no harm.
         """
         self._offset, self._number, self._crc = self._durable
         try:
             os.ftruncate(self._descriptor, self._offset)
             os.fdatasync(self._descriptor)
         except OSError as error:
-            # Never `RedoFull`, for which one waits: what is not cut away must be cut by whoever opens the segment again.
+            # Never `RedoFull`, which is retried: the next opener of the segment must cut what could not be cut here.
             said = write_error(self._path, error)
             raise RedoError(said.message, hint=said.hint, segment=self._path.name) from error
 
@@ -661,7 +658,7 @@ class SegmentWriter:
         """Write the footer, durably; nothing can be appended after it.
 
         Args:
-            state: where the log stands at the segment's end.
+            state: state of the log at the segment's end.
             written_us: now, microseconds since the epoch.
         """
         footer = SegmentFooter(record_count=self._number, last_scn=state.end_scn, header_crc=self._crc)
@@ -670,19 +667,19 @@ class SegmentWriter:
         self.is_finished = True
 
     def archive(self) -> None:
-        """Rename the finished segment, so that it counts as archived. May be called again when it failed."""
+        """Rename the finished segment to its archived name. Can be repeated after a failure."""
         archive_segment(self._path)
         self.close()
 
     def close(self) -> None:
-        """Close the file; idempotent. A writer that is dropped without it closes the file too."""
+        """Close the file; idempotent. Dropping the writer closes it too."""
         self._closer()
         self._descriptor = -1
 
     def _write(self, header: bytes, payload: bytes) -> None:
         total = len(header) + len(payload)
         written = os.pwritev(self._descriptor, [header, payload], self._offset)
-        if written < total:  # interrupted, or almost no space: the rest tells
+        if written < total:  # interrupted, or almost no space: the next write shows which
             rest = memoryview(header + payload)[written:]
             while rest:
                 written = os.pwrite(self._descriptor, rest, self._offset + total - len(rest))
@@ -690,10 +687,10 @@ class SegmentWriter:
 
 
 def archive_segment(path: Path) -> None:
-    """Rename a complete online segment, durably. May be called again when it failed."""
+    """Rename a complete online segment, durably. Can be repeated after a failure."""
     archived = _archived(path.parent, int(path.name.partition(".")[0]))
     try:
-        if path.exists() or not archived.exists():  # else it was renamed, and only that is not durable yet
+        if path.exists() or not archived.exists():  # otherwise it was renamed, but not durably
             path.rename(archived)
         sync_folder(path.parent)
     except OSError as error:
@@ -701,11 +698,11 @@ def archive_segment(path: Path) -> None:
 
 
 def write_error(path: Path, error: OSError) -> RedoError:
-    """Return what an OSError while writing a file of the redo log means: the disk is full, or broken.
+    """Translate an OSError from writing a file of the redo log: the disk is full, or broken.
 
     Args:
-        path: of the file that was being written; its folder is the redo folder.
-        error: what the system said.
+        path: path of the file; its folder is the redo folder.
+        error: the system's error.
 
     Returns:
         `RedoFull` when space or quota is used up, else a `RedoError` for an operator.

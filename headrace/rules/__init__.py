@@ -1,6 +1,8 @@
-"""Rules: which changes a client takes, and what it makes of them. Every client evaluates them alike: capture, propagation, apply.
+"""Rules: which changes a client takes, and how it transforms them.
 
-`rule` has rules and rule sets, `evaluation` and `row_evaluation` what they leave of a batch, `subsetting` row migration, `needs` which
-columns they read. `conditions` and `transformations` are rooms. Frozen data of an apply process is here, too: `table_settings`,
-`conflict_handlers`, `virtual_dependencies`, and users' functions (`user_code`).
+All clients evaluate them alike: capture, propagation, apply.
+
+`rule` has rules and rule sets, `evaluation` and `row_evaluation` apply them to a batch, `subsetting` has row migration,
+`needs` the columns that rules read. `conditions` and `transformations` are sub-packages. Frozen data of an apply
+process is here, too: `table_settings`, `conflict_handlers`, `virtual_dependencies`, and users' functions (`user_code`).
 """

@@ -1,12 +1,13 @@
-"""What the clients before an apply process let through, asked by the name that a table has behind them.
+"""Whether the clients upstream of an apply process let a table through, by the table's name behind them.
 
-An apply process evaluates once more what the clients before it evaluated (`topology.routing.ways.rules_at_the_end`). Their
-rules speak of tables as these were called there. So a name that arrives is followed back to the names that may have
-become it; each is then followed forward, client by client, and the clients' rules are asked. What the file allows
-decides, not which tables the source has: `check` refuses two tables that would arrive as one.
+An apply process evaluates once more what the upstream clients evaluated (`topology.routing.ways.rules_at_the_end`).
+Their rules use the table's name at that client. So an arriving name is traced back to its possible earlier names. Each
+of those is then traced forward, client by client, and checked against the clients' rules. The topology file decides,
+not the tables of the source: `check` refuses two tables that would arrive under one name.
 
     capture takes hr.*, puts it into schema sales    sales.staff arrives: hr.staff passed
-    a propagation calls sales.staff crm.staff        crm.staff arrives: sales.staff, hr.staff passed; sales.staff does not arrive any more
+    a propagation renames sales.staff to crm.staff   crm.staff arrives: sales.staff, hr.staff passed;
+                                                     sales.staff does not arrive any more
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ __all__ = ["ClientsBefore"]
 
 @dataclass(frozen=True, kw_only=True)
 class ClientsBefore:
-    """See the module.
+    """The upstream clients of an apply process.
 
     Args:
         clients: their rule sets, in the order in which changes pass them.
-        owners: examples of schemas, one for each set of the clients' patterns that a name can match: the schema that a
-            table had before another one was given to it is one of them, as far as rules can tell.
+        owners: example schemas, one for each set of the clients' patterns that a name can match. As far as rules can
+            distinguish schemas, a renamed table's earlier schema is one of them.
     """
 
     clients: tuple[RuleSet, ...]
@@ -38,20 +39,20 @@ class ClientsBefore:
 
     @cached_property
     def at_most(self) -> tuple[RuleSet, ...]:
-        """The rule sets without what looks at rows, and without transformations; see `RuleSet.without_conditions`."""
+        """The rule sets without row conditions and transformations (`RuleSet.without_conditions`)."""
         return tuple(each.without_conditions() for each in self.clients)
 
     def keeps(self, owner: str, name: str, *, tag: KnownTag) -> bool:
-        """Whether all of the clients may let row LCRs pass.
+        """Return whether all of the clients may let row LCRs pass.
 
         Args:
             owner: the table's schema behind the last client.
             name: the table's name there.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         known, at_most = TableName(owner, name), self.at_most
         for table in self._before(known):
-            with suppress(TransformationError):  # two rules disagree about a table of this name: no such table comes
+            with suppress(TransformationError):  # two rules disagree about a table of this name: no such table arrives
                 found = tuple(passages(self.clients, table))
                 if found[-1].behind == known and all(
                     rules.keeps(*passage.table, tag=tag) for rules, passage in zip(at_most, found, strict=True)
@@ -60,7 +61,7 @@ class ClientsBefore:
         return False
 
     def _before(self, table: TableName) -> set[TableName]:
-        """Names that a table may have had before the first client; some of them become another name."""
+        """Return possible names of a table before the first client; some of them turn out to become another name."""
         found = {table}
         for rules in reversed(self.clients):
             for rule in rules.include or () if rules.renames else ():
@@ -68,10 +69,10 @@ class ClientsBefore:
         return found
 
     def _given_by(self, rule: Rule, table: TableName) -> Iterator[TableName]:
-        """The names of tables to which a rule may give a name."""
+        """Yield the tables to which a rule may give this name."""
         if rule.transformation is None:
             return
         if rule.transformation.new_name == table:
-            yield TableName(rule.owner, rule.name)  # such a rule is of one table
+            yield TableName(rule.owner, rule.name)  # such a rule names one table
         elif rule.transformation.new_owner == table.owner:
             yield from (TableName(owner, table.name) for owner in self.owners if rule.matches_object(owner, table.name))

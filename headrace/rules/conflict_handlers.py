@@ -1,16 +1,16 @@
-"""What an apply process does where a row LCR and the destination's row do not agree, as frozen data.
+"""Conflict handling of an apply process, as frozen data: what happens if a row LCR and the destination's row disagree.
 
-Which old values are compared decides what a conflict is (`ConflictRules.uncompared`, `compare_key_only`); which handler
-is set for the kind of the conflict decides who wins. A handler belongs to a table of one apply process.
+The compared old values define a conflict (`ConflictRules.uncompared`, `compare_key_only`); the handler for the kind of
+conflict decides who wins. A handler belongs to a table of one apply process.
 
     kinds      insert_exists, update_exists     a unique key has the value already
-               update_differs, delete_differs   the row is there, but an old value that is compared differs
+               update_differs, delete_differs   the row exists, but a compared old value differs
                update_missing, delete_missing   no row has the key
     methods    maximum, minimum     the higher or lower value of the resolution column wins, with its whole column list
                overwrite, discard   the LCR wins, or the row
-               site_priority        the site that stands first in a list wins: the LCR's source or the destination
+               site_priority        the site that comes first in a list wins: the LCR's source or the destination
                delta                the row gets what the LCR added: no column list loses anything
-    latest_timestamp     the change that was committed later wins, with its whole row, whatever the kind: of a table, not of a kind
+    latest_timestamp     the change that was committed later wins, with its whole row: set for a table, for all kinds
 
 Source: Oracle Streams Replication Administrator's Guide, "Prebuilt Update Conflict Handlers"; `site_priority`, `delta`,
     `latest_timestamp` and handlers of other kinds than update_differs go beyond it.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from headrace.base.plain_data import SettingsAsBytes
 
 if TYPE_CHECKING:
-    from headrace.lcr.batch import Command  # numpy: this module is also read where nobody sees a row
+    from headrace.lcr.batch import Command  # imports numpy, which processes that see no rows do not need
 
 __all__ = [
     "BY_COLUMN",
@@ -56,34 +56,34 @@ METHODS_OF_KIND: dict[str, tuple[str, ...]] = {
     "update_differs": METHODS,
     "insert_exists": ("maximum", "minimum", "overwrite", "discard", "site_priority", "latest_timestamp"),
     "update_exists": ("overwrite", "discard", "site_priority"),
-    # Without a row there is nothing to compare with. To overwrite makes the row that the LCR's new values are.
+    # Without a row there is nothing to compare with. Overwriting creates the row from the LCR's new values.
     "update_missing": ("overwrite", "discard", "latest_timestamp"),
     "delete_differs": ("overwrite", "discard", "site_priority", "latest_timestamp"),
     "delete_missing": ("discard", "latest_timestamp"),
 }
-"""What a handler of each kind can do."""
+"""Methods available for each kind."""
 
 TIMED_KINDS = tuple(kind for kind, methods in METHODS_OF_KIND.items() if "latest_timestamp" in methods)
 """Kinds that latest_timestamp decides. Not update_exists: a row that has another key's unique value is another row."""
 
 KINDS = tuple(METHODS_OF_KIND)
 
-HISTORY_COUNT_DEFAULT = 100_000  # conflicts: some 100 MB, and more than anybody reads
+HISTORY_COUNT_DEFAULT = 100_000  # conflicts: about 100 MB, and more than anybody reads
 HISTORY_AGE_DEFAULT_S = 30 * 86_400.0  # a month: longer than it takes to ask where a value went
 TOMBSTONES_AGE_DEFAULT_S = 7 * 86_400.0  # a week: longer than a site is away before it is copied anew
-TOMBSTONES_COUNT_DEFAULT = 2_000_000  # some 300 MB with their index
+TOMBSTONES_COUNT_DEFAULT = 2_000_000  # about 300 MB with their index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimes:
-    """How a site knows when a row was changed last, and where: for tables with latest_timestamp.
+    """How a site knows the time and site of a row's last change, for tables with latest_timestamp.
 
     Args:
-        site: where the rows are: changes of its own sessions have their commit's time.
+        site: site of the rows: changes of its own sessions have their commit's time.
         sites: every site, the one that wins a tie first.
-        has_tombstones: deletes count: an older change of a row that is gone loses against its delete.
+        has_tombstones: deletes count: an older change of a deleted row loses against the delete.
         age_s: seconds for which the times of changes and deletes are kept at least, unless there are too many.
-        count: so many are kept at most.
+        count: bound of their number.
     """
 
     site: str
@@ -94,26 +94,26 @@ class RowTimes:
 
     @property
     def has_one_source(self) -> bool:
-        """Changes come here from one other site at most."""
+        """Whether changes arrive from at most one other site."""
         return len(self.sites) <= 2
 
     def rank(self, site: str) -> int:
-        """Who wins a tie: the higher rank; 0 for a site that is not listed."""
+        """Return the rank of a site in a tie: the higher one wins; 0 for a site that is not listed."""
         return len(self.sites) - self.sites.index(site) if site in self.sites else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictHandler:
-    """What happens on one kind of conflict in one table.
+    """The handler for one kind of conflict in one table.
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
-        method: of `METHODS`.
-        kind: of the conflict.
+        name: name of the table in that schema.
+        method: one of `METHODS`.
+        kind: kind of the conflict.
         columns: the column list, only of update_differs; empty: every column outside the key.
-        resolution_column: whose values decide; only of `BY_COLUMN`.
-        priority: sites, the one that wins first; of site_priority, and of latest_timestamp for ties.
+        resolution_column: column whose values decide; only for `BY_COLUMN`.
+        priority: sites, the winner first; for site_priority, and for ties of latest_timestamp.
     """
 
     owner: str
@@ -126,7 +126,7 @@ class ConflictHandler:
 
     @property
     def needs_old_values(self) -> bool:
-        """Without the values before a change there is nothing to decide: no conflict is seen, or no row can be made."""
+        """Whether it needs the values before a change: without them no conflict is detected, or no row can be made."""
         return self.kind in ("update_differs", "delete_differs") or (self.kind, self.method) == (
             "update_missing",
             "overwrite",
@@ -142,9 +142,9 @@ class UncomparedColumns:
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
+        name: name of the table in that schema.
         columns: their names.
-        operations: of "update" and "delete".
+        operations: "update", "delete", or both.
     """
 
     owner: str
@@ -155,11 +155,11 @@ class UncomparedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryBounds:
-    """How much of the conflict history is kept at the destination.
+    """Bounds of the conflict history at the destination.
 
     Args:
-        count: conflicts.
-        age_s: seconds.
+        count: number of conflicts.
+        age_s: age in seconds.
     """
 
     count: int = HISTORY_COUNT_DEFAULT
@@ -168,13 +168,13 @@ class HistoryBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConflicts:
-    """What holds for one table.
+    """The conflict settings of one table.
 
     Args:
-        handlers: of the table.
-        uncompared: by "update" and "delete": names of columns that are not compared.
+        handlers: the table's handlers.
+        uncompared: names of columns that are not compared, by "update" and "delete".
         compare_key_only: no column outside the key is compared.
-        times: how its rows' last changes are known; None: it has no latest_timestamp.
+        times: how the last changes of its rows are known; None: it has no latest_timestamp.
     """
 
     handlers: tuple[ConflictHandler, ...] = ()
@@ -183,7 +183,7 @@ class TableConflicts:
     times: RowTimes | None = None
 
     def compares(self, command: Command, column: str) -> bool:
-        """Whether the old value of a column outside the key is compared with the row's.
+        """Return whether the old value of a column outside the key is compared with the row's.
 
         Args:
             command: UPDATE or DELETE.
@@ -199,24 +199,24 @@ class TableConflicts:
         return not self.compare_key_only and not self.uncompared
 
     def of_kind(self, kind: str) -> tuple[ConflictHandler, ...]:
-        """The handlers of one kind of conflict; only update_differs may have several, with a column list each."""
+        """Return the handlers of one kind of conflict; only update_differs may have several, one per column list."""
         return tuple(handler for handler in self.handlers if handler.kind == kind)
 
 
 NOTHING_SET = TableConflicts()
-"""Of a table that nothing is set for."""
+"""The settings of a table without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConflictRules(SettingsAsBytes):
-    """What holds for an apply process.
+    """The conflict settings of an apply process.
 
     Args:
-        handlers: of all its tables.
-        uncompared: of all its tables.
-        compare_key_only: of every table.
+        handlers: handlers of all its tables.
+        uncompared: uncompared columns of all its tables.
+        compare_key_only: no column outside the key is compared, in every table.
         history: bounds of the history.
-        times: of tables with latest_timestamp, whose handlers have the sites; None: there are none.
+        times: settings for tables with latest_timestamp, whose handlers have the sites; None: there are none.
     """
 
     handlers: tuple[ConflictHandler, ...] = ()
@@ -231,11 +231,11 @@ class ConflictRules(SettingsAsBytes):
         return frozenset((handler.owner, handler.name) for handler in self.handlers)
 
     def of(self, owner: str, name: str) -> TableConflicts:
-        """What holds for a table.
+        """Return the settings of a table.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
+            name: name of the table in that schema.
         """
         mine = tuple(each for each in self.handlers if (each.owner, each.name) == (owner, name))
         timed = next((each for each in mine if each.method == "latest_timestamp"), None)
@@ -253,7 +253,7 @@ class ConflictRules(SettingsAsBytes):
 
     @property
     def with_tombstones(self) -> frozenset[tuple[str, str]]:
-        """Every table whose deletes are noted."""
+        """Every table whose deletes are recorded."""
         return self.timed if self.times is not None and self.times.has_tombstones else frozenset()
 
     def _uncompared(self, owner: str, name: str) -> Iterator[tuple[str, frozenset[str]]]:

@@ -1,8 +1,8 @@
-"""Rule evaluation: what one client's rules say of a table, and what they leave of a batch.
+"""Rule evaluation: the verdict of one client's rules on a table, and their effect on a batch.
 
-The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. What its rules discard
-leaves the batch, and what they transform is another one behind them; the chain of positions stays whole, so that a
-receiver cannot tell a discarded change from none.
+The three clients of rules - capture, propagation and apply - each hold one `RuleEvaluation`. Discarded rows leave the
+batch, and transformed ones change; the chain of positions stays complete, so a receiver cannot distinguish a discarded
+change from none.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation".
 """
@@ -28,19 +28,18 @@ from headrace.rules.user_code.last_call import LastCall
 
 __all__ = ["RuleEvaluation"]
 
-_NAMES_MAX = 4096  # of tables times tags; more only costs time
+_NAMES_MAX = 4096  # of tables times tags; above that it is only slower
 
 
 class RuleEvaluation:
     """Evaluates the rules of one client.
 
     Args:
-        rules: of the client. Several: an LCR must pass each of them, as if it passed that many clients; the last one is
-            the client's own.
-        types: of the database that the changes are from: needed where rules have conditions, and where functions look
-            at values.
-        clock: for transformations that add the time.
-        last_call: outlives functions that end the process; None: nothing does.
+        rules: the client's rules. Several: an LCR must pass each of them, as if it passed that many clients; the last
+            one is the client's own.
+        types: types of the changes' database: needed for rules with conditions, and for functions that read values.
+        clock: clock for transformations that add the time.
+        last_call: outlives functions that end the process; None: no protection.
     """
 
     def __init__(
@@ -54,15 +53,13 @@ class RuleEvaluation:
         self._rules = tuple(each for each in sets if each.include is not None or each.exclude)
         self._before = tuple(each for each in rules if isinstance(each, ClientsBefore))
         if any(each.transforms for each in sets[:-1]):
-            raise BugError(
-                "only the last client can transform: what follows would evaluate LCRs that are other ones by then"
-            )
+            raise BugError("only the last client can transform: the clients after it would evaluate transformed LCRs")
         self._reshaping = (
             Reshaping(sets[-1].transformation_of, (clock or SystemClock()).time_us, types, last_call)
             if sets and sets[-1].transforms
             else None
         )
-        self._passed: dict[tuple[str, str, KnownTag], bool] = {}  # what `_before` said: it is asked of each batch
+        self._passed: dict[tuple[str, str, KnownTag], bool] = {}  # cached verdicts of `_before`
         self._tags = tags_told_apart((*self._rules, *(rules for each in self._before for rules in each.clients)))
         conditional = tuple(each for each in self._rules if each.looks_at_rows)
         if conditional and types is None:
@@ -71,15 +68,15 @@ class RuleEvaluation:
 
     @property
     def keeps_all(self) -> bool:
-        """There are no rules: everything passes, and nothing needs to be looked at."""
+        """Whether there are no rules: everything passes unread."""
         return not self._rules and not self._before
 
     def answer(self, table: TableVersion, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
-        """Say what the rules say of row LCRs of a table version; needs no rows.
+        """Return the rules' verdict on row LCRs of a table version; needs no rows.
 
         Args:
             table: the version.
-            tag: of the LCRs; not known: the answer may be MAYBE.
+            tag: the LCRs' tag; not known: the answer may be MAYBE.
         """
         if self._before and not self._has_passed(table, tag):
             return TruthValue.FALSE
@@ -87,9 +84,9 @@ class RuleEvaluation:
         return next((answer for answer in (TruthValue.FALSE, TruthValue.MAYBE) if answer in answers), TruthValue.TRUE)
 
     def _has_passed(self, table: TableVersion, tag: KnownTag) -> bool:
-        """Whether the clients before this one may have let row LCRs of a table version pass."""
+        """Return whether the clients before this one may have let row LCRs of a table version pass."""
         if tag is not UNKNOWN_TAG and tag not in self._tags:
-            tag = self._tags[-1]  # no rule lists it, and users may give each transaction one of its own
+            tag = self._tags[-1]  # no rule lists it, and users may give each transaction its own
         key = table.owner, table.name, tag
         if key not in self._passed:
             if len(self._passed) >= _NAMES_MAX:
@@ -98,23 +95,23 @@ class RuleEvaluation:
         return self._passed[key]
 
     def keeps(self, table: TableVersion, tags: Sequence[bytes | None]) -> list[bool]:
-        """Whether row LCRs of a table version may pass, for each of `tags`.
+        """Return whether row LCRs of a table version may pass, for each of `tags`.
 
         Args:
             table: the version, under the name that its LCRs have here.
             tags: any; None: the NULL tag.
 
         Returns:
-            One answer per tag; False: none passes. True: they pass, or a row must be looked at.
+            One answer per tag; False: none passes. True: they pass, or rows decide.
         """
         return [self.answer(table, tag=tag) is not TruthValue.FALSE for tag in tags]
 
     def keeps_any(self, table: TableVersion) -> bool:
-        """Whether row LCRs of a table version may pass with some tag."""
+        """Return whether row LCRs of a table version may pass with some tag."""
         return any(self.keeps(table, self._tags))
 
     def reshaped(self, table: TableVersion) -> TableVersion:
-        """A table version as its LCRs have it behind the client; needs no rows.
+        """Return a table version in its form behind the client; needs no rows.
 
         Args:
             table: before the client.
@@ -125,11 +122,7 @@ class RuleEvaluation:
         return table if self._reshaping is None else self._reshaping.version(table)
 
     def named(self, table: TableVersion) -> TableVersion:
-        """A table version under the name that it has behind the client; its columns stay.
-
-        Args:
-            table: before the client.
-        """
+        """Return a table version under its name behind the client; its columns stay."""
         return table if self._reshaping is None else self._reshaping.named(table)
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
@@ -138,9 +131,9 @@ class RuleEvaluation:
         return tuple(rule for rules in self._rules for rule in rules.unmatched(known))
 
     def is_undecided(self, batch: LcrBatch) -> bool:
-        """Whether prefiltering does not do all that `filter` does.
+        """Return whether `filter` does more than prefiltering.
 
-        The answer of some table in the batch is MAYBE, or it is transformed.
+        That is the case if the verdict on some table in the batch is MAYBE, or a table is transformed.
         """
         if self._reshaping is not None and any(self._reshaping.changes(table) for table in batch.tables):
             return True
@@ -155,9 +148,8 @@ class RuleEvaluation:
             batch: any batch.
 
         Returns:
-            A batch with what the rules keep, transformed, and the same positions; the same object when nothing changes.
-            When
-            they keep nothing: a progress mark, or, of a transaction in parts, a part without rows.
+            A batch with the kept rows, transformed, and the same positions; the same object when nothing changes. If no
+            row is kept: a progress mark, or, in a transaction in parts, a part without rows.
 
         Raises:
             ConditionError: a condition cannot be evaluated.
@@ -174,7 +166,7 @@ class RuleEvaluation:
         return kept if self._reshaping is None else self._reshaping.batch(kept)
 
     def _by_names(self, batch: LcrBatch) -> LcrBatch:
-        """The batch without what name and tag discard."""
+        """Return the batch without the rows that name and tag discard."""
         tags = _tags(batch)
         found = [self.keeps(table, tags) for table in batch.tables]
         if all(all(each) for each in found):
@@ -195,7 +187,7 @@ class RuleEvaluation:
     def _truncates(
         batch: LcrBatch, verdicts: NDArray[np.bool_], tag: NDArray[np.int16], keep: NDArray[np.bool_]
     ) -> LcrBatch:
-        """The batch with TRUNCATEs of the tables that pass; `keep` says which TRUNCATEs have one."""
+        """Return the batch with TRUNCATEs of the tables that pass; `keep` is set for TRUNCATEs with one."""
         truncates = []
         for truncate in batch.truncates:
             tables = tuple(table for table in truncate.tables if verdicts[table, tag[truncate.row_number]])
@@ -205,5 +197,5 @@ class RuleEvaluation:
 
 
 def _tags(batch: LcrBatch) -> tuple[bytes | None, ...]:
-    """The tags of a batch by their places; the last one is NULL, whose place is -1."""
+    """Return the tags of a batch by their places; the last one is NULL, whose place is -1."""
     return (*(tag.value for tag in batch.tags), None)

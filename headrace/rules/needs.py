@@ -1,4 +1,4 @@
-"""Which columns' values a rule needs in the log, beyond what the log always has: supplemental logging."""
+"""Columns whose values a rule needs in the log, beyond what the log always has: supplemental logging."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["NeededColumns", "commands_taken", "needed_columns", "refusals"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededColumns:
-    """Columns of one table.
+    """Needed columns of one table.
 
     Args:
-        old: whose values before an UPDATE or DELETE must be in the log.
-        new: whose values after an UPDATE must be there, also where it left them alone.
+        old: columns whose values before an UPDATE or DELETE must be in the log.
+        new: columns whose values after an UPDATE must be in the log, even untouched ones.
         whole_row: all of both: a row may have to be inserted elsewhere.
     """
 
@@ -30,7 +30,7 @@ class NeededColumns:
 
 
 def needed_columns(rule: Rule, owner: str, name: str) -> NeededColumns:
-    """What a rule needs of a table that it matches.
+    """Return what a rule needs of a table that it matches.
 
     Args:
         rule: any.
@@ -41,7 +41,7 @@ def needed_columns(rule: Rule, owner: str, name: str) -> NeededColumns:
     new: dict[str, None] = {}
     for tree in _trees(rule):
         for command in (Command.UPDATE, Command.DELETE):
-            if decided(tree, owner, name, command) is not None:  # no value does
+            if decided(tree, owner, name, command) is not None:  # no value decides
                 continue
             for value in columns_of(tree):
                 image = value.image
@@ -55,7 +55,7 @@ def needed_columns(rule: Rule, owner: str, name: str) -> NeededColumns:
 
 
 def commands_taken(rule: Rule) -> tuple[Command, ...]:
-    """The commands of which a rule may take an LCR, whatever its values are."""
+    """Return the commands of which a rule may take an LCR, whatever its values are."""
     if rule.condition is None:
         return tuple(Command)
     return tuple(
@@ -64,12 +64,12 @@ def commands_taken(rule: Rule) -> tuple[Command, ...]:
 
 
 def refusals(rule: Rule, table: TableVersion, types: ValueTypes) -> list[ConditionError]:
-    """Why a rule cannot be evaluated for a table that it matches; empty: it can.
+    """Return why a rule cannot be evaluated for a table that it matches; empty: it can.
 
     Args:
         rule: any.
-        table: as the log describes it.
-        types: of its database.
+        table: the table in the log's description.
+        types: types of its database.
     """
     found = []
     for condition in rule.conditions:

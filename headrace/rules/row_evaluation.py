@@ -1,7 +1,7 @@
-"""Rule sets with conditions: their verdict on every row of a batch, and what row migration makes of it.
+"""Rule sets with conditions: their verdict on every row of a batch, and the result of row migration.
 
-The second half of rule evaluation, for tables whose verdict is not decided by name and tag. Per rule set, as one client
-after the other.
+The second half of rule evaluation, for tables that name and tag do not decide. Each rule set is evaluated separately,
+like successive clients.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RowEvaluation"]
 
-_COMPILED_MAX = 4096  # of table versions times commands times conditions; a table has a new version with each ALTER
+_COMPILED_MAX = 4096  # table versions times commands times conditions; a table has a new version with each ALTER
 _OPEN = TRUE | FALSE
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """Of the rows of one group: what the rule set says, and what they become (0: what they are)."""
+    """For the rows of one group: the rule set's verdict, and their new commands (0: unchanged)."""
 
     outcome: NDArray[np.uint8]
     command: NDArray[np.uint8] | None
@@ -43,8 +43,8 @@ class RowEvaluation:
     """Evaluates one rule set whose rules have conditions.
 
     Args:
-        rules: of one client.
-        types: of the database that the values are from.
+        rules: one client's rules.
+        types: types of the values' database.
     """
 
     def __init__(self, rules: RuleSet, types: ValueTypes) -> None:
@@ -52,13 +52,13 @@ class RowEvaluation:
         self._compiled: dict[tuple[int, Image | None, int, Command], CompiledCondition | int] = {}
 
     def filter(self, batch: LcrBatch) -> LcrBatch:
-        """Leave out what the rules discard; rows of a subset migrate. Transactions, tables and tags stay.
+        """Remove the rows that the rules discard; rows of a subset migrate. Transactions, tables and tags stay.
 
         Args:
             batch: any batch with rows.
 
         Raises:
-            ConditionError: a condition cannot be evaluated: a column is not there, or its value is not in the log.
+            ConditionError: a condition cannot be evaluated: a column is missing, or its value is not in the log.
         """
         owner = row_transactions(batch.transactions)
         tag = batch.transactions.tag[owner]
@@ -93,7 +93,7 @@ class RowEvaluation:
         keep: NDArray[np.bool_],
         rows: NDArray[np.int32],
     ) -> bool:
-        """Whether name and tag decide for all of a group's rows; `keep` is set then."""
+        """Return whether name and tag decide for all of a group's rows; `keep` is set then."""
         answers = {}
         for place in np.unique(tag).tolist():
             value = None if place < 0 else batch.tags[place].value
@@ -118,7 +118,7 @@ class RowEvaluation:
             found = self._conditional(rule, rows)
             if rule.subset is not None:
                 found, becomes = self._of_subset(rule, rows, found)
-                # Another rule that takes the row takes it as it is.
+                # If another rule takes the row, it takes it unchanged.
                 is_alone = np.broadcast_to(np.asarray(taken), rows.count) != TRUE
                 becomes = np.where(
                     is_alone & (np.broadcast_to(np.asarray(found), rows.count) == TRUE), becomes, 0
@@ -133,7 +133,7 @@ class RowEvaluation:
         return _Verdict(outcome, command)
 
     def _conditional(self, rule: Rule, rows: Rows) -> Outcome:
-        """Whether a rule is TRUE, its subset aside."""
+        """Return the rule's outcome without its subset."""
         answers = [rule.tags.answer(tag) is TruthValue.TRUE for tag in (*rows.tags, None)]
         places = np.unique(rows.tag)
         found: Outcome
@@ -146,7 +146,7 @@ class RowEvaluation:
         return both(found, self._settled(rule.condition, None, rows))
 
     def _of_subset(self, rule: Rule, rows: Rows, found: Outcome) -> tuple[Outcome, NDArray[np.uint8]]:
-        """Whether a row was or is in the subset, and what its change becomes."""
+        """Return whether a row was or is in the subset, and the command that its change becomes."""
         assert rule.subset is not None
         becomes = np.zeros(rows.count, np.uint8)
         if rows.command is Command.TRUNCATE:
@@ -168,7 +168,7 @@ class RowEvaluation:
         return both(found, either_way), becomes
 
     def _settled(self, condition: Condition, image: Image | None, rows: Rows) -> Outcome:
-        """What a rule makes of a condition; `image`: which one a name without a prefix means."""
+        """Return a rule's verdict on a condition; `image`: the meaning of a name without a prefix."""
         key = (id(condition), image, rows.table.version, rows.command)
         found = self._compiled.get(key)
         if found is None:
@@ -179,15 +179,15 @@ class RowEvaluation:
 
     def _prepared(self, condition: Condition, image: Image | None, rows: Rows) -> CompiledCondition | int:
         meant = condition.tree if image is None else of_image(condition.tree, image)
-        # Of another table than the condition is of, which need not have its columns: `check` does not ask for them
-        # either.
+        # For a table that the condition does not concern, and that need not have its columns: `check` does not require
+        # them either.
         answer = decided(meant, rows.table.owner, rows.table.name, rows.command)
         return CompiledCondition(meant, rows.table, self._types) if answer is None else answer
 
     def _truncate(
         self, batch: LcrBatch, truncate: Truncate, owner: NDArray[np.int32], keep: NDArray[np.bool_]
     ) -> tuple[Truncate, tuple[TableVersion, ...]] | None:
-        """A TRUNCATE of the tables that pass, and the versions it is of instead of theirs; None: nothing changes."""
+        """Return a TRUNCATE of the tables that pass, and their replacing versions; None: nothing changes."""
         number = truncate.row_number
         place = batch.transactions.tag[owner[number : number + 1]]
         tables: list[int] = []
@@ -210,7 +210,7 @@ class RowEvaluation:
         return replace(truncate, tables=tuple(tables)), tuple(changed)
 
     def _subset_rule(self, rows: Rows) -> Condition | None:
-        """The subset that a TRUNCATE empties; None: the whole table."""
+        """Return the subset that a TRUNCATE empties; None: the whole table."""
         table = rows.table
         matching = [
             rule
@@ -218,7 +218,7 @@ class RowEvaluation:
             if rule.dml
             and rule.matches_object(table.owner, table.name)
             and bool(np.all(np.asarray(self._conditional(rule, rows)) == TRUE))
-        ]  # of this TRUNCATE's tag: `RuleSet.subset_of` is of all tags
+        ]  # for this TRUNCATE's tag: `RuleSet.subset_of` is for all tags
         return matching[0].subset if matching and all(rule.subset is not None for rule in matching) else None
 
     def _undecided(self, rows: Rows) -> ConditionError:
@@ -249,7 +249,7 @@ def _rows(
     old: ColumnValues | None = None,
     new: ColumnValues | None = None,
 ) -> Rows:
-    """Rows of a batch as conditions see them; `owner` is the place of each one's transaction, int32, shape (n,)."""
+    """Return rows of a batch for conditions; `owner`: place of each row's transaction, int32, shape (n,)."""
     transactions = batch.transactions
     return Rows(
         table=table,
@@ -267,7 +267,7 @@ def _rows(
 
 
 def _with_truncates(batch: LcrBatch, found: list[tuple[Truncate, tuple[TableVersion, ...]]]) -> LcrBatch:
-    """The batch with other TRUNCATEs; versions that are new to it are put behind its own."""
+    """Return the batch with other TRUNCATEs; new versions are added behind its own."""
     tables = list(batch.tables)
     truncates = []
     for truncate, added in found:

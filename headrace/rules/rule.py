@@ -1,7 +1,7 @@
-"""Rules and rule sets: what a client takes and what it leaves.
+"""Rules and rule sets: what a client takes and what it discards.
 
-Evaluation: the negative rule set (`exclude`) first, any rule TRUE discards; then the positive set
-(`include`), at least one rule TRUE keeps. Prefiltering asks the same with less knowledge and may answer MAYBE.
+Evaluation: the negative rule set (`exclude`) comes first, and any rule that is TRUE discards. Then the positive set
+(`include`): at least one rule that is TRUE keeps. Prefiltering asks the same with less knowledge and may answer MAYBE.
 
 Source: Oracle Streams Concepts and Administration 11.2, "How Rules Are Used"; Replication Administrator's Guide,
 "Oracle Streams Tags".
@@ -45,7 +45,7 @@ class TruthValue(Enum):
 
 
 class Unknown(Enum):
-    """What is not known yet when rules are asked."""
+    """Facts that may be unknown when rules are evaluated."""
 
     TAG = "tag"
 
@@ -53,23 +53,23 @@ class Unknown(Enum):
 UNKNOWN_TAG: Final = Unknown.TAG
 
 KnownTag = bytes | None | Unknown
-"""A tag, None for NULL, or that it is not known yet."""
+"""A tag, None for NULL, or UNKNOWN_TAG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagCondition:
-    """Which tags a rule takes.
+    """The tags that a rule takes.
 
     Args:
         listed: tags, None for NULL.
-        takes_listed: the rule takes the listed tags and no other; False: every tag but these.
+        takes_listed: the rule takes only the listed tags; False: every tag but these.
     """
 
     listed: tuple[bytes | None, ...]
     takes_listed: bool = True
 
     def answer(self, tag: KnownTag) -> TruthValue:
-        """Whether the condition takes a tag; MAYBE: that depends on a tag which is not known."""
+        """Return whether the condition takes a tag; MAYBE: the tag is unknown and decides."""
         if not self.listed:
             return TruthValue.FALSE if self.takes_listed else TruthValue.TRUE
         if tag is UNKNOWN_TAG:
@@ -78,7 +78,7 @@ class TagCondition:
 
 
 UNTAGGED: Final = TagCondition(listed=(None,))
-"""Changes with a NULL tag: what no apply process wrote."""
+"""Changes with a NULL tag: not written by an apply process."""
 
 ANY_TAG: Final = TagCondition(listed=(), takes_listed=False)
 """Every change, whatever its tag."""
@@ -95,10 +95,10 @@ class Rule:
         ddl: takes DDL LCRs.
         tags: takes LCRs with these tags.
         condition: takes LCRs for which it is TRUE; None: whatever their attributes and values.
-        subset: takes the changes of the rows for which it is TRUE, and makes of an UPDATE that moves a row in an
-            INSERT, of one that moves it out a DELETE; of positive rules only. None: no row migration.
-        transformation: what becomes of the LCRs that it takes, behind row migration; of positive rules only. None: they
-            stay as they are.
+        subset: takes the changes of the rows for which it is TRUE. It turns an UPDATE that moves a row in into an
+            INSERT, and one that moves it out into a DELETE; positive rules only. None: no row migration.
+        transformation: applied to the LCRs that it takes, after row migration; positive rules only. None: they stay
+            unchanged.
     """
 
     owner: str = "*"
@@ -112,16 +112,16 @@ class Rule:
 
     @property
     def looks_at_rows(self) -> bool:
-        """Object and tag alone do not decide."""
+        """Whether object and tag alone do not decide."""
         return self.condition is not None or self.subset is not None
 
     def answer(self, owner: str, name: str, tag: KnownTag) -> TruthValue:
-        """What the rule says of row LCRs of a table, as far as that is known.
+        """Return the rule's verdict on row LCRs of a table, as far as it is known.
 
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         if not self.dml or not self.matches_object(owner, name):
             return TruthValue.FALSE
@@ -130,12 +130,12 @@ class Rule:
         return self._answer({"object_owner": owner, "object_name": name}, tag)
 
     def answer_of_tag(self, tag: KnownTag) -> TruthValue:
-        """What the rule says of row LCRs of every table that it matches, as far as the tag decides it."""
+        """Return the rule's verdict on row LCRs of every table that it matches, as far as the tag decides it."""
         return self._answer({}, tag)
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Of both kinds: what the rule looks at rows for."""
+        """Conditions of both kinds, which are evaluated on rows."""
         return tuple(each for each in (self.condition, self.subset) if each is not None)
 
     def _answer(self, attributes: dict[str, str | bytes | int | None], tag: KnownTag) -> TruthValue:
@@ -143,7 +143,7 @@ class Rule:
         if taken is TruthValue.FALSE or not self.looks_at_rows:
             return taken
         if self.condition is not None:
-            # Here, not at the head: numpy costs 14 MB in processes that see no rows, and most rules have no condition.
+            # A local import: numpy costs 14 MB in processes that see no rows, and most rules have no condition.
             from headrace.rules.conditions.logic import TRUE, Known, possible
 
             if tag is not UNKNOWN_TAG:
@@ -156,17 +156,17 @@ class Rule:
         return TruthValue.MAYBE if self.subset is not None else taken
 
     def matches_object(self, owner: str, name: str) -> bool:
-        """Whether the rule speaks of the table `owner.name`.
+        """Return whether the rule concerns the table `owner.name`.
 
         Args:
             owner: schema of a table, under the name that the rule's client sees.
-            name: of the table in that schema.
+            name: name of the table in that schema.
         """
-        # of hundreds of rules most have the schema and another name
+        # most of hundreds of rules have the schema and another name
         return _matching(self.name)(name) and self.matches_owner(owner)
 
     def matches_owner(self, owner: str) -> bool:
-        """Whether the rule speaks of tables of the schema `owner`."""
+        """Return whether the rule concerns tables of the schema `owner`."""
         return _matching(self.owner)(owner)
 
     def __str__(self) -> str:
@@ -191,7 +191,7 @@ class RuleSet:
         return any(rule.looks_at_rows for rule in (*(self.include or ()), *self.exclude))
 
     def subset_of(self, owner: str, name: str) -> Condition | None:
-        """Which rows of a table pass; None: all, or none.
+        """Return the subset of a table's rows that passes; None: all, or none.
 
         Args:
             owner: the table's schema.
@@ -211,7 +211,7 @@ class RuleSet:
         return any(rule.transformation is not None and rule.transformation.renames for rule in self.include or ())
 
     def takers(self, owner: str, name: str) -> tuple[Rule, ...]:
-        """The positive rules that may take row LCRs of a table.
+        """Return the positive rules that may take row LCRs of a table.
 
         Args:
             owner: the table's schema.
@@ -222,14 +222,14 @@ class RuleSet:
         )
 
     def transformation_of(self, owner: str, name: str) -> Transformation | None:
-        """What becomes of the row LCRs of a table that pass; None: they stay as they are.
+        """Return the transformation of the row LCRs of a table that pass; None: they stay unchanged.
 
         Args:
             owner: the table's schema.
             name: the table's name.
 
         Raises:
-            TransformationError: several rules may take them, and make different LCRs of them.
+            TransformationError: several rules may take them, with different transformations.
         """
         if not self.transforms:
             return None
@@ -238,20 +238,20 @@ class RuleSet:
             if other.transformation != takers[0].transformation:
                 raise TransformationError(
                     f"the rules {takers[0]} and {other} both take {owner}.{name}, and transform it differently: which"
-                    " of them is followed is not told",
+                    " of them applies is undefined",
                     hint="let one rule alone take the table",
                     table=f"{owner}.{name}",
                 )
         return takers[0].transformation if takers else None
 
     def without_conditions(self) -> RuleSet:
-        """What the rules take at most.
+        """Return the rules with the largest possible selection.
 
-        Conditions of positive rules are TRUE, negative rules with conditions are not there.
+        Conditions of positive rules become TRUE, and negative rules with conditions are dropped.
 
-        So a client further on evaluates once more what clients before it decided: their conditions speak of LCRs as
-        they were then, before rows migrated. Subsets stay: what has migrated passes them as it is. Transformations are
-        done.
+        A client further downstream evaluates with these what upstream clients decided. Their conditions applied to the
+        LCRs of that time, before row migration. Subsets stay: migrated rows pass them unchanged. Transformations have
+        been applied.
         """
         if not self.looks_at_rows and not self.transforms:
             return self
@@ -263,15 +263,15 @@ class RuleSet:
         )
 
     def prefilter(self, owner: str, name: str, *, tag: KnownTag = UNKNOWN_TAG) -> TruthValue:
-        """Tell from the object alone (and the tag, if known) what the rules will say of its row LCRs.
+        """Return the rules' verdict on an object's row LCRs from the object alone (and the tag, if known).
 
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
 
         Returns:
-            FALSE: discard. TRUE: keep. MAYBE: evaluate again with what is missing: the tag, or the rows.
+            FALSE: discard. TRUE: keep. MAYBE: evaluate again with the missing knowledge: the tag, or the rows.
         """
         negative = _any(self.exclude, owner, name, tag=tag)
         if negative is TruthValue.TRUE:
@@ -284,17 +284,17 @@ class RuleSet:
         return positive
 
     def keeps(self, owner: str, name: str, *, tag: KnownTag = UNKNOWN_TAG) -> bool:
-        """Whether row LCRs of a table may pass, as far as `prefilter` tells.
+        """Return whether row LCRs of a table may pass, according to `prefilter`.
 
         Args:
             owner: the table's schema.
             name: the table's name.
-            tag: of the LCRs.
+            tag: the LCRs' tag.
         """
         return self.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
-        """Return the positive rules that speak of none of `tables` (owner, name): probably a misspelt name."""
+        """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
         known = tuple(tables)
         return tuple(
             rule for rule in self.include or () if not any(rule.matches_object(owner, name) for owner, name in known)
@@ -305,9 +305,9 @@ class Passage(NamedTuple):
     """A table at one client.
 
     Args:
-        table: what it is called there: what the client's rules speak of.
-        transformation: of the client; None: the table stays as it is.
-        behind: what it is called behind the client.
+        table: its name there, which the client's rules use.
+        transformation: the client's transformation; None: the table stays unchanged.
+        behind: its name behind the client.
     """
 
     table: TableName
@@ -316,16 +316,16 @@ class Passage(NamedTuple):
 
 
 def passages(clients: Iterable[RuleSet], table: Named) -> Iterator[Passage]:
-    """What a table is called at each of several clients in a row, and what becomes of it.
+    """Yield a table's name and transformation at each of several successive clients.
 
     The one place that follows names.
 
     Args:
         clients: their rule sets, in the order in which changes pass them.
-        table: before the first one. Whether its changes pass is not asked.
+        table: before the first one. Whether its changes pass is not checked.
 
     Raises:
-        TransformationError: see `RuleSet.transformation_of`.
+        TransformationError: as for `RuleSet.transformation_of`.
     """
     name = TableName.of(table)
     for rules in clients:
@@ -335,7 +335,7 @@ def passages(clients: Iterable[RuleSet], table: Named) -> Iterator[Passage]:
 
 
 def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
-    """One of each kind of tag that rule sets can tell apart: NULL, every tag they list, and last one that they do not.
+    """Return one tag of each kind that rule sets distinguish: NULL, every listed tag, and last an unlisted one.
 
     What holds for each of these holds for every tag.
     """
@@ -347,9 +347,9 @@ def tags_told_apart(rule_sets: Iterable[RuleSet]) -> tuple[bytes | None, ...]:
     return None, *sorted(listed), other
 
 
-@lru_cache(maxsize=4096)  # patterns of one topology; more only costs time
+@lru_cache(maxsize=4096)  # patterns of one topology; above that it is only slower
 def _matching(text: str) -> Callable[[str], bool]:
-    """Whether a name matches a pattern: `*` and `?` as in file names; everything else, brackets too, stands for itself."""
+    """Return a matcher for a pattern: `*` and `?` as in file names; all other characters, brackets too, are literal."""
     if not set("*?") & set(text):
         return text.__eq__
     special = {"*": ".*", "?": "."}
@@ -360,7 +360,7 @@ def _matching(text: str) -> Callable[[str], bool]:
 def _any(rules: tuple[Rule, ...], owner: str, name: str, *, tag: KnownTag) -> TruthValue:
     answer = TruthValue.FALSE
     for rule in rules:
-        # Most rules are of other tables, and have no conditions: hundreds of them are asked for each batch.
+        # A fast path: most rules concern other tables and have no conditions, and hundreds are evaluated per batch.
         if not rule.dml or not rule.matches_object(owner, name):
             continue
         taken = (

@@ -1,10 +1,11 @@
-"""Row migration: a subset rule makes of an UPDATE that moves a row into its subset an INSERT, of one that moves it out a DELETE.
+"""Row migration by subset rules: an UPDATE that moves a row in becomes an INSERT, one that moves it out a DELETE.
 
-The INSERT has the whole new row: what the UPDATE left alone is taken from the old one. The DELETE has the old one.
+The INSERT has the whole new row, with old values for the columns that the UPDATE did not touch. The DELETE has the old
+row.
 
-A TRUNCATE empties the subset: it becomes the TRUNCATE of a part of the table, as that of a partition
-(`headrace.lcr.batch.Partition`), so that the destination deletes the rows of the subset, and rows that are there for
-another reason stay.
+A TRUNCATE empties the subset: it becomes the TRUNCATE of a part of the table, like that of a partition
+(`headrace.lcr.batch.Partition`). So the destination deletes only the rows of the subset, and keeps rows that it has for
+another reason.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Row Migration and Subset Rules"; a TRUNCATE is DDL there.
 """
@@ -36,8 +37,8 @@ def migrated(batch: LcrBatch, commands: Mapping[int, NDArray[np.uint8]], keep: N
 
     Args:
         batch: any batch.
-        commands: by the number of a group of UPDATEs: what each of its rows becomes, INSERT or DELETE; 0: what it is.
-        keep: bool, shape (row_count,): the other rows are left out later, and stay what they are.
+        commands: new command per row, INSERT or DELETE, 0: unchanged; by the number of a group of UPDATEs.
+        keep: bool, shape (row_count,): the other rows are discarded later, and stay unchanged.
 
     Returns:
         A batch with the same rows under the same numbers.
@@ -70,17 +71,17 @@ def migrated(batch: LcrBatch, commands: Mapping[int, NDArray[np.uint8]], keep: N
 
 
 def subset_of_truncate(table: TableVersion, subset: Condition) -> TableVersion:
-    """What a TRUNCATE of a table is of, where only a subset of its rows is replicated.
+    """Return the table version for a TRUNCATE of a table of which only a subset is replicated.
 
     Args:
-        table: that the source truncated, or a partition of it.
-        subset: which rows are replicated.
+        table: the table that the source truncated, or a partition of it.
+        subset: condition of the replicated rows.
     """
     rows = where_true(subset)
     if table.partition is None:
         part = Partition(owner=table.owner, name=table.name, rows=rows)
     elif not table.partition.rows or table.partition.rows.endswith(rows):
-        part = table.partition  # not known: the destination says so; or cut to the subset before
+        part = table.partition  # not known: the destination reports it; or already cut to the subset
     else:
         part = replace(table.partition, rows=f"({table.partition.rows}) IS NOT FALSE AND {rows}")
     changed = replace(table, partition=part)
@@ -109,7 +110,7 @@ def _as(command: Command, group: RowGroup, table: TableVersion, source: str) -> 
 
 
 def _completed(new: ColumnValues, old: ColumnValues) -> ColumnValues:
-    """The new values, and the old ones where the UPDATE left a value alone."""
+    """Return the new values, with the old ones where the UPDATE did not touch a value."""
     untouched = new.lengths == UNCHANGED
     if not untouched.any():
         return new
@@ -124,7 +125,7 @@ def _completed(new: ColumnValues, old: ColumnValues) -> ColumnValues:
 
 
 def together(groups: list[RowGroup]) -> RowGroup:
-    """Groups of one table version and command as one, in the order of their rows."""
+    """Join groups of one table version and command, in the order of their rows."""
     if len(groups) == 1:
         return groups[0]
     numbers = np.concatenate([group.row_numbers for group in groups])

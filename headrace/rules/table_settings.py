@@ -1,17 +1,16 @@
 """How an apply process treats the tables at its destination, as frozen data.
 
-What finds a row, and what becomes of rows that do not fit.
+The settings say how to find a row, and how to treat rows that do not fit.
 
     key_columns           a table's substitute key: it finds rows in place of the primary or unique key
     allow_duplicate_rows  True: of several rows that one row LCR finds, one is changed. False: that is an error.
-                          None: an error, but one of rows that are equal in every column is changed
+                          None: an error, except that one of several completely equal rows is changed
     column_mismatch       where a table does not fit its LCRs: "wait" for an ALTER, or "error": into the error queue
     check_foreign_keys    the destination's foreign keys are checked at the end of each transaction of apply
     triggers              whether a trigger fires for changes that apply makes: "once" (it does not) or "always"
 
 Source: Oracle Streams Replication Administrator's Guide, "Substitute Key Columns", "Apply Process Behavior for Column
-Discrepancies",
-    "Trigger Firing Property"; apply process parameter allow_duplicate_rows.
+    Discrepancies", "Trigger Firing Property"; apply process parameter allow_duplicate_rows.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class KeyColumns:
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
+        name: name of the table in that schema.
         columns: their names, in any order; not empty.
     """
 
@@ -47,9 +46,9 @@ class TriggerFiring:
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
+        name: name of the table in that schema.
         trigger: its name.
-        fire: "once": where the change was first made, and not here; "always": here, too.
+        fire: "once": only where the change was first made, not here; "always": here, too.
     """
 
     owner: str
@@ -63,7 +62,7 @@ class TriggerFiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings(SettingsAsBytes):
-    """What holds for the tables of an apply process; see the module."""
+    """The table settings of an apply process, as listed in the module docstring."""
 
     key_columns: tuple[KeyColumns, ...] = ()
     allow_duplicate_rows: bool | None = None
@@ -71,26 +70,26 @@ class TableSettings(SettingsAsBytes):
     triggers: tuple[TriggerFiring, ...] = ()
     check_foreign_keys: bool = False
     foreign_keys_of: tuple[tuple[str, str], ...] = ()  # referring tables (owner, name); empty: all
-    detached_partitions: str = "ask"  # what becomes of partitions that the source has no longer: ask, keep or follow
+    detached_partitions: str = "ask"  # treatment of partitions that the source no longer has: ask, keep or follow
 
     def checks_foreign_keys(self, owner: str, name: str) -> bool:
-        """Whether the foreign keys of a referring table are checked.
+        """Return whether the foreign keys of a referring table are checked.
 
         Args:
             owner: its schema at the destination.
-            name: of the table in that schema.
+            name: its name in that schema.
         """
         return self.check_foreign_keys and (not self.foreign_keys_of or (owner, name) in self.foreign_keys_of)
 
     def key_of(self, owner: str, name: str) -> tuple[str, ...]:
-        """Names of a table's substitute key columns; empty: it has none.
+        """Return the names of a table's substitute key columns; empty: it has none.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
+            name: name of the table in that schema.
         """
         return next((each.columns for each in self.key_columns if (each.owner, each.name) == (owner, name)), ())
 
 
 NO_TABLE_SETTINGS = TableSettings()
-"""Nothing is set."""
+"""No setting."""

@@ -3,8 +3,7 @@
     value dependency     rows with equal values in named columns depend on each other, in one table or in several
     object dependency    a transaction that changes a table waits for every earlier one that changed its parent
 
-Tables and columns are named as LCRs name them where they are applied. A NULL depends on nothing, as in a unique or
-foreign key.
+Tables and columns have the names of LCRs at the destination. A NULL depends on nothing, as in a unique or foreign key.
 
 Source: Oracle Streams Replication Administrator's Guide, "Virtual Dependency Definitions"; `semantics.md` 4.6.
 """
@@ -21,12 +20,12 @@ __all__ = ["NO_VIRTUAL_DEPENDENCIES", "ObjectDependency", "ValueColumns", "Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueColumns:
-    """The columns of one table that take part in a value dependency.
+    """The columns of one table in a value dependency.
 
     Args:
         owner: schema of the table.
-        name: of the table.
-        columns: their values together are compared with those of the other tables, in this order.
+        name: name of the table.
+        columns: columns whose combined values are compared with those of the other tables, in this order.
     """
 
     owner: str
@@ -36,7 +35,7 @@ class ValueColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueDependency:
-    """See the module.
+    """A value dependency.
 
     Args:
         name: unique in the apply process.
@@ -49,13 +48,13 @@ class ValueDependency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectDependency:
-    """See the module.
+    """An object dependency.
 
     Args:
-        owner: schema of the table that waits.
-        name: of the table that waits.
-        parent_owner: schema of the table that it waits for.
-        parent_name: of the table that it waits for.
+        owner: schema of the waiting table.
+        name: name of the waiting table.
+        parent_owner: schema of the table for which it waits.
+        parent_name: name of the table for which it waits.
     """
 
     owner: str
@@ -65,7 +64,7 @@ class ObjectDependency:
 
     @property
     def label(self) -> str:
-        """Names the dependency; the same for both tables."""
+        """Name of the dependency; the same for both tables."""
         return f"{self.owner}\0{self.name}\0{self.parent_owner}\0{self.parent_name}"
 
 
@@ -82,7 +81,7 @@ class VirtualDependencies(SettingsAsBytes):
     objects: tuple[ObjectDependency, ...] = ()
 
     def tables(self) -> Iterator[tuple[str, str]]:
-        """Every table that is named, possibly several times."""
+        """Yield every named table, possibly several times."""
         for value in self.values:
             yield from ((each.owner, each.name) for each in value.tables)
         for each in self.objects:
@@ -90,11 +89,11 @@ class VirtualDependencies(SettingsAsBytes):
             yield each.parent_owner, each.parent_name
 
     def columns(self, owner: str, name: str) -> tuple[str, ...]:
-        """The columns of a table whose values decide what depends on what.
+        """Return the columns of a table whose values define dependencies.
 
         Args:
             owner: schema of the table.
-            name: of the table.
+            name: name of the table.
         """
         found = (
             column

@@ -14,19 +14,19 @@ class ApplyServerStatus:
     """One apply server.
 
     Args:
-        server: its number, from 0.
-        state: in the manuals' words.
+        server: number, from 0.
+        state: state in the manuals' words.
         detail: why it waits or fails; empty: the state says it.
-        pid: of its process; 0: unknown.
-        host: where that runs.
-        attempts: how often it was begun.
-        group: the number of the group that it applies; 0: none.
-        commit_scn: of the last transaction in that.
-        waits_for_group: the group that it waits for; 0: none.
-        waits_for_scn: of the last transaction in that.
-        waits_for_server: who has that group; -1: nobody.
-        groups_total: groups that it applied.
-        rows_total: rows that it applied.
+        pid: process id; 0: unknown.
+        host: host of that process.
+        attempts: number of starts.
+        group: number of the group that it applies; 0: none.
+        commit_scn: commit SCN of the last transaction in that group.
+        waits_for_group: number of the group that it waits for; 0: none.
+        waits_for_scn: commit SCN of the last transaction in that group.
+        waits_for_server: number of the server that applies that group; -1: none.
+        groups_total: applied groups.
+        rows_total: applied rows.
     """
 
     server: int
@@ -46,19 +46,19 @@ class ApplyServerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCopy:
-    """How far one table's copy is, with its changes.
+    """Progress of one table's copy, including its changes.
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table there.
+        name: name of the table there.
         state: PENDING, COPYING, COMPARING, COPIED, JOINING, DONE, KEPT, FAILED or LEFT OUT.
-        rows: rows that are copied.
-        rows_estimated: rows that the table has, about.
-        instantiation_scn: the copy has everything up to here.
-        problem: why it cannot be copied, or is not applied; empty: nothing.
-        bytes_done: bytes of the source's table that are copied.
-        bytes_total: bytes that it has; 0: unknown.
-        obsolete_errors: error transactions that its last copy made obsolete, and that were deleted.
+        rows: copied rows.
+        rows_estimated: rows of the table, roughly.
+        instantiation_scn: SCN up to which the copy has all changes.
+        problem: why the table cannot be copied or is not applied; empty: none.
+        bytes_done: copied bytes of the source's table.
+        bytes_total: bytes of that table; 0: unknown.
+        obsolete_errors: error transactions that the last copy made obsolete, and that were deleted.
     """
 
     owner: str
@@ -75,33 +75,33 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyStatus(ComponentStatus):
-    """An apply process; what only its driver knows is None as long as that does not run.
+    """An apply process; the fields that only its driver knows are None while the driver does not run.
 
-    `rows_total` and `transactions_total` of it: what was applied.
+    Its `rows_total` and `transactions_total` count what was applied.
 
     Args:
-        source: the site whose changes it applies.
-        combined_with: the capture process that it is combined with; empty: none.
-        dequeues_from: the queue that it takes from, past its own; empty: its own.
-        answered_us: when its driver was asked last, microseconds since the epoch.
-        reader_state: of its reader, in the manuals' words.
-        epoch: of its driver; a later one has a higher one.
+        source: site whose changes it applies.
+        combined_with: capture process with which it is combined; empty: none.
+        dequeues_from: upstream queue from which it dequeues directly; empty: its own queue.
+        answered_us: last answer of its driver, microseconds since the epoch.
+        reader_state: state of its reader, in the manuals' words.
+        epoch: epoch of its driver; a later driver has a higher one.
         low_watermark_scn: everything up to here is applied or in the error queue.
         high_watermark_scn: nothing above this is applied.
         received_scn: everything up to here was dequeued.
-        recorded_scn: the low watermark as the destination has it on disk; None: not yet.
-        told_scn: what its queue may forget, which is less while a table is copied; None: not yet.
-        caught_up_scn: every table has everything up to here; 0: one is not copied yet.
-        last_commit_time_us: when the newest transaction below the low watermark was committed at the source.
-        last_applied_us: when that became durable here, microseconds since the epoch.
-        groups_total: groups that were applied.
-        transactions_received_total: transactions that were dequeued.
+        recorded_scn: low watermark that the destination has on disk; None: not yet.
+        told_scn: position up to which its queue may discard, lower while a table is copied; None: not yet.
+        caught_up_scn: every table has everything up to here; 0: a table is not copied yet.
+        last_commit_time_us: commit time at the source of the newest transaction below the low watermark.
+        last_applied_us: time when that became durable here, microseconds since the epoch.
+        groups_total: applied groups.
+        transactions_received_total: dequeued transactions.
         rollbacks_total: groups that were rolled back.
         errors: error transactions in the error queue; None: its driver has not read it yet.
-        ready: every server has its session, and every table is copied.
+        ready: whether every server has its session, and every table is copied.
         servers: its apply servers.
         instantiation: the copies of its tables.
-        missing_tables: virtual dependency definitions name them, and the destination does not have them.
+        missing_tables: tables in virtual dependency definitions that the destination lacks.
         counters: the views' statistics of its reader and coordinator, by name.
     """
 
@@ -131,10 +131,10 @@ class ApplyStatus(ComponentStatus):
 
 
 def apply_status(component: ComponentStatus | None) -> ApplyStatus:
-    """The status of an apply process; of one that does not answer, everything is unknown.
+    """Return the status of an apply process; if it does not answer, every field is unknown.
 
     Args:
-        component: its status as it was read; None: there is none.
+        component: its status as read; None: no answer.
     """
     if isinstance(component, ApplyStatus):
         return component

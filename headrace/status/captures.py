@@ -12,31 +12,31 @@ __all__ = ["CaptureStatus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureStatus(ComponentStatus):
-    """A capture process; what only its miner knows is None as long as that is not open.
+    """A capture process; the fields that only its miner knows are None while the miner is not open.
 
-    `bytes_total` of it: redo that was mined; `rows_total`: rows that the rules take.
+    Its `bytes_total` counts mined redo, `rows_total` rows that the rules take.
 
     Args:
-        source: the site whose redo it mines.
-        queue: it enqueues here.
-        required_checkpoint_scn: redo is needed from here on, as it told last.
-        rewinds_total: how often its queue, or apply process, requested changes again.
-        bytes_sent_total: bytes of batches that were enqueued.
-        unmatched_rules: rules that no table matches.
-        combined_with: the apply process that it is combined with; None: none.
-        subscribers: the apply process that it is combined with, as a queue says it.
-        first_scn: the lowest SCN from which it can capture; None: who keeps its redo does not answer.
-        start_scn: it captures what is committed after this; None: likewise.
+        source: site whose redo it mines.
+        queue: queue into which it enqueues.
+        required_checkpoint_scn: redo is needed from here on; the last value that it reported.
+        rewinds_total: requests for earlier changes by its queue or apply process.
+        bytes_sent_total: bytes of enqueued batches.
+        unmatched_rules: rules that match no table.
+        combined_with: apply process with which it is combined; None: none.
+        subscribers: the apply process of `combined_with`, in the form of a queue's subscriber.
+        first_scn: lowest SCN from which it can capture; None: the keeper of its redo does not answer.
+        start_scn: it captures what is committed after this; None: the keeper of its redo does not answer.
         applied_scn: everything up to here is durable at every destination.
         max_checkpoint_scn: its newest checkpoint.
         captured_scn: redo is mined up to here.
         sent_scn: everything up to here is enqueued.
         transactions_dropped_total: transactions of which the rules take nothing.
-        rows_discarded_total: rows that the rules leave out.
-        batches_total: batches that were enqueued.
-        marks_total: positions without changes that were enqueued.
+        rows_discarded_total: rows that the rules discard.
+        batches_total: enqueued batches.
+        marks_total: enqueued progress marks.
         full_evaluations_total: batches that prefiltering did not decide.
-        last_commit_time_us: when the newest transaction was committed at the source, microseconds since the epoch.
+        last_commit_time_us: commit time of the newest transaction at the source, microseconds since the epoch.
         labels_left_out_total: labels of tracked transactions that did not fit into a batch.
     """
 

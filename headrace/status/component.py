@@ -1,4 +1,4 @@
-"""What every component says of itself."""
+"""The common part of every component's status."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Failure:
     """An error that became a component's state.
 
     Args:
-        error: the class of the error.
+        error: class of the error.
         code: HDR-nnnn.
         message: what happened.
-        hint: what to do; empty: nothing is known.
-        retry: timed, manual or never; see `headrace.base.errors.Retry`.
-        at_us: when, microseconds since the epoch.
+        hint: what to do; empty: unknown.
+        retry: timed, manual or never, as in `headrace.base.errors.Retry`.
+        at_us: time of the error, microseconds since the epoch.
     """
 
     error: str = ""
@@ -30,19 +30,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireStatus:
-    """Whom a component that serves refused or held back, since its process began.
+    """Callers that a serving component refused or throttled, since its process began.
 
     Args:
-        tls: connections are encrypted, and callers show certificates.
-        refused_calls: how many calls were refused.
-        refused_connections: how many connections failed; lags by the time that a handshake may take.
-        last_refused_connection_us: when the status showed the last of them first; None: its process says no time, and it is now.
-        last_refusal: why the last call was refused.
-        last_refusal_us: when.
+        tls: connections are encrypted, and callers present certificates.
+        refused_calls: refused calls.
+        refused_connections: failed connections; lags by the possible duration of a handshake.
+        last_refused_connection_us: time when the status first showed the last of them; None: its process reports no
+            time, and now is assumed.
+        last_refusal: reason of the last refused call.
+        last_refusal_us: time of the last refused call.
         revoked_problem: why the list of revoked certificates cannot be read; empty: it can.
-        held_back: how often a stream or call of a caller that sends too much had to wait.
-        last_held_back: who did last, and why.
-        last_held_back_us: when.
+        held_back: waits imposed on streams or calls of callers that send too much.
+        last_held_back: last throttled caller, and why.
+        last_held_back_us: time of that.
         problem: what is wrong with the component's own certificate; empty: nothing is known.
     """
 
@@ -64,33 +65,33 @@ class ComponentStatus:
     """What is known of a component of any kind, whether it answers or not.
 
     Args:
-        name: of the component, such as "queue:q_dbs1".
-        kind: what is before the colon.
-        site: where it runs.
-        state: in the manuals' words; of one that does not answer: UNREACHABLE, NOT CREATED or BYPASSED.
-        enabled: an operator wants it to run; None: unknown.
-        since_us: since when it is in this state, microseconds since the epoch.
-        started_us: when its process began, microseconds since the epoch.
-        alive_us: when its thread did something last, microseconds since the epoch.
+        name: name of the component, such as "queue:q_dbs1".
+        kind: the part before the colon.
+        site: site where it runs.
+        state: state in the manuals' words; UNREACHABLE, NOT CREATED or BYPASSED if it does not answer.
+        enabled: whether an operator wants it to run; None: unknown.
+        since_us: start of this state, microseconds since the epoch.
+        started_us: start of its process, microseconds since the epoch.
+        alive_us: last activity of its thread, microseconds since the epoch.
         errors_total: errors that became its state.
-        opens_total: how often it was opened.
-        last_error: the last of the errors.
-        fingerprint: the label of its part of the topology; None: unknown.
+        opens_total: number of times it was opened.
+        last_error: the last of these errors.
+        fingerprint: hash of its part of the topology; None: unknown.
         problem: what is wrong; empty: nothing.
-        fix: what to do about that.
+        fix: what to do about the problem.
         detail: what it waits for, or what its state means; empty: the state says it.
-        hint: what to do about that.
-        wire: whom it refused; None: it serves nobody now.
+        hint: what to do about the detail.
+        wire: callers that it refused; None: it serves no callers now.
         rows_total: rows that passed; None: it does not count them.
-        bytes_total: bytes that passed, likewise.
-        transactions_total: transactions of the source that passed, likewise.
-        rows_per_s: rows a second, lately; None: not yet known.
-        bytes_per_s: bytes a second, likewise.
-        transactions_per_s: transactions a second, likewise.
+        bytes_total: bytes that passed; None: it does not count them.
+        transactions_total: transactions of the source that passed; None: it does not count them.
+        rows_per_s: recent rows per second; None: not yet known.
+        bytes_per_s: recent bytes per second; None: not yet known.
+        transactions_per_s: recent transactions per second; None: not yet known.
         outdated: it is about to change or to be replaced.
-        functions: the user functions that it runs, name -> version; None: it runs none.
-        bypassed_by: the component that does its work; None: it does it itself.
-        to_be_bypassed_by: the one that will.
+        functions: user functions that it runs, name -> version; None: none.
+        bypassed_by: component that does its work; None: it does it itself.
+        to_be_bypassed_by: component that will do its work.
     """
 
     name: str

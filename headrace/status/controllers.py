@@ -14,9 +14,8 @@ class ControllerStatus(ComponentStatus):
     """The controller itself.
 
     Args:
-        phase: of what it does for `up`.
-        calls: the latest calls of `up` by what identifies them, and how far each is; None: it is of a version that
-            settles none.
+        phase: current phase of its work for `up`.
+        calls: progress of the latest calls of `up`, by id; None: a version that does not record calls.
     """
 
     phase: str = ""

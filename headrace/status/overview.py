@@ -14,13 +14,13 @@ class Flow:
     """How far one apply process is behind its source.
 
     Args:
-        apply: its name.
-        source: the source's site.
-        destination: its own site.
-        source_scn: the end of the source's log; None: unknown.
+        apply: name of the apply process.
+        source: site of the source.
+        destination: site of the apply process.
+        source_scn: end of the source's log; None: unknown.
         applied_scn: everything up to here is applied or in the error queue; None: unknown.
         scn_gap: bytes of log between the two; None: unknown.
-        lag_s: how old the oldest change is that is not applied, in seconds; None: unknown.
+        lag_s: age of the oldest change that is not applied, in seconds; None: unknown.
         errors: error transactions in the error queue; None: unknown.
     """
 
@@ -36,10 +36,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundProblem:
-    """One thing that a preflight found.
+    """One finding of a preflight.
 
     Args:
-        path: what it is about, such as "sites.dbs1".
+        path: subject, such as "sites.dbs1".
         problem: what is wrong.
         fix: what to do.
         is_error: replication cannot begin; False: a warning.
@@ -56,17 +56,17 @@ class SplitStream:
     """A propagation that is split off, or is to be (DBA_STREAMS_SPLIT_MERGE).
 
     Args:
-        propagation: its name.
-        queue: the queue that it is split off from.
-        phase: "splitting", "split", "merging", or "together": it is to be split off.
-        merges: it is merged once it is close enough; False: when an operator asks for it.
+        propagation: name of the propagation.
+        queue: queue from which it is split off.
+        phase: "splitting", "split", "merging", or "together": the split is pending.
+        merges: it is merged when it is close enough; False: when an operator requests it.
         by: "threshold" or "operator".
-        since_us: since when, microseconds since the epoch; 0: it is not yet.
-        split_queue: the queue that it reads; empty: its own.
-        captures: the capture processes that fill that.
+        since_us: start of the phase, microseconds since the epoch; 0: not yet.
+        split_queue: queue that it reads; empty: its own.
+        captures: capture processes that fill that queue.
         connected: its destination is connected.
         behind_s: how far it is behind the others, in seconds; None: unknown.
-        merge_threshold_s: at most so far it is merged, in seconds.
+        merge_threshold_s: largest distance at which it is merged, in seconds.
         stopped: stopped components that it waits for.
         hindrance: why it cannot be split off; empty: it can.
     """
@@ -88,15 +88,15 @@ class SplitStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteToClear:
-    """A site that left the file, or is no source any more, and whose database was not cleared yet.
+    """A site that left the file or is no longer a source, and whose cleanup is pending.
 
     Args:
-        name: of the site.
-        kind: of its database.
-        slot: the slot that its database keeps; empty: it was no source.
-        is_removed: it is gone from the file; False: it is no source any more.
-        problem: why it could not be cleared; empty: it was not tried yet.
-        is_running: it is tried every few seconds; False: nobody has its connection string.
+        name: name of the site.
+        kind: kind of its database.
+        slot: slot that its database keeps; empty: it was no source.
+        is_removed: the file no longer has the site; False: it is no longer a source.
+        problem: why the cleanup failed; empty: not tried yet.
+        is_running: the cleanup is retried every few seconds; False: no process has its connection string.
     """
 
     name: str
@@ -109,16 +109,16 @@ class SiteToClear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAlerts:
-    """What was sent to one target of alerts, since the controller began.
+    """Alerts for one target, since the controller began.
 
     Args:
         to: the target, without secrets.
-        sent: alerts that were sent.
-        waiting: alerts that are to be sent.
-        left_out: alerts beyond the hour's limit, or that the queue had no room for.
-        left_out_before_next: those of them that the next alert tells of.
+        sent: sent alerts.
+        waiting: pending alerts.
+        left_out: alerts beyond the hour's limit, or without room in the queue.
+        left_out_before_next: those of them that the next alert will mention.
         given_up: alerts that could not be sent.
-        problem: why the last one cannot be sent; empty: it was.
+        problem: why the last alert cannot be sent; empty: it was sent.
     """
 
     to: str
@@ -135,20 +135,20 @@ class Overview:
     """The state of a whole topology.
 
     Args:
-        topology: its name.
-        state: of its controller; CONTROLLER UNREACHABLE: the components were asked without it.
-        fingerprint: of the topology that the controller works by; None: unknown.
-        problem: why the controller does not go on; empty: it does.
-        fix: what to do about that.
-        at_us: when the components were asked, microseconds since the epoch; 0: not yet.
-        findings: of the last preflight.
-        statements: by site, what was run there to prepare it.
-        components: the status of each.
-        flows: by apply process, how far it is behind its source.
+        topology: name of the topology.
+        state: state of its controller; CONTROLLER UNREACHABLE: the components were asked without it.
+        fingerprint: hash of the controller's current topology; None: unknown.
+        problem: why the controller does not continue; empty: it does.
+        fix: what to do about the problem.
+        at_us: time when the components were asked, microseconds since the epoch; 0: not yet.
+        findings: findings of the last preflight.
+        statements: statements that were run to prepare each site, by site.
+        components: status of each component.
+        flows: how far each apply process is behind its source.
         splits: propagations that are split off, or are to be.
-        left: sites whose databases are to be cleared.
-        calls: the latest calls of `up` by what identifies them, and how far each is; None: this controller does not know.
-        alerts: by target, what was sent.
+        left: sites whose databases need cleanup.
+        calls: progress of the latest calls of `up`, by id; None: this controller does not record them.
+        alerts: sent alerts, by target.
     """
 
     topology: str

@@ -1,7 +1,7 @@
 """Statuses as plain data for `json`, and back.
 
-The border: calls between processes carry plain data, so that a component of another version of Headrace can answer, and
-`headrace status --json` prints it. Everything else reads attributes.
+The border: calls between processes carry plain data, so that a component of another version of Headrace can answer.
+`headrace status --json` prints it. All other code reads attributes.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ KINDS: dict[str, type[ComponentStatus]] = {
     "spark": SparkStatus,
     "controller": ControllerStatus,
 }
-"""By kind of component, its status."""
+"""Status class by kind of component."""
 
 
 def plain_status(status: ComponentStatus) -> dict[str, Any]:
-    """A status as plain data for `json`; what is unknown of the component is left out, and null within its parts."""
+    """Return a status as plain data for `json`; unknown values are omitted, but null within its parts."""
     return {name: value for name, value in as_json(status).items() if value is not None}
 
 
 def plain_overview(overview: Overview) -> dict[str, Any]:
-    """An overview as plain data for `json`; what is unknown is null, but left out of each component's."""
+    """Return an overview as plain data for `json`; unknown values are null, but omitted in each component's status."""
     plain = as_json(dataclasses.replace(overview, components=()))
     return {**plain, "components": [plain_status(each) for each in overview.components]}
 
 
 def overview_of(plain: Mapping[str, Any]) -> Overview:
-    """Read what `plain_overview` made, or that of another version of Headrace.
+    """Read the output of `plain_overview`, also from another version of Headrace.
 
     Args:
-        plain: the plain data, see `status_of`.
+        plain: the plain data, as for `status_of`.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the data cannot be read.
     """
     overview = from_json(Overview, {**plain, "components": ()}, is_complete=False)
     return dataclasses.replace(overview, components=tuple(map(status_of, plain.get("components", ()))))
 
 
 def status_of(plain: Mapping[str, Any]) -> ComponentStatus:
-    """Read what `plain_status` made, or that of another version of Headrace.
+    """Read the output of `plain_status`, also from another version of Headrace.
 
     Args:
-        plain: the plain data. What it does not say has its default, and what this version does not know is left out.
+        plain: the plain data. A missing key gets its default, and an unknown key is skipped.
 
     Returns:
-        The status of its kind; a `ComponentStatus` where nothing is said that only this kind has, or that cannot be read.
+        The status of its kind; a `ComponentStatus` if the data has no key specific to the kind, or cannot be read.
     """
     kind = KINDS.get(str(plain.get("kind")), ComponentStatus)
     common = {field.name for field in dataclasses.fields(ComponentStatus)}

@@ -11,13 +11,13 @@ __all__ = ["CompressionStatus", "PropagatedSource", "PropagationStatus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionStatus:
-    """What compression brings and costs, since the propagation's process began.
+    """Effect and cost of compression, since the propagation's process began.
 
     Args:
-        method: of the compression.
-        bytes_before: bytes of batches before it.
-        bytes_after: and after it.
-        cpu_s: what it cost the sender, in seconds of its CPU.
+        method: compression method.
+        bytes_before: bytes of batches before compression.
+        bytes_after: bytes of batches after compression.
+        cpu_s: CPU time of the sender for compression, in seconds.
     """
 
     method: str
@@ -32,15 +32,16 @@ class PropagatedSource:
 
     Args:
         sent_scn: everything up to here was sent (HIGH_WATER_MARK).
-        acknowledged_scn: the destination queue has everything up to here durably, or its subscribers do (ACKNOWLEDGEMENT).
-        accepted_scn: it took everything up to here.
-        rows_total: rows that were sent.
-        bytes_total: bytes that were sent, before compression.
-        batches_total: batches that were sent.
-        rows_discarded_total: rows that the rules left out.
-        rewinds_total: how often the destination queue requested changes again.
-        last_lcr_latency_s: how old the newest transaction was when it was sent, in seconds.
-        last_sent_us: when something was sent last, microseconds since the epoch.
+        acknowledged_scn: the destination queue, or its subscribers, has everything up to here durably
+            (ACKNOWLEDGEMENT).
+        accepted_scn: the destination queue accepted everything up to here.
+        rows_total: sent rows.
+        bytes_total: sent bytes, before compression.
+        batches_total: sent batches.
+        rows_discarded_total: rows that the rules discarded.
+        rewinds_total: requests of the destination queue for earlier changes.
+        last_lcr_latency_s: age of the newest transaction when it was sent, in seconds.
+        last_sent_us: time of the last send, microseconds since the epoch.
     """
 
     sent_scn: int = 0
@@ -61,12 +62,12 @@ class PropagationStatus(ComponentStatus):
 
     Args:
         propagation: its name in the topology.
-        from_queue: it takes from this queue.
-        to_queue: and brings to this one.
-        compression: what that brings; None: it does not compress, or has sent nothing yet.
-        bandwidth_max: bytes a second that it may send; None: no bound.
-        closed_until: it is closed by its schedule until then, on the clock of the schedule; None: it is open.
-        sources: by site, whose changes it brings.
+        from_queue: queue from which it dequeues.
+        to_queue: queue into which it enqueues.
+        compression: effect of compression; None: it does not compress, or has sent nothing yet.
+        bandwidth_max: allowed bytes per second; None: no bound.
+        closed_until: its schedule closes it until then, on the clock of the schedule; None: it is open.
+        sources: state per source, by site.
     """
 
     propagation: str = ""

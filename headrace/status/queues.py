@@ -15,9 +15,9 @@ class QueueSource:
 
     Args:
         position_scn: everything up to here arrived.
-        oldest_scn: what follows this is still here.
-        durable_scn: what every subscriber has durably; told to the publisher.
-        publisher: the capture process or propagation that brings them; empty: none is connected.
+        oldest_scn: everything after this is still here.
+        durable_scn: position that every subscriber has durably; reported to the publisher.
+        publisher: connected capture process or propagation; empty: none.
         open_transaction: the last batch ended inside a transaction.
     """
 
@@ -30,12 +30,12 @@ class QueueSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostCommits:
-    """What a subscriber's destination lost: a failover, or a restored backup.
+    """Commits that a subscriber's destination lost, by a failover or a restored backup.
 
     Args:
-        acknowledged_scn: what it had acknowledged.
-        found_scn: what it still had.
-        at_us: when that was found, microseconds since the epoch.
+        acknowledged_scn: position that it had acknowledged.
+        found_scn: position that it still had.
+        at_us: time when that was found, microseconds since the epoch.
     """
 
     acknowledged_scn: int
@@ -49,19 +49,19 @@ class QueueSubscriber:
 
     Args:
         subscriber: the apply process or propagation.
-        source: whose changes it takes.
+        source: site whose changes it takes.
         connected: it has a session.
-        credit_bytes: bytes that it takes without asking again.
-        sent_scn: it was sent everything up to here.
+        credit_bytes: bytes that it takes without another grant.
+        sent_scn: everything up to here was sent to it.
         acknowledged_scn: it has everything up to here durably.
-        gone_scn: it is refused, because changes that it needs are gone up to here; None: it is not.
+        gone_scn: it is refused, because changes that it needs are gone up to here; None: it is not refused.
         lost: what its destination lost last; None: nothing is known.
-        rows_total: rows that it was sent.
-        last_dequeued_us: when it was sent something last, microseconds since the epoch.
-        rows: rows that wait for it.
-        held_alone_s: how long something is held for it alone, in seconds.
-        unacknowledged_s: how long it has not acknowledged what is here, in seconds.
-        waiting_bytes: bytes that wait for it, where it reads a capture process directly; None: it does not.
+        rows_total: rows sent to it.
+        last_dequeued_us: time of the last send to it, microseconds since the epoch.
+        rows: its backlog in rows.
+        held_alone_s: how long the queue has held something for it alone, in seconds.
+        unacknowledged_s: how long it has not acknowledged the queue's content, in seconds.
+        waiting_bytes: its backlog in bytes, if it reads a capture process directly; None: it does not.
     """
 
     subscriber: str = ""
@@ -82,26 +82,26 @@ class QueueSubscriber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus(ComponentStatus):
-    """A queue that is open. `rows_total` of it: rows that were enqueued.
+    """An open queue. Its `rows_total` counts enqueued rows.
 
     Args:
         queue: its name in the topology.
-        rows: rows that are here.
+        rows: rows in the queue.
         spilled_rows: those of them that are on disk.
         spilled_rows_total: rows that were spilled.
-        batches: batches that are here.
-        memory_bytes: what they take in memory.
-        memory_bytes_max: bound of that.
-        spill_bytes: what they take on disk.
-        spill_bytes_max: bound of that.
-        oldest_enqueued_us: when the oldest batch came, microseconds since the epoch; 0: it is empty.
-        average_age_s: how old what is here is, in seconds.
-        last_enqueued_us: when something came last, microseconds since the epoch.
-        last_dequeued_us: when a subscriber was sent something last, microseconds since the epoch.
-        given_up_rows_total: rows that it gave up, and requests again.
-        rewinds_total: how often it requested changes again.
-        sources: by site, whose changes come here.
-        subscribers: who takes them.
+        batches: batches in the queue.
+        memory_bytes: their size in memory.
+        memory_bytes_max: bound of `memory_bytes`.
+        spill_bytes: their size on disk.
+        spill_bytes_max: bound of `spill_bytes`.
+        oldest_enqueued_us: enqueue time of the oldest batch, microseconds since the epoch; 0: the queue is empty.
+        average_age_s: average age of the content, in seconds.
+        last_enqueued_us: time of the last enqueue, microseconds since the epoch.
+        last_dequeued_us: time of the last send to a subscriber, microseconds since the epoch.
+        given_up_rows_total: rows that it discarded, and requests again.
+        rewinds_total: its requests for earlier changes.
+        sources: state per source, by site.
+        subscribers: its subscribers.
     """
 
     queue: str = ""

@@ -11,10 +11,10 @@ __all__ = ["CaptureScns", "RedoLogStatus", "RedoReceiverStatus", "ShippedRedo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureScns:
-    """Two SCNs of a capture process, as who keeps its redo knows them.
+    """Two SCNs of a capture process, as the keeper of its redo knows them.
 
     Args:
-        first_scn: the lowest SCN from which it can capture.
+        first_scn: lowest SCN from which it can capture.
         start_scn: it captures what is committed after this.
     """
 
@@ -24,14 +24,14 @@ class CaptureScns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRedo:
-    """How far one redo receiver of another site is.
+    """Progress of one redo receiver of another site.
 
     Args:
         receiver: its name.
         transport: "sync" or "async".
         state: "SHIPPING" or "AWAY".
         durable_scn: it has everything up to here durably.
-        segment: in this segment.
+        segment: segment of that position.
     """
 
     receiver: str
@@ -43,18 +43,18 @@ class ShippedRedo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedoLogStatus(ComponentStatus):
-    """A component that keeps redo; every field is None as long as the redo is not open. `bytes_total`: redo written.
+    """A component that keeps redo; every field is None while the redo is not open. `bytes_total`: redo written.
 
     Args:
-        redo_bytes: what it takes on disk.
-        redo_bytes_max: bound of that.
-        redo_segments: in how many files.
-        redo_scn: its end.
-        redo_segment: the segment that is written.
-        fsyncs_total: how often it was made durable.
-        purged_bytes_total: bytes that were deleted because nothing needs them.
+        redo_bytes: size on disk.
+        redo_bytes_max: bound of `redo_bytes`.
+        redo_segments: number of segment files.
+        redo_scn: end of the redo.
+        redo_segment: segment that is written.
+        fsyncs_total: number of fsyncs.
+        purged_bytes_total: bytes that were purged.
         required_checkpoint_scn: redo is needed from here on.
-        captures: by capture process that mines here, its SCNs.
+        captures: SCNs of the capture processes that mine here, by name.
     """
 
     redo_bytes: int | None = None
@@ -73,12 +73,12 @@ class RedoReceiverStatus(RedoLogStatus):
     """A redo receiver: keeps a copy of a source's redo at another site.
 
     Args:
-        source: the site whose redo it is.
+        source: site of the source.
         mode: "real_time" or "archived_log".
-        transport: "sync" or "async"; None: files are copied by others.
-        archive: where those put the files; None: redo is shipped.
-        redo_at_source_scn: the end of the redo at the source, as it said last.
-        duplicate_bytes_total: bytes that came again.
+        transport: "sync" or "async"; None: another tool copies the files.
+        archive: folder into which that tool puts the files; None: redo is shipped.
+        redo_at_source_scn: last reported end of the redo at the source.
+        duplicate_bytes_total: duplicate bytes received.
     """
 
     source: str = ""

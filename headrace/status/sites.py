@@ -11,12 +11,12 @@ __all__ = ["RefusedChanges", "SiteStatus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedChanges:
-    """A captured table, or a partition of one, of which the source refuses users' UPDATE and DELETE.
+    """A captured table, or a partition of one, in which the source refuses users' UPDATE and DELETE.
 
     Args:
-        table: as a finding names it.
-        problem: why.
-        fix: the statement that lets users change rows again.
+        table: the table in a finding's words.
+        problem: why the source refuses.
+        fix: statement that allows changes again.
     """
 
     table: str
@@ -29,26 +29,27 @@ class SiteStatus(RedoLogStatus):
     """A site: its database, and, at a source, the redo log.
 
     Args:
-        database: the kind of database; "none": queues only.
+        database: kind of the database; "none": queues only.
         ready: the database answers.
-        is_source: its changes are captured; None: it has no database.
-        heartbeats_total: heartbeats that were written; None: it has no database.
-        source_scn: the end of the database's log when it answered last; None: it has no database.
-        source_samples: (time in microseconds since the epoch, SCN) of the log's end, for the controller, which keeps them.
+        is_source: its changes are captured; None: the site has no database.
+        heartbeats_total: written heartbeats; None: the site has no database.
+        source_scn: end of the database's log when it answered last; None: the site has no database.
+        source_samples: (time in microseconds since the epoch, SCN) of the log's end; the controller keeps them.
         database_problem: why the database does not answer; empty: it does.
-        database_fix: the statement that makes it answer; empty: none is known.
-        is_prepared: what `up` prepared is there; None: it is no source.
-        source_retained_bytes: log that the database keeps for the redo log; None: it is no source.
+        database_fix: statement that makes it answer; empty: none is known.
+        is_prepared: the objects that `up` prepared exist; None: the site is no source.
+        source_retained_bytes: log that the database keeps for the redo log; None: the site is no source.
         uncaptured_tables: tables that the rules name, and that were created after `up`.
-        strayed_tables: tables that were renamed, and that no rule names now.
-        strayed_renames: statements that give tables of destinations their names; of those that destinations do not get, none.
-        lost_columns: columns that a transformation names, and that are not there any more.
-        refused_changes: tables, and partitions, that lost what identifies a changed row.
+        strayed_tables: renamed tables that no rule names any more.
+        strayed_renames: statements that rename the destinations' tables likewise; none for tables that no destination
+            gets.
+        lost_columns: columns that a transformation names, and that no longer exist.
+        refused_changes: tables, and partitions, that lost the identification of a changed row.
         held_up_by: transactions that the preparation waits for.
-        server_pid: of the embedded server, 0: it does not run; None: it is not embedded.
-        resumes_total: how often the database's log was read again from the last durable position.
-        redo_receivers: who gets the redo at other sites; None: the redo is not open.
-        stream_form: "binary" or "text": how values come from the database; None: unknown yet.
+        server_pid: process id of the embedded server, 0: it does not run; None: the database is not embedded.
+        resumes_total: number of times the database's log was read again from the last durable position.
+        redo_receivers: redo receivers at other sites; None: the redo is not open.
+        stream_form: form in which the database sends values, "binary" or "text"; None: unknown yet.
     """
 
     database: str = ""

@@ -14,9 +14,9 @@ class SparkStatus(ComponentStatus):
     """A Spark application, in which a site's apply servers run.
 
     Args:
-        application_pid: of its driver's process; 0: it does not run.
-        applications_started: how many were started since the component's process began.
-        executors: how many it has.
+        application_pid: process id of its driver; 0: it does not run.
+        applications_started: applications started since the component's process began.
+        executors: number of its executors.
         runs: what runs in it for apply processes.
     """
 

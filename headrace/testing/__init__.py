@@ -1,10 +1,10 @@
-"""Tests of what users program, with pytest and without a server: conditions, subset rules, transformations, handlers.
+"""Tests of user code, with pytest and without a server: conditions, subset rules, transformations, handlers.
 
     from headrace.testing import Destination, Rules, Table, row_lcr, transform
 
-The code that runs is the one that runs live, and what it gives is the same:
-`tests/unit/headrace/testing/test_differential.py`. docs/testing.md has examples. Of a database there is only memory:
-types are read and written as PostgreSQL does, and SQL of handlers is answered by the test.
+The production code runs, and gives the same results: `tests/unit/headrace/testing/test_differential.py`.
+docs/testing.md has examples. The database is in memory: types are read and written as PostgreSQL does, and the test
+answers the SQL of handlers.
 """
 
 from headrace.testing.destination import Destination, StatementTables

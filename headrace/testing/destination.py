@@ -2,7 +2,7 @@
 
 An apply process of a topology file applies row LCRs to it, with its handlers and conflict handlers.
 
-What a handler's SQL does is said by the test (`Destination.on`): there is no SQL in memory.
+The test defines what a handler's SQL does (`Destination.on`): the memory database runs no SQL.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ __all__ = ["Destination", "StatementTables"]
 
 _TOPOLOGY = "test"
 _KIND = "embedded"
-_STEPS_MAX = 10_000  # of one transaction: each bisects it once or applies a row
-_WAIT_S = 60.0  # virtual: what waits for a moment gets it at once
+_STEPS_MAX = 10_000  # bound of one transaction: each step bisects it or applies a row
+_WAIT_S = 60.0  # virtual, per step: any wait ends at once
 
 Row = dict[str, object]
 Answer = Callable[..., Iterable[tuple[Any, ...]] | None]
 
 
 class StatementTables:
-    """What a statement of a handler reads and writes, in the handler's transaction.
+    """The tables, for an answer to a handler's statement, inside the handler's transaction.
 
     Args:
-        destination: whose tables.
-        session: in the transaction.
+        destination: the destination that has the tables.
+        session: the session of the transaction.
     """
 
     def __init__(self, destination: Destination, session: MemorySession) -> None:
         self._destination, self._session = destination, session
 
     def rows(self, table: str) -> list[Row]:
-        """The rows of a table now."""
+        """Return the current rows of a table."""
         return self._destination.rows(table)
 
     def insert(self, table: str, row: Values) -> None:
         """Insert a row.
 
         Args:
-            table: with its schema.
-            row: values by column; those not given are NULL.
+            table: name with its schema.
+            row: values by column; omitted columns are NULL.
         """
         owner, name = self._destination.name_of(table)
         self._session.put_row(owner, name, self._destination.packed(table, row))
@@ -72,12 +72,12 @@ class StatementTables:
         """Change rows.
 
         Args:
-            table: with its schema.
-            where: values that they have.
-            values: values that they get.
+            table: name with its schema.
+            where: values that select the rows.
+            values: new values.
 
         Returns:
-            How many there were.
+            The number of changed rows.
         """
         found = [
             (number, row)
@@ -91,11 +91,11 @@ class StatementTables:
 
 
 class Destination:
-    """An apply process, and the tables that it applies to.
+    """An apply process, and the tables to which it applies.
 
     Args:
-        apply: of a topology.
-        tables: at the destination.
+        apply: apply process of a topology.
+        tables: the destination's tables.
     """
 
     def __init__(self, apply: ApplySpec, tables: Sequence[Table]) -> None:
@@ -114,16 +114,16 @@ class Destination:
 
     @classmethod
     def from_file(cls, path: Path | str, apply: str = "", *, tables: Sequence[Table]) -> Destination:
-        """The apply process of a topology file.
+        """Build a destination from an apply process of a topology file.
 
         Args:
             path: the file.
-            apply: its name; empty: the only one.
-            tables: at the destination, those of handlers' SQL too.
+            apply: name of the apply process; empty: the only one.
+            tables: the destination's tables, including those of handlers' SQL.
 
         Raises:
-            TopologyError: with everything that is wrong with the file.
-            ConfigError: there is no such apply process, or a function of it cannot be loaded.
+            TopologyError: the file is wrong; the error lists every problem.
+            ConfigError: the file has no such apply process, or one of its functions cannot be loaded.
         """
         spec = read_topology(path)
         found = [each for each in spec.applies if apply in ("", each.name)]
@@ -137,13 +137,13 @@ class Destination:
         return cls(found[0], tables)
 
     def on(self, sql: str, answer: Answer) -> None:
-        """Say what a statement does.
+        """Define the result of a statement.
 
         Args:
-            sql: as the handler writes it, with $1, $2, ...; of a statement handler with its binds as $1, $2, ... Blanks
-                do not count.
-            answer: called with a `StatementTables` and the values; returns the rows that the statement answers, or `()`
-                for each that it changed; None: no row.
+            sql: as the handler writes it, with $1, $2, ...; for a statement handler, with $1, $2, ... in place of its
+                binds. Whitespace is ignored.
+            answer: called with a `StatementTables` and the values. It returns the rows of the result, or one `()` per
+                changed row; None: no row.
         """
 
         def run(session: MemorySession, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
@@ -155,9 +155,10 @@ class Destination:
         """Put rows into a table, as a user at the destination.
 
         Args:
-            table: with its schema.
-            rows: values by column; those not given are NULL.
-            committed: when, with a time zone: what `latest_timestamp` compares with an LCR's `source_time`; None: now.
+            table: name with its schema.
+            rows: values by column; omitted columns are NULL.
+            committed: commit time, with a time zone, which `latest_timestamp` compares with an LCR's `source_time`;
+                None: now.
         """
         known = self._known(table)
         packed = [self.packed(table, row) for row in rows]
@@ -169,22 +170,23 @@ class Destination:
                 self._store.changed_here(*known.owner_and_name, tuple(row[place] for place in places), time_us)
 
     def rows(self, table: str) -> list[Row]:
-        """The rows of a table, ascending by key; of one without a key, by all columns."""
+        """Return the rows of a table in ascending order of the key, or of all columns where it has no key."""
         key = self._known(table).key or tuple(self._known(table).columns)
         return sorted(
             (row for _, row in self.numbered(table)), key=lambda row: [str(row[name]).rjust(20) for name in key]
         )
 
     def apply(self, *lcrs: RowLcr) -> None:
-        """Apply one transaction, as the apply process gets it from its queue.
+        """Apply one transaction, as the apply process does when it dequeues it.
 
-        Its rules, then handlers and conflict handlers.
+        The rules run first, then handlers and conflict handlers. A transaction that fails goes into the error queue
+        (`errors`).
 
         Args:
-            lcrs: in order. What fails goes into the error queue (`errors`).
+            lcrs: the LCRs, in order.
 
         Raises:
-            TransformationError: a transformation of the apply process failed: it would stop.
+            TransformationError: a transformation of the apply process failed: the apply process would stop.
             UnfitTableError: a table does not fit the LCRs, and the apply process would wait for an ALTER
                 (`column_mismatch: wait`).
         """
@@ -222,20 +224,20 @@ class Destination:
 
     @property
     def errors(self) -> list[str]:
-        """What the transactions in the error queue failed with, oldest first."""
+        """Messages of the errors in the error queue, oldest first."""
         return [each.message for each in self._database.errors(_TOPOLOGY, self._apply.name)]
 
     # ------------------------------------------------------------------ inside
 
     def name_of(self, table: str) -> tuple[str, str]:
-        """Schema and name of one of the tables."""
+        """Return schema and name of one of the tables."""
         return self._known(table).owner_and_name
 
     def packed(self, table: str, row: Values) -> tuple[bytes | None, ...]:
-        """A row as the store has it.
+        """Return a row as the store holds it.
 
         Args:
-            table: with its schema.
+            table: name with its schema.
             row: values by column.
         """
         known = self._known(table)
@@ -247,7 +249,7 @@ class Destination:
         return tuple(value if isinstance(value, bytes) else None for value in values)
 
     def numbered(self, table: str) -> list[tuple[int, Row]]:
-        """The rows of a table with their numbers in the store."""
+        """Return the rows of a table with their numbers in the store."""
         known, decode = self._known(table), python_values()[0]
         columns = known.version.columns
         return [

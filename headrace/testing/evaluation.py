@@ -1,4 +1,4 @@
-"""Rules and transformations for tests: what the clients of a topology file make of row LCRs."""
+"""Rules and transformations for tests: how the clients of a topology file filter and change row LCRs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["Rules", "transform"]
 
 
 class Rules:
-    """The rules of some clients, one after the other.
+    """The rules of several clients, applied in order.
 
     Args:
-        rule_sets: of each client.
+        rule_sets: one per client.
     """
 
     def __init__(self, rule_sets: Sequence[RuleSet]) -> None:
@@ -33,28 +33,28 @@ class Rules:
 
     @classmethod
     def from_file(cls, path: Path | str, *clients: str) -> Rules:
-        """The rules of a topology file.
+        """Read the rules of a topology file.
 
         Args:
             path: the file.
-            clients: names of capture processes, propagations and apply processes, in the order in which they get the
-                LCRs. None: every client on the way, of a file with one way.
+            clients: names of capture processes, propagations and apply processes, in the order in which LCRs pass them.
+                None: every client on the path, of a file with one path.
 
         Raises:
-            TopologyError: with everything that is wrong with the file.
-            ConfigError: there is no client of a name, or no name where there are several ways.
+            TopologyError: the file is wrong; the error lists every problem.
+            ConfigError: a client does not exist, or no client is named and the file has several paths.
         """
         spec = read_topology(path)
         return cls([*(_named(spec, name) for name in clients)] if clients else _only_way(spec))
 
     def evaluate(self, lcr: RowLcr) -> list[RowLcr]:
-        """What the clients make of an LCR: row migration, conditions, transformations, in the order of live.
+        """Return what the clients make of an LCR: row migration, conditions and transformations, in production order.
 
         Args:
-            lcr: as `row_lcr` makes it, changed or not.
+            lcr: LCR from `row_lcr`, changed or not.
 
         Returns:
-            What passes; empty: it is discarded. Several: a function of a capture process made them of it.
+            The LCRs that pass; empty: it is discarded. Several, if a function of a capture process returned several.
 
         Raises:
             ConditionError: a condition cannot be evaluated.
@@ -74,20 +74,20 @@ def transform(
     at_capture: bool = False,
     timeout_s: float = 30.0,
 ) -> list[RowLcr]:
-    """What a transformation function makes of an LCR; refuses what is refused live.
+    """Return what a transformation function makes of an LCR; refuse what production refuses.
 
     Args:
         function: the function.
-        lcr: as `row_lcr` makes it; it stays as it is.
-        columns: that it may change, as in the topology file; None: any.
-        at_capture: it is a capture process's: it may return a list.
-        timeout_s: for the call, seconds.
+        lcr: LCR from `row_lcr`; it is not changed.
+        columns: columns that the function may change, as in the topology file; None: any.
+        at_capture: the function belongs to a capture process: it may return a list.
+        timeout_s: limit of the call, in seconds.
 
     Returns:
-        The LCRs: one, but at a capture process.
+        The LCRs: exactly one, except at a capture process.
 
     Raises:
-        TransformationError: it failed, or did what a function must not do.
+        TransformationError: the function failed, or did something forbidden.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     custom = CustomTransformation(

@@ -29,7 +29,7 @@ from topology.patterns import parse_table
 
 __all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]
 
-_COMMIT_SCN = 1000  # of a transaction that nobody gives one: any will do
+_COMMIT_SCN = 1000  # default of a transaction: any value works
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Values = Mapping[str, object]
@@ -41,11 +41,11 @@ class Table:
     """A table of the source, or of the destination.
 
     Args:
-        name: with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
-        columns: type of each column by name, as PostgreSQL calls it: "int4", "text", "numeric", ...
-        key: columns of its primary key.
-        logs_old_rows: the log has whole old rows (REPLICA IDENTITY FULL); False, as of a table whose replica identity
-            nobody has set: old values of a key that changes, or of a deleted row.
+        name: name with its schema, as the topology file writes it: 'shop.orders', '"Odd.Schema"."a table"'.
+        columns: type of each column by name, in PostgreSQL's words: "int4", "text", "numeric", ...
+        key: columns of the primary key.
+        logs_old_rows: whether the log has whole old rows (REPLICA IDENTITY FULL). False, as with the default replica
+            identity: it has only old values of a changed key or of a deleted row.
     """
 
     name: str
@@ -70,10 +70,10 @@ class Table:
 
     @property
     def version(self) -> TableVersion:
-        """As LCRs describe it.
+        """The table's description in LCRs.
 
         Raises:
-            ConfigError: a type is unknown, or the key has a column that the table has not.
+            ConfigError: a type is unknown, or the key has a column that the table lacks.
         """
         if unknown := set(self.key) - set(self.columns):
             raise ConfigError(
@@ -87,7 +87,7 @@ class Table:
         found = TableVersion(
             object_number=NO_OBJECT, version=0, owner=owner, name=name, columns=columns, old_image=image
         )
-        # Tables are told apart by their numbers, whatever they are called.
+        # Tables are distinguished by number, not by name.
         number = ObjectNumber(content_version(found) % (1 << 31) or 1)
         found = replace(found, object_number=number, root_number=number)
         return replace(found, version=content_version(found))
@@ -107,23 +107,23 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
 ) -> RowLcr:
     """Make a row LCR, the only one of its transaction.
 
-    An INSERT and a DELETE have every column of the table, those not given as NULL. Of an UPDATE give what it changes in
-    `old` and `new`, and in `new` whatever else the row has: old values that are not given are the new ones. Where the
-    log has no whole old rows, only values of the key are kept.
+    An INSERT and a DELETE have every column of the table; omitted columns are NULL. For an UPDATE give the changed
+    columns in `old` and `new`, and the rest of the row in `new`: omitted old values equal the new ones. Where the log
+    has no whole old rows, only old values of the key are kept.
 
     Args:
-        table: at the source.
+        table: table at the source.
         command: "INSERT", "UPDATE" or "DELETE".
         new: new values.
         old: old values.
-        tag: of the transaction; None: NULL.
+        tag: tag of the transaction; None: NULL.
         source: name of the source's site.
-        transaction_id: of the transaction.
-        commit_scn: of the transaction; at least 2.
-        source_time: when it was committed, with a time zone; None: not known, which is NULL to a condition.
+        transaction_id: number of the transaction.
+        commit_scn: commit SCN of the transaction; at least 2.
+        source_time: commit time, with a time zone; None: unknown, which is NULL to a condition.
 
     Raises:
-        ConfigError: there is no such command, type or column, or the time has no zone.
+        ConfigError: the command, a type or a column is unknown, or the time has no zone.
         LcrError: a value does not fit its column.
     """
     if command not in ("INSERT", "UPDATE", "DELETE"):
@@ -156,7 +156,7 @@ def _time_us(time: datetime) -> int:
 
 
 def values_of(lcr: RowLcr, value_type: str) -> dict[str, object]:
-    """The values that an LCR has of one kind, as Python objects by column.
+    """Return an LCR's old or new values as Python objects by column.
 
     Args:
         lcr: any.
@@ -166,26 +166,26 @@ def values_of(lcr: RowLcr, value_type: str) -> dict[str, object]:
 
 
 def view(batch: LcrBatch, row: int) -> RowLcr:
-    """A row of a batch as functions see it.
+    """Return a row of a batch as user functions get it.
 
     Args:
-        batch: with the row.
-        row: its number there.
+        batch: the batch with the row.
+        row: number of the row in the batch.
     """
     decode, encode = python_values()
     return RowLcr(batch, row, decode=decode, encode=encode)
 
 
 def batch_of(lcrs: Sequence[RowLcr]) -> LcrBatch:
-    """One transaction of LCRs, in their order; what was set in them counts.
+    """Put LCRs into one transaction, in their order, with every change made to them.
 
-    Transaction id, SCN and time are the first one's.
+    Transaction id, SCN and time are those of the first LCR.
 
     Args:
-        lcrs: at least one; of one source, with one tag.
+        lcrs: at least one LCR; of one source, with one tag.
 
     Raises:
-        ConfigError: they have several sources or tags.
+        ConfigError: the LCRs have several sources or tags.
     """
     first = lcrs[0]
     if len({(lcr.source_database_name, lcr.tag) for lcr in lcrs}) > 1:
@@ -236,7 +236,7 @@ def _row(version: TableVersion, values: Values) -> list[bytes | int]:
 
 
 def _old_row(version: TableVersion, values: Values, new: Values | None) -> list[bytes | int]:
-    """Old values as the log has them; `new`: those of an UPDATE."""
+    """Return old values as the log has them; `new`: new values of an UPDATE."""
     row = _row(version, values)
     if version.old_image is OldImage.FULL:
         return row
@@ -247,13 +247,13 @@ def _old_row(version: TableVersion, values: Values, new: Values | None) -> list[
 
 
 def stored(column: Column, value: object) -> bytes | int:
-    """A Python object as LCRs hold it.
+    """Return a Python object in the encoding of LCRs.
 
     Args:
-        column: of the value.
+        column: column of the value.
         value: None is NULL.
 
     Raises:
-        LcrError: it does not fit the column.
+        LcrError: the value does not fit the column.
     """
     return NULL if value is None else python_values()[1](column, value)

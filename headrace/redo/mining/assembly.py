@@ -1,7 +1,7 @@
-"""Assembly: rows that were mined and not yet sent, cut into LCR batches.
+"""Assembly: mined rows that were not sent yet, and cutting them into LCR batches.
 
-Holds at most what one batch holds, plus the rows of one redo record. Rows are kept as positions in the log bytes they
-came from and turned into columns only when a batch is cut, group by group.
+It holds at most the content of one batch plus the rows of one redo record. Rows are kept as positions in their log
+bytes, and become columns only when a batch is cut, group by group.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from headrace.redo.mining.mining_kernels import BINARY_FORM, TEXT_FORM, byte_ran
 
 __all__ = ["Assembly", "MinedRows", "MinedTransactions"]
 
-# Log bytes may be this much larger than the values in them before the values are copied out of them: framing of
-# narrow rows is twice their values.
+# Log bytes may be this much larger than their values before the values are copied out of them: the framing of narrow
+# rows takes twice the bytes of their values.
 _WASTE_FACTOR = 4
 _WASTE_BYTES = 1024
 
@@ -40,7 +40,7 @@ _ID, _ORDER, _COMMIT, _TIME, _TAG, _ROWS = range(6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedRows:
-    """Rows that the rules keep, with the log bytes their values are in.
+    """Rows that the rules keep, with the log bytes of their values.
 
     Args:
         data: uint8, log bytes.
@@ -48,12 +48,12 @@ class MinedRows:
         command: uint8[n], `Command`.
         old_image: uint8[n], `OldImage`.
         old_first: int64[n], index of the first old value; -1: none.
-        new_first: int64[n], the same for the new values.
+        new_first: int64[n], index of the first new value; -1: none.
         value_offset: int64[v], into `data`.
         value_length: int32[v].
         value_binary: bool[v].
         value_bytes: bytes of all values.
-        truncates: row -> what it truncates: (slots, cascade, restart identity).
+        truncates: row -> (slots, cascade, restart identity) of a TRUNCATE.
     """
 
     data: NDArray[np.uint8]
@@ -74,7 +74,7 @@ class MinedRows:
         return int(self.slot.shape[0])
 
     def without_waste(self, columns: NDArray[np.int64], *, has_all_rows: bool) -> MinedRows:
-        """Return the same rows holding on to no more log bytes than is reasonable.
+        """Return the same rows without excess log bytes.
 
         Args:
             columns: int64[n], number of columns of each row's table (0 for TRUNCATE).
@@ -115,7 +115,7 @@ class MinedRows:
 
         Args:
             start: the first row.
-            end: behind the last row.
+            end: the row after the last.
         """
         rows = slice(start, end)
         return replace(
@@ -134,13 +134,13 @@ class MinedTransactions:
     """Transactions of mined rows, in order; arrays of shape (t,), int64.
 
     Args:
-        transaction_id: the source's.
+        transaction_id: the source's transaction numbers.
         order_scn: start of the commit record.
         commit_scn: its end; 0: open (only the last).
         commit_time_us: microseconds since the epoch.
         tag: place in the miner's list of tags; -1: NULL.
-        rows: rows kept of each.
-        continues: the first one is the one that was open before.
+        rows: kept rows of each.
+        continues: the first one continues the transaction that was open before.
     """
 
     transaction_id: NDArray[np.int64]
@@ -153,10 +153,10 @@ class MinedTransactions:
 
 
 class Assembly:
-    """Rows and transactions waiting to be cut into batches.
+    """Pending rows and transactions, cut into batches.
 
     Args:
-        source: site the log is of.
+        source: source site of the log.
         tables: the miner's table list; grows while mining.
         tags: the miner's list of tags; grows while mining, and is renumbered together with `Assembly.tags`.
     """
@@ -176,27 +176,27 @@ class Assembly:
 
     @property
     def is_open(self) -> bool:
-        """The last transaction is open."""
+        """Whether the last transaction is open."""
         return self._count > 0 and self._transactions[_COMMIT, self._count - 1] == 0
 
     @property
     def is_in_parts(self) -> bool:
-        """Parts of the first transaction were cut already, its end was not."""
+        """Whether parts of the first transaction, but not its end, were cut already."""
         return self._continues
 
     def add(self, rows: MinedRows | None, transactions: MinedTransactions) -> None:
-        """Take in rows and their transactions. Complete transactions without rows leave no trace.
+        """Add rows and their transactions. Complete transactions without rows are not kept.
 
         Args:
-            rows: of these transactions, in their order; None: the rules keep none.
-            transactions: those that follow what was added before; the first may continue the open one.
+            rows: rows of these transactions, in their order; None: the rules keep none.
+            transactions: the next transactions; the first may continue the open one.
         """
         count, skip = transactions.rows.shape[0], 0
         if transactions.continues and count:
             last, skip = self._count - 1, 1
             self._transactions[_COMMIT, last] = transactions.commit_scn[0]
             self._transactions[_TIME, last] = transactions.commit_time_us[0]
-            # The log tells a transaction's tag behind its begin: a record may end between the two.
+            # In the log a transaction's tag follows its begin: a record may end between the two.
             self._transactions[_TAG, last] = transactions.tag[0]
             self._transactions[_ROWS, last] += transactions.rows[0]
             is_whole = last > 0 or not self._continues
@@ -225,7 +225,7 @@ class Assembly:
 
     @property
     def tags(self) -> NDArray[np.int64]:
-        """Places of the tags of what waits here; -1: NULL. May be assigned other places."""
+        """Places of the tags of pending transactions; -1: NULL. Other places may be assigned."""
         return self._transactions[_TAG, : self._count]
 
     @tags.setter
@@ -233,7 +233,7 @@ class Assembly:
         self._transactions[_TAG, : self._count] = places
 
     def drop_open(self) -> None:
-        """Forget the open transaction: the source sends it again, whole."""
+        """Drop the open transaction: the source resends the whole transaction."""
         if not self.is_open:
             return
         self._count -= 1
@@ -253,7 +253,7 @@ class Assembly:
             is_full: the bound of a batch is reached: an open transaction is cut into parts.
 
         Returns:
-            None when nothing can be sent yet.
+            None: nothing can be sent yet.
         """
         if self._count == 0:
             return None
@@ -268,7 +268,7 @@ class Assembly:
         is_part = transactions > complete
         if is_part:
             through_scn = previous_scn
-        elif transactions < complete:  # the last part goes alone, others wait behind it
+        elif transactions < complete:  # the last part is a separate batch, others wait behind it
             through_scn = Scn(int(self._transactions[_COMMIT, transactions - 1]))
         else:
             through_scn = mined_scn
@@ -317,14 +317,14 @@ class Assembly:
         if not rows.row_count:
             self._pieces, self.value_bytes = [], 0
             return
-        # What was cut off must not be held by what is left.
+        # The rest must not hold the bytes of what was cut off.
         columns = np.array([len(table.columns) for table in self._tables] + [0], np.int64)[rows.slot]
         size = _value_bytes(rows, columns)
         rows = replace(rows, value_bytes=size).without_waste(columns, has_all_rows=False)
         self._pieces, self.value_bytes = [rows], size
 
     def _joined(self) -> MinedRows:
-        """All rows held, as one piece."""
+        """Return all held rows as one piece."""
         if len(self._pieces) == 1:
             return self._pieces[0]
         pieces = self._pieces or [_no_rows()]
@@ -360,7 +360,7 @@ class Assembly:
         return joined
 
     def _with_rows(self, batch: LcrBatch, rows: MinedRows) -> LcrBatch:
-        """The batch with its groups, TRUNCATEs and tables."""
+        """Return the batch with its groups, TRUNCATEs and tables."""
         tables: dict[TableVersion, int] = {}
         groups: list[RowGroup] = []
         order, keys, starts = group_rows(rows.slot, rows.command, len(self._tables))
@@ -392,9 +392,9 @@ class Assembly:
         return RowGroup(table=place, command=command, row_numbers=chosen.astype(np.int32), old=old, new=new)
 
     def _fit(self, slot: int, table: TableVersion, forms: NDArray[np.uint8]) -> TableVersion:
-        """The table version with each column's form as its values have it.
+        """Return the table version with each column's form set according to its values.
 
-        The description of a column does not always say whether its type has a binary form; the values do.
+        A column's description does not always say whether its type has a binary form; the values do.
         """
         declared = np.array([BINARY_FORM if c.is_binary else TEXT_FORM for c in table.columns], np.uint8)
         if not (forms & ~declared).any():
@@ -430,7 +430,7 @@ def _shifted(first: NDArray[np.int64], by: np.int64) -> NDArray[np.int64]:
 
 
 def _value_bytes(rows: MinedRows, columns: NDArray[np.int64]) -> int:
-    """Bytes of all values of the rows (their value arrays may hold others' too)."""
+    """Return the bytes of all values of the rows (their value arrays may hold others' too)."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.maximum(rows.value_length, 0), dtype=np.int64)])
     total = 0
     for first in (rows.old_first, rows.new_first):

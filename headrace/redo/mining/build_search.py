@@ -1,9 +1,8 @@
-"""The search for an awaited dictionary build.
+"""The search for an awaited dictionary build, which follows the rows to which it applies.
 
-What a capture process must know stands behind the rows that it holds for.
-
-The log writer makes rows durable before the catalog shows the transaction that made them, and writes the build when it
-does (`headrace.redo.dictionary`). So a capture process looks ahead, by headers, and mines no further until the build is there.
+The log writer makes rows durable before the catalog shows their transaction, and writes the build when it does
+(`headrace.redo.dictionary`). So a capture process looks ahead in the headers, and mines no further until it finds the
+build.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ __all__ = ["BuildSearch"]
 
 
 class BuildSearch:
-    """Finds the first build behind a place in redo. Keeps how far it looked until it has found one.
+    """Finds the first build behind a place in redo, and remembers its progress until it has found one.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,15 +38,15 @@ class BuildSearch:
         self._ahead: RedoReader | None = None
 
     def find(self, reader: RedoReader, durable: RedoPosition) -> DictionarySnapshot | UnchangedBuild | None:
-        """Find the first build behind the reader's place; None: it is not written yet.
+        """Return the first build behind the reader's place; None: it is not written yet.
 
         Args:
-            reader: of the same folder; it does not move.
-            durable: how far redo may be read.
+            reader: reader of the same folder; it does not move.
+            durable: position up to which redo may be read.
 
         Raises:
             RedoError: redo is damaged.
-            LogGone: it was purged.
+            LogGone: redo was purged.
         """
         if self._ahead is None:
             self._ahead = RedoReader(self._folder, reader.segment, reader.offset)

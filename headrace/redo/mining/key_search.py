@@ -1,7 +1,7 @@
-"""The changes of one row in redo: what `headrace explain` asks a capture process for.
+"""The changes of one row in redo, for `headrace explain`.
 
-Mines a table's changes whatever the capture process's own rules say of them, and keeps those of one key. A search is
-cut into pieces: each ends after so many bytes of redo, at the end of a transaction, and says where the next one begins.
+A search mines a table's changes, whatever the capture process's own rules say, and keeps those of one key. It is cut
+into pieces: each ends after a number of bytes of redo, at the end of a transaction, and returns the start of the next.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES_MAX", "FoundChange", "KeyPart", "KeySearch", "SearchedRedo"]
 
-CHANGES_MAX = 100  # the newest ones: who asks why a row differs does not read more
-SEARCH_BYTES = 64 << 20  # of redo in one piece: about a second, so that there is progress to show
+CHANGES_MAX = 100  # the newest ones: an operator who asks why a row differs reads no more
+SEARCH_BYTES = 64 << 20  # redo in one piece: about a second, so that there is progress to show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPart:
-    """One column's value of the key that is searched, in both forms in which the log may have it.
+    """One column's value of the searched key, in both forms that the log may have.
 
     Args:
-        column: its name.
+        column: name of the column.
         text: the database's text form.
         binary: its binary form.
     """
@@ -54,12 +54,12 @@ class FoundChange:
 
     Args:
         command: INSERT, UPDATE, DELETE or TRUNCATE.
-        transaction_id: of its transaction, the source's.
-        order_scn, commit_scn: of its transaction.
-        commit_time_us: when that committed at the source, microseconds since the epoch.
-        tag: of the transaction; None: NULL.
-        tagged_by: topology and apply process that set the tag; empty: a user, or none.
-        alone: a batch with this change only, as it was captured: what conditions are asked of.
+        transaction_id: the source's number of its transaction.
+        order_scn, commit_scn: SCNs of its transaction.
+        commit_time_us: commit time at the source, microseconds since the epoch.
+        tag: tag of the transaction; None: NULL.
+        tagged_by: topology and apply process that set the tag; empty: a user, or no tag.
+        alone: a batch with this change only, as captured, for evaluating conditions.
     """
 
     command: str
@@ -77,12 +77,12 @@ class SearchedRedo:
     """One piece of a search.
 
     Args:
-        first_scn: where the piece began: everything committed after it, up to `through_scn`, was searched.
-        through_scn: where the next piece begins.
+        first_scn: start of the piece: everything committed after it, up to `through_scn`, was searched.
+        through_scn: start of the next piece.
         is_done: all durable redo was searched.
         redo_bytes: bytes of redo read.
-        changes: in source order, the newest `CHANGES_MAX`.
-        left_out: older ones.
+        changes: the newest `CHANGES_MAX`, in source order.
+        left_out: number of older ones that are omitted.
     """
 
     first_scn: int
@@ -98,11 +98,11 @@ class KeySearch:
     """A search for the changes of one row.
 
     Args:
-        folder: of the redo.
-        source: whose it is.
+        folder: the redo folder.
+        source: source site of the redo.
         decoder_factory: makes the decoder for a segment's stream options.
-        owner, name: the table, under the name that it had in the log.
-        key: which row; columns that the log does not carry of a change do not match.
+        owner, name: the table, under its name in the log.
+        key: key of the row; columns that the log does not carry for a change do not match.
     """
 
     folder: Path
@@ -116,17 +116,18 @@ class KeySearch:
         """Search the next piece.
 
         Args:
-            durable: how far redo may be read.
+            durable: position up to which redo may be read.
             start_scn: `through_scn` of the piece before; FIRST_SCN: begin with the oldest redo.
             bytes_max: bytes of redo after which the piece ends, at the end of a transaction.
 
         Raises:
             LogGone: redo was purged meanwhile: begin with FIRST_SCN again.
             RedoError: redo is damaged.
-            CaptureError: it cannot be decoded.
+            CaptureError: redo cannot be decoded.
         """
         rules = RuleSet(include=(Rule(owner=self.owner, name=self.name, tags=ANY_TAG),))
-        # A clock that does not move: marks are not held back for the pace of a stream that nobody reads here.
+        # A clock that the loop advances: marks are not delayed for the pace of a stream, because there is no stream
+        # here.
         clock = VirtualClock()
         miner = Miner(self.folder, self.source, start_scn, rules, self.decoder_factory, clock=clock)
         found: list[FoundChange] = []
@@ -141,7 +142,7 @@ class KeySearch:
                 if batch.is_progress_mark and batch.previous_scn == FIRST_SCN and first_scn == FIRST_SCN:
                     first_scn = int(batch.through_scn)
                 if not (batch.continues or batch.is_progress_mark):
-                    # parts of a transaction that comes again, whole
+                    # Drop the parts of a transaction that is sent again as a whole.
                     found = [each for each in found if each.commit_scn]
                 found += self.changes_in(batch)
                 if batch.continues and not batch.is_open:
@@ -162,7 +163,7 @@ class KeySearch:
             miner.close()
 
     def changes_in(self, batch: LcrBatch) -> list[FoundChange]:
-        """The changes of the row in one batch, in order; without a commit SCN while their transaction is open."""
+        """Return the changes of the row in one batch, in order; the commit SCN is 0 in an open transaction."""
         rows = sorted(
             {
                 *(row for group in batch.groups for row in self._rows(group, batch.tables[group.table])),
@@ -185,7 +186,7 @@ class KeySearch:
         yield from group.row_numbers[hit].tolist()
 
     def _matches(self, values: ColumnValues, table: TableVersion) -> NDArray[np.bool_]:
-        """Which rows have the key in this image."""
+        """Return which rows have the key in this image."""
         hit = np.ones(values.row_count, np.bool_)
         places = {column.name: place for place, column in enumerate(table.columns)}
         for part in self.key:
@@ -201,7 +202,7 @@ class KeySearch:
 
 
 def _equal(values: ColumnValues, column: int, wanted: bytes, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of the rows `among` have these bytes in a column."""
+    """Return which of the rows `among` have these bytes in a column."""
     hit: NDArray[np.bool_] = among & (values.lengths[column] == len(wanted))
     rows = np.flatnonzero(hit)
     if wanted and rows.shape[0]:
@@ -228,7 +229,7 @@ def _change(batch: LcrBatch, row: int) -> FoundChange:
 
 
 def _committed(found: list[FoundChange], last: LcrBatch) -> list[FoundChange]:
-    """The changes with the commit of a transaction that came in parts, of which this is the last."""
+    """Return the changes with the commit of a transaction in parts, of which `last` is the last part."""
     ended = last.transactions
     commit_scn, time_us = int(ended.commit_scn[0]), int(ended.commit_time_us[0])
     return [each if each.commit_scn else replace(each, commit_scn=commit_scn, commit_time_us=time_us) for each in found]

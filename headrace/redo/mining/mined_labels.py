@@ -1,6 +1,6 @@
-"""Labels that a miner has found in redo, until what became of their transactions' rows is known.
+"""Labels that a miner found in redo, until the outcome of their transactions' rows is known.
 
-Nothing happens here unless the log holds labels: a chunk without messages costs one look while no label waits.
+Without labels in the log this costs almost nothing: one check per chunk without messages.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MinedLabel", "MinedLabels"]
 
-# Labelled transactions that wait for their batch. A batch ends at 4096 rows, but those without a row that the rules
-# keep wait for the next mark: so many in a tenth of a second are a load test, not a search for a transaction.
+# Pending labelled transactions. A batch ends at 4096 rows, but a transaction without kept rows waits for the next mark.
+# This many in a tenth of a second are a load test, not a search for a transaction.
 _WAITING_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedLabel:
-    """What became of a labelled transaction.
+    """The outcome of a labelled transaction.
 
     Args:
-        label: `rows` are those that were given in batches, of all its parts.
-        rows_found: row LCRs of the transaction in the log; where the label comes behind changes, perhaps without those.
+        label: its `rows` are those given in batches, over all parts.
+        rows_found: row LCRs of the transaction in the log; changes before the label may be missing.
     """
 
     label: Label
@@ -39,7 +39,7 @@ class MinedLabel:
 
     @property
     def rows_discarded(self) -> int:
-        """Row LCRs that the rules left out."""
+        """Row LCRs that the rules discarded."""
         return max(0, self.rows_found - self.label.rows)
 
 
@@ -53,7 +53,7 @@ class _Waiting:
 
 
 class MinedLabels:
-    """See the module. One per miner."""
+    """The labels of one miner."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}  # by the transaction's order SCN
@@ -64,7 +64,7 @@ class MinedLabels:
         """Take the labels of a chunk's transactions, and count their rows.
 
         Args:
-            chunk: as it was decoded.
+            chunk: the decoded chunk.
             dropped: bool, one per transaction of the chunk: it was mined before.
         """
         if not chunk.messages and not self._waiting:
@@ -81,11 +81,11 @@ class MinedLabels:
                 waiting.rows_found += int(chunk.first_row[place + 1] - chunk.first_row[place])
 
     def drop_open(self) -> None:
-        """The open transaction comes again, whole, with its labels."""
+        """Drop the open transaction: it is sent again as a whole, with its labels."""
         self._waiting = {scn: waiting for scn, waiting in self._waiting.items() if waiting.commit_scn}
 
     def give(self, batch: LcrBatch) -> LcrBatch:
-        """The batch, or mark, with the labels of its transactions; those that it covers to their end are finished."""
+        """Return the batch or mark with its transactions' labels; completely covered ones are finished."""
         if not self._waiting:
             return batch
         places = {int(scn): place for place, scn in enumerate(batch.transactions.order_scn.tolist())}
@@ -103,7 +103,7 @@ class MinedLabels:
         return replace(batch, labels=tuple(labels[:LABELS_PER_BATCH_MAX])) if labels else batch
 
     def take_finished(self) -> tuple[MinedLabel, ...]:
-        """What became of labelled transactions since the last call."""
+        """Return the outcomes of labelled transactions since the last call."""
         if not self._finished:
             return ()
         finished, self._finished = tuple(self._finished), []

@@ -1,7 +1,7 @@
-"""The tables and tags that a miner has met: their places in its batches, and what the rules say of them.
+"""The tables and tags that a miner has met: their places in its batches, and the rules' verdicts.
 
-The place of a table stays what it is for the miner's life: rows that wait for their batch refer to it. Tags can be one
-per transaction, so those to which nothing refers any more are forgotten.
+A table keeps its place for the miner's life, because pending rows refer to it. There can be one tag per transaction, so
+tags without references are forgotten.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = ["TAGS_KEPT", "MinedTables"]
 
-TAGS_KEPT = 1 << 10  # far more than a topology has: only users who make up a tag for each transaction have more
+TAGS_KEPT = 1 << 10  # far more than a topology has: only users who invent a tag for each transaction have more
 
 
 class MinedTables:
-    """See the module. One per miner.
+    """The tables and tags of one miner.
 
     Args:
-        rules: of the capture process.
+        rules: the capture process's rules.
 
     Attributes:
         versions: one entry per (object, version) met; rows refer to their table by its place here. Grows only.
@@ -40,7 +40,7 @@ class MinedTables:
         self._index: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]] | None = None
 
     def place(self, version: TableVersion) -> int:
-        """The place of a version in `versions`."""
+        """Return the place of a version in `versions`."""
         place = self._places.get(version)
         if place is None:
             place = self._places[version] = len(self.versions)
@@ -48,7 +48,7 @@ class MinedTables:
         return place
 
     def use(self, version: TableVersion) -> None:
-        """Refer an object's rows to this version from now on."""
+        """Assign this version to an object's rows from now on."""
         place = self.place(version)
         if self._current.get(version.object_number) != place:
             self._current[version.object_number] = place
@@ -56,7 +56,7 @@ class MinedTables:
                 self._put(version, place)
 
     def _put(self, version: TableVersion, place: int) -> None:
-        """Put a version in its place in what `objects` gives: thousands may be described one by one."""
+        """Insert a version into the index of `objects`: thousands may be described one by one."""
         assert self._index is not None
         numbers, places, columns, verdicts = self._index
         at = int(np.searchsorted(numbers, version.object_number))
@@ -71,7 +71,7 @@ class MinedTables:
         )
 
     def tag_place(self, tag: Tag) -> int:
-        """The place of a tag in `tags`."""
+        """Return the place of a tag in `tags`."""
         place = self._tag_places.get(tag)
         if place is None:
             place = self._tag_places[tag] = len(self.tags)
@@ -83,7 +83,7 @@ class MinedTables:
         """Forget all other tags.
 
         Args:
-            used: places, ascending.
+            used: places of the tags to keep, ascending.
 
         Returns:
             int64[tags + 1]: their new places, by the old ones; the last one for NULL (-1).
@@ -96,23 +96,23 @@ class MinedTables:
         return places
 
     def keeps(self, version: TableVersion) -> list[bool]:
-        """What prefiltering says of a version's rows, by the place of their tag, NULL last.
+        """Return the prefiltering verdicts for a version's rows, by the place of their tag, NULL last.
 
-        Keep (TRUE or MAYBE) or discard.
+        True (TRUE or MAYBE) keeps the rows, False discards them.
         """
         tags = [*(tag.value for tag in self.tags), None]
         return [False] * len(tags) if version.owner == HIDDEN_OWNER else self._rules.keeps(version, tags)
 
     def keeps_any(self, version: TableVersion) -> bool:
-        """Whether prefiltering keeps the version's rows with some tag."""
+        """Return whether prefiltering keeps the version's rows with some tag."""
         return version.owner != HIDDEN_OWNER and self._rules.keeps_any(version)
 
     def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
-        """The objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.
+        """Return the objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.
 
         Returns:
-            Object numbers; the place of each one's version; its number of columns; what `keeps` says, shape (objects,
-            tags + 1).
+            Object numbers; the place of each one's version; its number of columns; the verdicts of `keeps`, shape
+            (objects, tags + 1).
         """
         if self._index is None:
             numbers = sorted(self._current)

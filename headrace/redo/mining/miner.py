@@ -8,17 +8,17 @@ Main path
     -> Assembly.add -> Assembly.cut -> GivenBatches.evaluated -> LcrBatch.
 
 States
-    A miner has none but its position: `sent_scn` (end of the last batch) and `captured_scn` (end of what was mined).
-    Restart = a new miner with the SCN the queue needs as `start_scn`; it finds the restart point by headers alone.
-    Without one (FIRST_SCN) it begins with the oldest redo there is, and gives a progress mark that says where that is.
+    A miner has none but its position: `sent_scn` (end of the last batch) and `captured_scn` (end of the mined redo).
+    Restart = a new miner with the SCN that the queue needs as `start_scn`; it finds the restart point by headers alone.
+    Without one (FIRST_SCN) it begins with the oldest redo, and gives a progress mark that says where that is.
 
 Durable when
-    Never here. What a batch carries is durable when the queue says so.
+    Never here. A batch is durable when the queue says so.
 
 Worked flow
     redo from SCN 5 on: T1 commit 10 | first half of T2 | RESUME | T2 commit 20, T3 commit 30 (tagged) | progress 45
     Miner(start_scn=10): begins behind T1; drops the half of T2 at RESUME
-    next_batch: T2; previous_scn 10, through_scn 45 (T3 is discarded, nothing else waits)
+    next_batch: T2; previous_scn 10, through_scn 45 (T3 is discarded, nothing else is pending)
     next_batch: None
     redo: T4 with 10,000 rows, commit 60
     next_batch: first part (open, through_scn 45), ..., last part (through_scn 60)
@@ -65,12 +65,12 @@ __all__ = ["Miner", "MiningStatistics"]
 
 ROWS_MAX_DEFAULT = 4096  # rows of a batch: enough for column-wise work, few enough for caches and latency
 BYTES_MAX_DEFAULT = 1 << 20  # bytes of its values: small against message limits
-MINED_BYTES_MAX = 64 << 20  # redo mined without a batch before a mark tells how far we are
+MINED_BYTES_MAX = 64 << 20  # redo mined without a batch before a mark reports progress
 
 
 @dataclass(slots=True)
 class _Totals:
-    """See `MiningStatistics`."""
+    """Running totals for `MiningStatistics`."""
 
     redo_bytes: int = 0
     transactions: int = 0
@@ -89,13 +89,13 @@ class MiningStatistics:
         sent_scn: end of the last batch.
         redo_bytes: bytes of redo mined.
         transactions: transactions found that were not mined before.
-        transactions_dropped: found again and dropped: mined before, or sent again by the source after a break.
+        transactions_dropped: duplicate transactions: mined before, or sent again by the source after a break.
         rows_kept: rows that passed prefiltering.
         rows_discarded: rows that did not.
         full_evaluations: batches evaluated in full because prefiltering answered MAYBE.
-        batches: batches given, progress marks aside.
+        batches: batches given, without progress marks.
         marks: progress marks given.
-        last_commit_time_us: of the last transaction mined, at the source.
+        last_commit_time_us: commit time at the source of the last mined transaction.
         labels_left_out: labels that are not tracked, because there were too many at a time.
     """
 
@@ -117,18 +117,18 @@ class MiningStatistics:
 class Miner:
     """Mines the redo in one folder for one capture process. Not shared between threads.
 
-    Args:
-        folder: of the segments.
-        source: the site whose log it is.
-        start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin wherever redo does.
-        rules: of the capture process.
-        decoder_factory: makes the decoder for a segment's stream options.
-        names: what the source's site knows of the names of its tables (`headrace.redo.mining.names`). None: names are what the log
-            says, and what no rule keeps is left out.
-        clock: for the pace of progress marks.
-        last_call: outlives transformation functions that end the process.
+    A folder without redo is no error: mining begins when redo arrives.
 
-    A folder without redo is no error: mining begins when there is some.
+    Args:
+        folder: the segments' folder.
+        source: source site of the log.
+        start_scn: what is committed up to here was captured before; FIRST_SCN: nothing was, begin with the oldest redo.
+        rules: the capture process's rules.
+        decoder_factory: makes the decoder for a segment's stream options.
+        names: the table names that the source's site knows (`headrace.redo.mining.names`). None: the log's names apply,
+            and tables that no rule keeps are discarded.
+        clock: clock for the pace of progress marks.
+        last_call: outlives transformation functions that end the process.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class Miner:
         self._unmarked_bytes = 0
         self._totals = _Totals()
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ state for others
 
     @property
     def captured_scn(self) -> Scn:
-        """Every transaction that committed up to here is mined (given, waiting for its batch, or discarded)."""
+        """Every transaction that committed up to here is mined (given, pending, or discarded)."""
         return self._mined_scn
 
     @property
@@ -174,22 +174,22 @@ class Miner:
 
     @property
     def mark_due_at(self) -> float | None:
-        """When (clock, monotonic) a progress mark that `next_batch` held back will be given; None: none waits."""
+        """Time (clock, monotonic) of a progress mark that `next_batch` held back; None: no mark is pending."""
         if self._mined_scn <= self._given.sent_scn or self._assembly.is_in_parts:
             return None
         return self._given.next_mark_at
 
     @property
     def unmatched_rules(self) -> tuple[Rule, ...]:
-        """Positive rules that match no table that the log or its source knows: probably a misspelt name."""
+        """Positive rules that match no table in the log or at its source: probably a misspelt name."""
         return self._unmatched.find(self._scan.dictionary, len(self._tables.versions))
 
     def take_labelled(self) -> tuple[MinedLabel, ...]:
-        """What became of labelled transactions that the batches given so far cover, since the last call."""
+        """Return the outcomes of labelled transactions that the given batches cover, since the last call."""
         return self._labels.take_finished()
 
     def statistics(self) -> MiningStatistics:
-        """Return what the miner did so far."""
+        """Return the totals so far."""
         totals, given, head = self._totals, self._given, self._scan.head
         return MiningStatistics(
             captured_scn=self._mined_scn,
@@ -208,27 +208,27 @@ class Miner:
         )
 
     def close(self) -> None:
-        """Let go of the files; idempotent."""
+        """Close the files; idempotent."""
         self._scan.close()
 
     def next_batch(
         self, durable: RedoPosition, *, bytes_max: int = BYTES_MAX_DEFAULT, rows_max: int = ROWS_MAX_DEFAULT
     ) -> LcrBatch | None:
-        """Mine on, until a batch is full or all durable redo is mined.
+        """Mine until a batch is full or all durable redo is mined.
 
         Args:
-            durable: how far redo may be read.
+            durable: position up to which redo may be read.
             bytes_max: bytes of values after which a batch is cut; a batch exceeds them by one redo record at most.
             rows_max: rows of a batch, never exceeded.
 
         Returns:
-            A batch or a progress mark; None when all durable redo is mined and nothing is to be told (now, see
-            `mark_due_at`).
+            A batch or a progress mark. None: all durable redo is mined, and there is nothing to report before
+            `mark_due_at`.
 
         Raises:
             RedoError: redo is damaged; names segment, offset and SCNs.
-            CaptureError: its bytes cannot be decoded; names the SCN.
-            LogGone: the redo needed is not there any more.
+            CaptureError: redo cannot be decoded; names the SCN.
+            LogGone: the needed redo is gone.
             TableLeftRules: the next change is of such a table; everything before it was given. Begin again with another
                 miner.
         """
@@ -254,7 +254,7 @@ class Miner:
                 if self._prefilter.left is not None:
                     raise self._prefilter.left
                 return None
-            self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to tell yet
+            self._unmarked_bytes = 0  # inside a transaction larger than the bound: nothing to report yet
 
     # ------------------------------------------------------------------ reading redo
 
@@ -268,14 +268,14 @@ class Miner:
         return True
 
     def _next_record(self, durable: RedoPosition) -> bool:
-        """Read the next record and do what it says, except decoding DATA; False at the durable end."""
+        """Read the next record and process it, except for decoding DATA; False at the durable end."""
         header = self._scan.next_record(durable)
         if header is None:
             return False
         self._totals.redo_bytes += header.record_bytes
         self._unmarked_bytes += header.record_bytes
         if header.type is RecordType.DATA:
-            self._end_record()  # all of it may have been mined in an earlier life
+            self._end_record()  # all of it may have been mined before the restart
         elif header.type is RecordType.RESUME:
             self._resume()
         elif header.type is RecordType.PROGRESS:
@@ -289,7 +289,7 @@ class Miner:
             self._mined_scn = max(self._mined_scn, end_scn)
 
     def _resume(self) -> None:
-        """A new stream begins in redo: what is open comes again, whole."""
+        """Handle a new stream in redo: the open transaction is sent again as a whole."""
         self._assembly.drop_open()
         self._labels.drop_open()
 
@@ -301,14 +301,14 @@ class Miner:
         if chunk.versions:
             self._prefilter.describe(chunk.versions, header.last_commit_scn)
         if self._prefilter.left is not None:
-            return  # what is in the chunk comes again, in the next life
+            return  # the next miner reads the chunk again
         if chunk.transaction_id.shape[0]:
             self._take(chunk, data)
         if self._prefilter.left is None:
             self._end_record()
 
     def _take(self, chunk: DecodedChunk, data: NDArray[np.uint8]) -> None:
-        """Drop what was mined before, prefilter the rest, and hand it to the assembly."""
+        """Drop duplicates, prefilter the rest, and hand it to the assembly."""
         commit_scn = chunk.commit_scn
         mined = np.maximum.accumulate(np.concatenate(([self._mined_commit_scn], commit_scn)))
         dropped = chunk.order_scn < mined[:-1]
@@ -316,13 +316,13 @@ class Miner:
         if len(self._tables.tags) > TAGS_KEPT:
             waiting = self._assembly.tags
             self._assembly.tags = self._tables.forget_tags(np.unique(waiting[waiting >= 0]))[waiting]
-        # A chunk lists every tag that its decoder has met; few of them are its own.
+        # A chunk lists every tag that its decoder has met, but uses few of them.
         tags, numbers = np.unique(chunk.tag, return_inverse=True)
         places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]
         tag = np.array(places, np.int64)[numbers]
         found = self._prefilter.find(chunk, dropped, tag)
         if self._prefilter.left is not None:
-            return  # what is in the chunk comes again, in the next life
+            return  # the next miner reads the chunk again
         if found.found[ERROR]:
             raise misfit(self._source, chunk, found.found)
         self._mined_commit_scn = Scn(int(mined[-1]))
@@ -340,7 +340,7 @@ class Miner:
             return
         continues = chunk.continues and bool(taken[0])
         if continues and not self._assembly.is_open:
-            raise self._scan.undecodable("a transaction goes on that never began")
+            raise self._scan.undecodable("a transaction continues that never began")
         self._assembly.add(
             rows,
             MinedTransactions(
@@ -357,9 +357,9 @@ class Miner:
     # ------------------------------------------------------------------ beginning
 
     def _begin(self, durable: RedoPosition) -> bool:
-        """Go to the restart point, taking in the dictionary on the way; False when there is no redo to be read yet.
+        """Go to the restart point, reading the dictionary on the way; False: there is no readable redo yet.
 
-        Only headers are read, and of the payloads those that describe tables.
+        Only headers are read, and the payloads that describe tables.
         """
         point = self._scan.restart_point(self._start_scn, durable)
         if point is None:

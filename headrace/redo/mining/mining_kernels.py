@@ -1,4 +1,4 @@
-"""Kernels of mining: from decoded log bytes to columns. Every array's dtype is fixed, so each compiles once."""
+"""Kernels of mining: from decoded log bytes to columns. Every array has a fixed dtype, so each kernel compiles once."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from numba import njit
 
 from headrace.lcr.byte_kernels import copy_bytes
 
-# What `classify` found wrong, in `found[ERROR]`; 0: nothing.
+# Errors of `classify`, in `found[ERROR]`; 0: none.
 UNKNOWN_OBJECT = 1  # a row of an object that redo never described
 WRONG_VALUES = 2  # a row whose number of values is not its table's number of columns
 
@@ -50,21 +50,21 @@ def classify(
     kept_rows,
     found,
 ):
-    """Find each row's table, and keep the rows the rules may want.
+    """Find each row's table, and keep the rows that the rules may want.
 
     Args:
-        command, object_number, old_first, new_first, value_length, first_row: see `DecodedChunk`.
+        command, object_number, old_first, new_first, value_length, first_row: as in `DecodedChunk`.
         dropped: uint8[t], the transaction was mined before.
         tag: int64[t], place of the transaction's tag; -1: NULL.
-        objects: int64[m] ascending, objects known.
+        objects: int64[m] ascending, known objects.
         slots: int32[m], their places in the miner's table list.
         columns: int64[m], their numbers of columns.
         verdicts: uint8[m, k + 1], whether rows are kept, by the place of their tag; NULL last.
         truncate_keep: uint8[n] for TRUNCATE rows; empty when there are none.
         row_slot: int32[n], out: the table's place; -1 for TRUNCATE.
-        kept: int64[n], out: the rows kept, ascending.
-        kept_rows: int64[t], out: rows kept per transaction.
-        found: int64[6], out: totals and the first error; see above.
+        kept: int64[n], out: the kept rows, ascending.
+        kept_rows: int64[t], out: kept rows per transaction.
+        found: int64[6], out: totals and the first error, at the places above.
     """
     count = 0
     size = 0
@@ -76,7 +76,7 @@ def classify(
         before = count
         for row in range(first_row[transaction], first_row[transaction + 1]):
             first = old_first[row] if old_first[row] >= 0 else new_first[row]
-            # Values stand in row order: where this row begins tells whether the one before had the right number.
+            # Values are in row order: the start of this row's values shows whether the row before had the right number.
             if values_end >= 0 and first >= 0 and first != values_end:
                 found[ERROR], found[ERROR_ROW], found[ERROR_TRANSACTION] = WRONG_VALUES, row - 1, transaction
                 return
@@ -127,17 +127,17 @@ def classify(
 
 @njit(cache=True)
 def compact(data, old_first, new_first, columns, value_offset, value_length, value_binary, size):
-    """Copy the values of some rows next to each other, so that the rest of the log bytes can be let go.
+    """Copy the values of some rows next to each other, so that the other log bytes can be released.
 
     Args:
         data: uint8, the log bytes.
-        old_first, new_first: int64[n], of the rows kept; changed in place to point into the copies.
+        old_first, new_first: int64[n], of the kept rows; changed in place to point into the copies.
         columns: int64[n], columns of each row's table.
-        value_offset, value_length, value_binary: of all rows decoded.
-        size: bytes of the values of the rows kept.
+        value_offset, value_length, value_binary: arrays of all decoded rows.
+        size: bytes of the values of the kept rows.
 
     Returns:
-        (data, value_offset, value_length, value_binary) of the rows kept.
+        (data, value_offset, value_length, value_binary) of the kept rows.
     """
     count = 0
     for row in range(old_first.shape[0]):
@@ -171,10 +171,10 @@ def compact(data, old_first, new_first, columns, value_offset, value_length, val
 
 @njit(cache=True)
 def byte_range(value_offset, value_length):
-    """Where the bytes of these values begin and end in the log bytes; (0, 0) without bytes.
+    """Return where the bytes of these values begin and end in the log bytes; (0, 0) without bytes.
 
     Args:
-        value_offset: int64[v], where each value begins in the log bytes; ascending over values with bytes.
+        value_offset: int64[v], start of each value in the log bytes; ascending over values with bytes.
         value_length: int32[v], bytes of each; at most 0: it has none.
     """
     low = np.int64(0)
@@ -192,7 +192,7 @@ def byte_range(value_offset, value_length):
 
 @njit(cache=True)
 def group_rows(slot, command, slot_count):
-    """Sort rows by (slot, command), stable; rows with slot -1 are left out.
+    """Sort rows by (slot, command), stable; rows with slot -1 are skipped.
 
     Args:
         slot: int32[n], place of each row's table in the miner's table list; -1 for TRUNCATE.
@@ -202,7 +202,7 @@ def group_rows(slot, command, slot_count):
     Returns:
         order: int64[k], row numbers.
         key: int64[g], slot * 8 + command of each group, ascending.
-        start: int64[g + 1], where each group begins in `order`.
+        start: int64[g + 1], start of each group in `order`.
     """
     counts = np.zeros(slot_count * 8 + 1, np.int64)
     for row in range(slot.shape[0]):
@@ -238,16 +238,16 @@ def gather(data, value_offset, value_length, value_binary, first, old_image, is_
 
     Args:
         data: uint8, the log bytes.
-        value_offset, value_length, value_binary: of all values decoded.
+        value_offset, value_length, value_binary: arrays of all decoded values.
         first: int64[n], index of each row's first value; -1: the row has none, every column is ABSENT.
-        old_image: uint8[n]; in a KEY image columns that are no key are ABSENT. Zeros for new values.
+        old_image: uint8[n]; in a KEY image columns outside the key are ABSENT. Zeros for new values.
         is_key: uint8[c].
 
     Returns:
         lengths: int32[c, n].
         out: uint8, the bytes, column after column.
         starts: int64[c + 1].
-        forms: uint8[c], which forms the column's values have: TEXT_FORM, BINARY_FORM, both or none.
+        forms: uint8[c], forms of the column's values: TEXT_FORM, BINARY_FORM, both or none.
     """
     columns = is_key.shape[0]
     rows = first.shape[0]

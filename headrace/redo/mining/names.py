@@ -1,13 +1,16 @@
-"""Under which name the changes of a captured table go on: the one in the log, or the one that the source has now.
+"""The name of a captured table's changes from here on: the name in the log, or the current one at the source.
 
-Rules name tables, and a table may be renamed while its changes are on their way. A rename must not leave rows out in
-silence: not by the rules of the capture process, and not by those of a propagation or an apply process behind it.
+Rules name tables, and a table may be renamed while its changes are in flight. After a rename, no rule may discard rows
+silently: no rule of the capture process, and none of a propagation or an apply process behind it. The first case that
+applies decides:
 
-    the rules keep the name in the log, and everyone who got the table gets it under this name    it goes on
-    else, and that is so of the name it has now    its changes travel under the name of now, also the older ones
-    else, and it is not captured any more          `up` took it out: it is left out
-    else, and the rules of another capture process take it    it is theirs
-    else                                           the capture process waits before its next change, until another `up`
+    the rules keep the logged name, and every apply process that got the table gets it under that name
+                                          the changes keep the logged name
+    the same holds for the current name   the changes get the current name, also the older ones
+    the table is not captured any more    `up` removed it: its changes are discarded
+    the rules of another capture process take it
+                                          its changes are left to that capture process
+    otherwise                             the capture process waits before its next change, until another `up`
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule Set and Rule Evaluation"; decision 21.
 """
@@ -24,17 +27,17 @@ from headrace.redo.dictionary import KnownTable
 
 __all__ = ["HIDDEN_OWNER", "NameOfNow", "NamesAtSource", "TableNames"]
 
-HIDDEN_OWNER = "headrace"  # our own tables at a site: never captured, whatever the rules say
+HIDDEN_OWNER = "headrace"  # Headrace's own tables at a site: never captured, whatever the rules say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameOfNow:
-    """What the source calls a captured table now, whatever the log called it.
+    """The current name of a captured table at the source, whatever its name in the log.
 
     Args:
-        identity: see `headrace.databases.ports.CapturedTable`.
-        owner: schema; of a partition: the schema of its root.
-        name: of the table; of a partition: the name of its root.
+        identity: as in `headrace.databases.ports.CapturedTable`.
+        owner: schema; for a partition: the schema of its root.
+        name: name of the table; for a partition: the name of its root.
         is_wanted: a capture process of the source has a rule for this name.
     """
 
@@ -45,10 +48,10 @@ class NameOfNow:
 
 
 class NamesAtSource(Protocol):
-    """What the source's site knows of the names of its captured tables."""
+    """The source site's knowledge of the names of its captured tables."""
 
     def of_now(self) -> Mapping[int, NameOfNow]:
-        """What the source calls them now, by object number; those of partitions, too.
+        """Return the current names at the source, by object number, including partitions.
 
         Raises:
             DatabaseUnavailable: the source does not answer.
@@ -56,30 +59,30 @@ class NamesAtSource(Protocol):
         ...
 
     def lost_by(self, object_number: int, owner: str, name: str) -> Collection[str]:
-        """The apply processes that got the table when the topology was prepared, and do not get it under this name.
+        """Return the apply processes that got the table when the topology was prepared, but not under this name.
 
         Args:
-            object_number: of the table or of a partition.
-            owner: schema of the name to look at.
-            name: the name to look at.
+            object_number: number of the table or of a partition.
+            owner: schema of the name.
+            name: the name to check.
 
         Raises:
-            DatabaseUnavailable: the source has to be asked, and does not answer.
+            DatabaseUnavailable: the source must be asked, and does not answer.
         """
         ...
 
     def forget(self) -> None:
-        """Ask again from here on: answers are kept until then."""
+        """Drop the cached answers, and ask again."""
         ...
 
 
 class TableNames:
-    """Decides for every table that one capture process meets. See the module.
+    """Decides on the name of every table that one capture process meets.
 
     Args:
-        source: the site whose log is mined.
+        source: source site of the mined log.
         keeps: whether the capture process's rules may keep row LCRs of a table, with some tag.
-        asked: the source's site. None: names are what the log says.
+        asked: the source's site. None: the log's names apply.
 
     Attributes:
         left: a table that left the rules; nothing may be mined beyond it.
@@ -87,17 +90,17 @@ class TableNames:
 
     def __init__(self, source: str, keeps: Callable[[TableVersion], bool], asked: NamesAtSource | None) -> None:
         self._source, self._keeps, self._asked = source, keeps, asked
-        # names in the log that were looked at already, by the table's number
+        # names in the log that were checked already, by the table's number
         self._passed: dict[int, tuple[str, str]] = {}
         self.left: TableLeftRules | None = None
 
     def look_again(self) -> None:
-        """What the source said before may be out of date: the log went on since."""
+        """Drop the source's answers, which may be stale: the log has advanced since."""
         if self._asked is not None:
             self._asked.forget()
 
     def at_source(self) -> set[tuple[str, str]]:
-        """Names (owner, name) of the captured tables now, also of those whose first change is still to come.
+        """Return current names (owner, name) of the captured tables, also of those without a change so far.
 
         Empty: not known.
         """
@@ -109,16 +112,16 @@ class TableNames:
             return set()
 
     def resolve(self, known: KnownTable) -> KnownTable:
-        """Find the name under which a table's changes go on.
+        """Find the name under which a table's changes continue.
 
         Args:
-            known: the table, under the name that the log has.
+            known: the table, under its name in the log.
 
         Returns:
             The table under that name; `left` is set when there is none.
 
         Raises:
-            DatabaseUnavailable: the source has to be asked, and does not answer.
+            DatabaseUnavailable: the source must be asked, and does not answer.
         """
         table, asked = known.table, self._asked
         if asked is None or table.owner == HIDDEN_OWNER:
@@ -148,8 +151,8 @@ class TableNames:
         return TableLeftRules(
             f"a captured table of {self._source} is called {name} now{was}, {why}: its next change waits, and"
             " everything after it",
-            hint=f"to replicate it on, name {name} in the rules and rename it at the destinations; to leave it out,"
-            " leave the rules as they are; then `headrace up`",
+            hint=f"to keep replicating it, name {name} in the rules and rename it at the destinations; to stop"
+            " replicating it, keep the rules as they are; then run `headrace up`",
             source=self._source,
             table=name,
         )

@@ -1,9 +1,9 @@
-"""The rows of decoded log that the rules may keep, each with the table version, and the name, that it goes on with.
+"""The rows of decoded log that the rules may keep, each with its table version and its name from here on.
 
-Rows refer to tables by object number. Which version that means follows from the dictionary; under which name it goes on
-follows from the rules and the source (`headrace.redo.mining.names`). Both are decided when an object is described, or
-when its rows are met for the first time in this life: not when mining begins, since a table that left the rules may
-never change again, and would hold up all others.
+Rows refer to tables by object number. The dictionary gives the version; the rules and the source give the name
+(`headrace.redo.mining.names`). Both are decided when an object is described, or when this miner meets its first rows.
+They are not decided when mining begins: a table that left the rules may never change again, and would hold up all
+others.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _NO_TRUNCATES = np.zeros(0, np.uint8)
 _Truncates = dict[int, tuple[tuple[int, ...], bool, bool]]
 
 
-# Not frozen, which makes each one three microseconds dearer: there is one per chunk.
+# Not frozen, which would make each one three microseconds slower: there is one per chunk.
 @dataclass(slots=True, kw_only=True)
 class KeptRows:
-    """What prefiltering found of a chunk.
+    """The result of prefiltering a chunk.
 
     Args:
-        found: int64[6], see `headrace.redo.mining.mining_kernels.classify`: counts, and the error, if any.
+        found: int64[6], counts and the error, if any, from `headrace.redo.mining.mining_kernels.classify`.
         row_slot: int32, shape (rows,): the place of each row's table version.
-        kept: int64, shape (rows,): the first `found[KEPT_ROWS]` are the rows that are kept, ascending.
-        per_transaction: int64, shape (transactions,): how many rows of each are kept.
-        truncates: by row, of the TRUNCATEs kept: places of the tables, whether it cascades and restarts identities.
+        kept: int64, shape (rows,): the first `found[KEPT_ROWS]` are the kept rows, ascending.
+        per_transaction: int64, shape (transactions,): kept rows of each.
+        truncates: kept TRUNCATEs by row: places of the tables, whether it cascades and restarts identities.
     """
 
     found: NDArray[np.int64]
@@ -57,27 +57,27 @@ class KeptRows:
 
     @property
     def count(self) -> int:
-        """Rows that are kept."""
+        """Number of kept rows."""
         return int(self.found[KEPT_ROWS])
 
     @property
     def discarded(self) -> int:
-        """Rows that are not."""
+        """Number of discarded rows."""
         return int(self.found[DISCARDED_ROWS])
 
 
 class Prefilter:
-    """See the module. One per miner.
+    """The prefilter of one miner.
 
     Args:
-        scan: of the redo, whose dictionary is in force.
-        tables: that the miner has met.
-        names: under which they go on.
+        scan: scan of the redo, with the dictionary in force.
+        tables: tables that the miner has met.
+        names: their names from here on.
     """
 
     def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames) -> None:
         self._scan, self._tables, self._names = scan, tables, names
-        self._unmet: set[int] = set()  # objects that redo described before this life, and whose rows it has not met
+        self._unmet: set[int] = set()  # objects described before the restart point whose rows were not met yet
 
     @property
     def left(self) -> TableLeftRules | None:
@@ -85,14 +85,14 @@ class Prefilter:
         return self._names.left
 
     def begin(self) -> None:
-        """Reading begins: what the dictionary holds was described before."""
+        """Note that reading begins: everything in the dictionary was described before."""
         self._unmet = {known.table.object_number for known in self._scan.dictionary.current_tables()}
 
     def describe(self, descriptions: Iterable[TableVersion], scn: Scn) -> None:
         """Take in the table descriptions of a chunk, before its rows.
 
         Args:
-            descriptions: as the log gives them.
+            descriptions: descriptions in the log's form.
             scn: progress of the redo where they were found.
         """
         self._names.look_again()
@@ -100,10 +100,10 @@ class Prefilter:
             self._use(self._scan.dictionary.describe(description, scn))
 
     def find(self, chunk: DecodedChunk, dropped: NDArray[np.bool_], tag: NDArray[np.int64]) -> KeptRows:
-        """Find the rows to keep; `left` may be set then, and what was found is to be forgotten.
+        """Find the rows to keep; if `left` is set afterwards, ignore the result.
 
         Args:
-            chunk: what was decoded.
+            chunk: the decoded chunk.
             dropped: bool, shape (transactions,): mined before.
             tag: int64, shape (transactions,): place of each one's tag, -1 for NULL.
         """
@@ -137,12 +137,12 @@ class Prefilter:
         return KeptRows(found=found, row_slot=row_slot, kept=kept, per_transaction=per_transaction, truncates=truncates)
 
     def rows(self, chunk: DecodedChunk, data: NDArray[np.uint8], found: KeptRows) -> MinedRows | None:
-        """The rows kept, without the log bytes of the others; None: there are none.
+        """Return the kept rows, without the log bytes of the others; None: no rows.
 
         Args:
-            chunk: what was decoded.
-            data: the bytes that it refers to.
-            found: what `find` found of it.
+            chunk: the decoded chunk.
+            data: the bytes to which it refers.
+            found: result of `find` for the chunk.
         """
         if not found.count:
             return None
@@ -168,7 +168,7 @@ class Prefilter:
     def _truncates(
         self, chunk: DecodedChunk, tag: NDArray[np.int64], dropped: NDArray[np.bool_]
     ) -> tuple[NDArray[np.uint8], _Truncates]:
-        """Which TRUNCATE rows are kept, and the tables (places) each truncates."""
+        """Return which TRUNCATE rows are kept, and the tables (places) that each truncates."""
         if not chunk.truncates:
             return _NO_TRUNCATES, {}
         keep = np.zeros(chunk.command.shape[0], np.uint8)
@@ -185,10 +185,10 @@ class Prefilter:
         return keep, kept
 
     def _truncated(self, objects: tuple[int, ...], order_scn: Scn, tag: int) -> tuple[int, ...]:
-        """Places of the tables that a TRUNCATE of `objects` means and the rules keep; `tag`: place, -1 for NULL.
+        """Return places of the tables that a TRUNCATE of `objects` means and the rules keep; `tag`: place, -1 for NULL.
 
-        The source truncates a partitioned table by truncating its partitions. Only when all of them are there is
-        it the whole table; else each is the table with that partition, for truncating all of it would be a loss.
+        The source truncates a partitioned table by truncating its partitions. If all of them are in `objects`, it is
+        the whole table. Otherwise each one is a TRUNCATE of that partition: truncating the whole table would lose rows.
         """
         dictionary = self._scan.dictionary
         slots: list[int] = []
@@ -206,7 +206,7 @@ class Prefilter:
         return tuple(slots)
 
     def _meet(self, number: int) -> KnownTable | None:
-        """The table version in force of an object whose rows are next, under the name that it goes on with."""
+        """Return the table version in force of an object whose rows are next, under its name from here on."""
         known = self._scan.dictionary.current(ObjectNumber(number))
         if known is None or number not in self._unmet:
             return known
@@ -214,7 +214,7 @@ class Prefilter:
         return self._scan.dictionary.current(ObjectNumber(number))
 
     def _use(self, known: KnownTable) -> None:
-        """Refer an object's rows to this version from now on."""
+        """Assign this version to an object's rows from now on."""
         resolved = self._names.resolve(known)
         self._unmet.discard(known.table.object_number)
         if resolved is not known:

@@ -1,7 +1,6 @@
-"""Reads redo records in order, and decodes what DATA records hold in pieces.
+"""Reads redo records in order, and decodes DATA records in pieces.
 
-With each record the scan knows how to read what follows: the decoder of the segment's stream, and the dictionary in
-force at its place.
+At each record the scan has what it needs to read on: the decoder of the segment's stream, and the dictionary in force.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ _DECODING_ERRORS = (ProtocolError, ValueError, IndexError, KeyError, OverflowErr
 
 
 class RedoScan:
-    """See the module. One per miner.
+    """The scan of one miner.
 
     Args:
-        folder: of the segments.
-        source: the site whose log it is.
+        folder: the segments' folder.
+        source: source site of the log.
         decoder_factory: makes the decoder for a segment's stream options.
 
     Attributes:
-        head: of the segment that is read; None: reading has not begun.
-        dictionary: in force where redo is read.
+        head: head of the current segment; None: reading has not begun.
+        dictionary: dictionary in force at the current place.
     """
 
     def __init__(self, folder: Path, source: str, decoder_factory: Callable[[StreamOptions], LogDecoder]) -> None:
@@ -61,8 +60,8 @@ class RedoScan:
         self._search = BuildSearch(folder)
         self._decoder: LogDecoder | None = None
         self._record: tuple[RecordHeader, NDArray[np.uint8]] | None = None  # DATA that is not decoded to its end
-        self._offset = 0  # in it: what is before is decoded
-        self._begin_offset = 0  # in the restart record: what is before it was mined in an earlier life
+        self._offset = 0  # in that record: everything before is decoded
+        self._begin_offset = 0  # in the restart record: everything before was mined before the restart
         self.head: SegmentHead | None = None
         self.dictionary = Dictionary()
 
@@ -74,26 +73,26 @@ class RedoScan:
         return self._reader is not None
 
     def restart_point(self, start_scn: Scn, durable: RedoPosition) -> RestartPoint | None:
-        """Where to begin; None: there is no redo to be read yet.
+        """Return where to begin; None: there is no readable redo yet.
 
         Args:
-            start_scn: what is committed up to here is not needed; FIRST_SCN: begin wherever redo does.
-            durable: how far redo may be read.
+            start_scn: what is committed up to here is not needed; FIRST_SCN: begin with the oldest redo.
+            durable: position up to which redo may be read.
 
         Raises:
-            LogGone: the redo needed is not there any more.
+            LogGone: the needed redo is gone.
             RedoError: redo is damaged.
         """
         return None if durable.segment == 0 else find_restart_point(self._folder, self._source, start_scn, durable)
 
     def begin(self, point: RestartPoint, durable: RedoPosition) -> bool:
-        """Go to a restart point, taking in the dictionary on the way; False: a build that it needs is not written yet.
+        """Go to a restart point, reading the dictionary on the way; False: a required build is not written yet.
 
-        Only headers are read, and of the payloads those that describe tables.
+        Only headers are read, and the payloads that describe tables.
 
         Args:
-            point: it.
-            durable: how far redo may be read.
+            point: the restart point.
+            durable: position up to which redo may be read.
         """
         reader, self._search = RedoReader(self._folder, point.first_segment), BuildSearch(self._folder)
         while (header := reader.next_header(durable)) is not None:
@@ -118,23 +117,23 @@ class RedoScan:
         return True
 
     def close(self) -> None:
-        """Let go of the files; idempotent."""
+        """Close the files; idempotent."""
         if self._reader is not None:
             self._reader.close()
 
     # ------------------------------------------------------------------ records
 
     def next_record(self, durable: RedoPosition) -> RecordHeader | None:
-        """Read the next record and take in what it says of those behind it; None at the durable end.
+        """Read the next record and apply what it says about the following ones; None at the durable end.
 
-        A DATA record is to be decoded next.
+        After a DATA record the caller decodes it.
 
         Args:
-            durable: how far redo may be read.
+            durable: position up to which redo may be read.
 
         Raises:
             RedoError: redo is damaged.
-            LogGone: it was purged.
+            LogGone: redo was purged.
         """
         reader = self._reader
         assert reader is not None
@@ -147,7 +146,7 @@ class RedoScan:
         elif header.type is RecordType.SEGMENT:
             self._enter(decode_head(reader.payload(header)), reader.segment)
         elif header.type is RecordType.DICTIONARY:
-            # A head's own dictionary says what is known already.
+            # A head's own dictionary repeats what is known already.
             if header.number >= HEAD_RECORDS and not self._take_dictionary(reader, header, durable):
                 return None
         elif header.type is RecordType.RESUME:
@@ -159,7 +158,7 @@ class RedoScan:
         return header
 
     def _take_dictionary(self, reader: RedoReader, header: RecordHeader, durable: RedoPosition) -> bool:
-        """Take in a build, also one that is awaited from here on; False: that one is not written yet."""
+        """Take in a build, also an awaited one; False: the awaited build is not written yet."""
         found = decode_dictionary(reader.payload(header))
         build = self._search.find(reader, durable) if isinstance(found, AwaitedBuild) else found
         if build is None:
@@ -168,11 +167,11 @@ class RedoScan:
         return True
 
     def _enter(self, head: SegmentHead, number: int) -> None:
-        """A new segment begins; an open transaction goes on into it.
+        """Begin a new segment; an open transaction continues in it.
 
         Args:
-            head: of the segment.
-            number: in the name of its file.
+            head: the segment's head.
+            number: number in the file name.
         """
         check_number(head, number)
         if head.source != self._source:
@@ -200,7 +199,7 @@ class RedoScan:
         """Decode the next rows of the DATA record.
 
         Args:
-            rows_max: most rows.
+            rows_max: bound of the number of rows.
 
         Raises:
             CaptureError: its bytes cannot be decoded; names the SCN.
@@ -218,10 +217,10 @@ class RedoScan:
         return chunk
 
     def end_record(self) -> Scn | None:
-        """Let go of the DATA record if all of it is decoded.
+        """Close the DATA record if all of it is decoded.
 
         Returns:
-            How far redo is read then; None: the record goes on.
+            The position up to which redo is read then; None: the record continues.
         """
         assert self._record is not None
         header, data = self._record
@@ -231,6 +230,6 @@ class RedoScan:
         return header.end_scn
 
     def undecodable(self, what: str) -> CaptureError:
-        """The error for DATA that makes no sense; `what`: is wrong."""
+        """Return the error for undecodable DATA; `what` is the problem."""
         assert self._record is not None
         return undecodable(self._source, self._record[0], self._offset, what)

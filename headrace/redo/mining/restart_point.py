@@ -1,7 +1,7 @@
-"""Where mining begins again: the last place in redo before which nothing that is wanted begins.
+"""The restart point of mining: the last place in redo with no wanted transaction beginning before it.
 
-Only headers are read. The segment's head says which commits are before it and in which segment its open transactions
-began, each record's header which commits end in it.
+Only headers are read. The segment's head says which commits precede it and in which segment its open transactions
+began; each record's header says which commits end in it.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Capture Process Checkpoints" and "Required Checkpoint SCN".
 """
@@ -22,14 +22,14 @@ __all__ = ["RestartPoint", "find_restart_point"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPoint:
-    """A place in redo to begin mining at.
+    """A place in redo where mining begins.
 
     Args:
         start_scn: what is committed up to here is not mined.
-        first_segment: number of the segment whose head has the dictionary to begin with; at `segment` or before it.
+        first_segment: number of the segment whose head has the initial dictionary; at `segment` or before it.
         segment: number of the segment.
-        offset: of the record in the segment, bytes.
-        begin_offset: in the record's payload, bytes; 0: with the record.
+        offset: offset of the record in the segment, bytes.
+        begin_offset: offset in the record's payload, bytes; 0: at the beginning of the record.
     """
 
     start_scn: Scn
@@ -40,21 +40,21 @@ class RestartPoint:
 
 
 def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoPosition) -> RestartPoint | None:
-    """Find the last place where no transaction is open, and before which none after the start SCN ends.
+    """Find the last place where no transaction is open, and before which no transaction ends after the start SCN.
 
     Args:
-        folder: of the segments.
-        source: the site whose log it is, for messages.
+        folder: the segments' folder.
+        source: source site of the log, for messages.
         start_scn: what is committed up to here was captured before. FIRST_SCN: nothing was; mining begins with the
-            first segment that is left, or the first whose transactions are all there.
-        durable: how far redo may be read.
+            oldest segment, or the first whose transactions are all available.
+        durable: position up to which redo may be read.
 
     Returns:
-        The place; right behind the head of the first segment when there is none later. None: what may be read was
-        purged meanwhile, as every capture process has captured it; a later `durable` tells more.
+        The place; right behind the head of the first segment if there is none later. None: the readable redo was purged
+        meanwhile, because every capture process has captured it; try again with a later `durable`.
 
     Raises:
-        LogGone: redo that is needed was purged.
+        LogGone: the needed redo was purged.
         RedoError: redo is damaged.
     """
     left = [file.number for file in list_segments(folder)]
@@ -90,7 +90,7 @@ def find_restart_point(folder: Path, source: str, start_scn: Scn, durable: RedoP
 
 
 def _first_whole(folder: Path, numbers: list[int], durable: RedoPosition) -> SegmentHead:
-    """Head of the first segment at whose beginning no transaction is open whose beginning was purged."""
+    """Return the head of the first segment whose initially open transactions were not purged."""
     for number in numbers:
         head = _read_head(folder, number, durable)
         if head.restart_segment >= numbers[0]:
@@ -106,7 +106,7 @@ def _read_head(folder: Path, number: int, durable: RedoPosition) -> SegmentHead:
         head = decode_head(reader.payload(header))
     finally:
         reader.close()
-    # Before anybody concludes from it that redo is gone.
+    # Check before concluding that redo is gone.
     check_number(head, number)
     return head
 

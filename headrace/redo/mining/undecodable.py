@@ -1,4 +1,4 @@
-"""What is said when redo cannot be decoded: defects, which name the place and the SCN."""
+"""Errors for redo that cannot be decoded: defects, with place and SCN."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["misfit", "undecodable"]
 
 
 def undecodable(source: str, header: RecordHeader, offset: int, what: str) -> CaptureError:
-    """The decoder refuses a record.
+    """Return the error for a record that the decoder refuses.
 
     Args:
-        source: the site whose redo it is.
-        header: of the record.
-        offset: in the record's payload, bytes.
-        what: is wrong.
+        source: source site of the redo.
+        header: the record's header.
+        offset: offset in the record's payload, bytes.
+        what: the problem.
     """
     return CaptureError(
         f"redo of site {source} after SCN {scn_text(header.last_commit_scn)} cannot be decoded: {what}",
@@ -33,12 +33,12 @@ def undecodable(source: str, header: RecordHeader, offset: int, what: str) -> Ca
 
 
 def misfit(source: str, chunk: DecodedChunk, found: NDArray[np.int64]) -> CaptureError:
-    """A row does not fit what the redo said of its table.
+    """Return the error for a row that does not fit its table's description in redo.
 
     Args:
-        source: the site whose redo it is.
-        chunk: where the row is.
-        found: what `headrace.redo.mining.mining_kernels.classify` found of the chunk.
+        source: source site of the redo.
+        chunk: the chunk with the row.
+        found: result of `headrace.redo.mining.mining_kernels.classify` for the chunk.
     """
     number, scn = int(chunk.object_number[found[ERROR_ROW]]), int(chunk.order_scn[found[ERROR_TRANSACTION]])
     if found[ERROR] == UNKNOWN_OBJECT:  # noqa: SIM108

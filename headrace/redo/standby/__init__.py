@@ -1,4 +1,5 @@
-"""The redo of another site: `shipping` sends it from the source, and `standby_log` is what it becomes there, byte for byte.
+"""The redo of another site: `shipping` sends it from the source, `standby_log` writes its copy there, byte for byte.
 
-`archive_folder` takes segments that come as files. `kept_segments` is what any redo folder holds, a source's own too.
+`archive_folder` takes segments that arrive as files. `kept_segments` has the segments of any redo folder, a source's
+own too.
 """

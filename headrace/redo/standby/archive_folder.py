@@ -1,22 +1,22 @@
-"""Archive folder: complete redo segments that come as files, by any means of copying, into a standby redo log.
+"""Archive folder: complete redo segments that arrive as files, by any means of copying, for a standby redo log.
 
 Job
-    Take the segments in their order, each when it is whole and continues what is here; say of every other file why it
-    is not taken.
+    Take the segments in order, each when it is complete and continues the standby redo log; report for every other
+    file why it is not taken.
 
 Main path
     ArchiveFolder.take -> scan_segment (every checksum, the footer) -> StandbyLog.take -> StandbyLog.sync.
 
 States
-    None is kept: what comes next follows from the standby redo log. A file that could not be taken is looked at again
-    when it changes, one that could not be read at every look.
+    None is kept: the standby redo log determines the next segment. A file that could not be taken is read again when it
+    changes, an unreadable one at every call.
 
 Durable when
     `StandbyLog.sync` returned: then the file is not needed any more. It is never changed or removed here.
 
 Worked flow
-    the standby redo log ends with segment 4; 5 is there, half copied -> "is not whole yet" -> whole -> taken
-    7 is there and 6 is not -> "6 is missing"; 6 is of another source -> refused by name; the right 6 replaces it ->
+    the standby redo log ends with segment 4; 5 exists, half copied -> "is not whole yet" -> whole -> taken
+    7 exists and 6 does not -> "6 is missing"; 6 is of another source -> refused by name; the right 6 replaces it ->
       taken, then 7
 
 Source: Oracle Streams Concepts and Administration 10.2, "Archived-Log Downstream Capture".
@@ -38,14 +38,14 @@ __all__ = ["ArchiveFolder"]
 
 
 class ArchiveFolder:
-    """See the module. Not shared between threads.
+    """The archive folder of one redo receiver. Not shared between threads.
 
     Args:
-        folder: where the files come; it need not exist yet.
-        source: the site whose redo is wanted.
+        folder: folder for the files; it need not exist yet.
+        source: site whose redo is wanted.
 
     Attributes:
-        problem: why nothing is taken although files are there, for the operator; empty: nothing is wrong.
+        problem: why nothing is taken although files exist, for the operator; empty: no problem.
     """
 
     def __init__(self, folder: Path, source: str) -> None:
@@ -54,16 +54,16 @@ class ArchiveFolder:
         self.problem = ""
 
     def take(self, log: StandbyLog) -> bool:
-        """Take the next segment, if it is there and whole; bounded by the size of a segment.
+        """Take the next segment if it exists and is complete; bounded by the size of a segment.
 
         Args:
-            log: of the same source.
+            log: standby redo log of the same source.
 
         Returns:
-            Whether one was taken: then there may be another.
+            Whether a segment was taken: then there may be another.
 
         Raises:
-            RedoFull: no space in the standby redo log; try again later.
+            RedoFull: no space in the standby redo log; retry later.
             RedoError: the standby redo log cannot be written.
         """
         try:
@@ -72,9 +72,9 @@ class ArchiveFolder:
             OSError,
             LogGone,
             _NotRead,
-        ) as error:  # the standby redo log has errors of its own: this is the file's, or its disk's
+        ) as error:  # a problem of the file or its disk: the standby redo log has its own errors
             log.rollback()
-            self.problem = f"{self._folder}: {_why(error)}: it is tried again"
+            self.problem = f"{self._folder}: {_why(error)}: retrying"
             self._seen = None
             return False
 
@@ -95,7 +95,7 @@ class ArchiveFolder:
             return False
         try:
             status = file.path.stat()
-        except FileNotFoundError:  # renamed while we look: a copy that is complete now
+        except FileNotFoundError:  # renamed meanwhile: a copy that has just completed
             return False
         seen = (file.path, status.st_size, status.st_mtime_ns)
         if seen == self._seen:
@@ -107,9 +107,9 @@ class ArchiveFolder:
         return not self.problem
 
     def _refusal(self, file: SegmentFile, log: StandbyLog) -> str:
-        """Why a file cannot be taken, by its own content; empty: it can."""
+        """Return why a file's own content forbids taking it; empty: nothing does."""
         try:
-            # As one that is still written: what is not there yet may come.
+            # Read it as an online segment: missing parts may still arrive.
             scan = scan_segment(
                 SegmentFile(file.number, file.path, is_archived=False, size_bytes=file.size_bytes), _no_record
             )
@@ -135,11 +135,11 @@ class ArchiveFolder:
     def _fingerprint(self, place: StandbyPlace) -> int | None:
         try:
             return fingerprint_up_to(self._folder, place)
-        except RedoError as error:  # it was whole a moment ago
+        except RedoError as error:  # it was complete a moment ago
             raise _NotRead(error.message) from error
 
     def _take(self, file: SegmentFile, log: StandbyLog) -> str:
-        """Take a whole file; why it does not continue what is here, or nothing.
+        """Take a complete file; return why it does not continue the standby redo log, or an empty text.
 
         Raises:
             RedoError: the standby redo log's disk refused.
@@ -154,7 +154,7 @@ class ArchiveFolder:
             log.sync()
         except (RedoError, ProtocolError) as error:
             log.rollback()
-            if isinstance(error.__cause__, OSError):  # of the disk here: the file is as good as before
+            if isinstance(error.__cause__, OSError):  # an error of the standby redo log's disk: the file is unaffected
                 raise
             return f"{file.path}: {error.message}: replace it"
         finally:
@@ -173,4 +173,4 @@ def _why(error: OSError | LogGone | _NotRead) -> str:
 
 
 def _no_record(_header: RecordHeader, _payload: bytes) -> None:
-    """Every record is verified by who calls this."""
+    """Do nothing: the caller verifies every record."""

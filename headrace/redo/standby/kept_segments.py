@@ -1,6 +1,6 @@
-"""The segments that one redo folder holds: their heads, their sizes, and which of them can go.
+"""The segments of one redo folder: their heads, their sizes, and which of them can be purged.
 
-Used by whoever writes the folder: the log writer at the source, the standby redo log at a downstream site.
+Used by the writer of the folder: the log writer at the source, the standby redo log at a downstream site.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.redo.segments import (
 
 __all__ = ["SEGMENTS_MIN", "KeptSegments", "read_oldest_scn"]
 
-SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, one must not be all of it
+SEGMENTS_MIN = 4  # segments in a full redo log: purging works by segments, so one must not be all of it
 
 
 class KeptSegments:
-    """See the module. Changed by its owner only; `redo_bytes` and `count` may be read from any thread.
+    """The segments of one folder. Only the owner changes them; any thread may read `redo_bytes` and `count`.
 
     Args:
-        folder: of the segments; created when missing.
-        source: the site whose log it is.
+        folder: the segments' folder; created when missing.
+        source: source site of the log.
     """
 
     def __init__(self, folder: Path, source: str) -> None:
@@ -58,17 +58,17 @@ class KeptSegments:
         return self.heads[max(self.heads)] if self.heads else None
 
     def bytes_from(self, number: int) -> int:
-        """Bytes of that segment and all after it."""
+        """Return the bytes of that segment and all after it."""
         return sum(size for each, size in list(self.sizes.items()) if each >= number)
 
     def read(self) -> SegmentFile | None:
-        """Read the heads of what is on disk, and archive what an interrupted log switch left.
+        """Read the heads of the segments on disk, and archive those that an interrupted log switch left.
 
         Returns:
             The newest segment; None: there is none.
 
         Raises:
-            RedoError: a segment is missing, of another site, or its head is damaged.
+            RedoError: a segment is missing or of another site, or its head is damaged.
         """
         for leftover in self._folder.glob("*.tmp"):
             leftover.unlink()
@@ -93,27 +93,27 @@ class KeptSegments:
         return files[-1] if files else None
 
     def restart_segment_for(self, scn: Scn) -> int:
-        """The first segment that mining from `scn` reads; 0 when it is not there any more."""
-        # From the newest on: what is asked for is near the end, as a rule.
+        """Return the first segment that mining from `scn` reads; 0: it was purged."""
+        # Newest first: the wanted SCN is usually near the end.
         number = next((each for each in sorted(self.heads, reverse=True) if self.heads[each].last_commit_scn <= scn), 0)
         return self.heads[number].restart_segment if number else 0
 
     @property
     def oldest_scn(self) -> Scn:
-        """Redo can be mined from here on.
+        """The SCN from which redo can be mined.
 
-        The first segment at whose beginning no transaction is open that began before; FIRST_SCN: there is none.
+        It belongs to the first segment without an open transaction from a purged one; FIRST_SCN: no such segment.
         """
-        return _oldest_scn(dict(self.heads))  # another thread may ask
+        return _oldest_scn(dict(self.heads))  # another thread may call this
 
     def first_kept(self, needed_scn: Scn, kept_scn: Scn, redo_bytes_max: int) -> int:
-        """The first segment that stays: that of `kept_scn`, or a later one where there would be no room for new redo.
+        """Return the first segment that stays: that of `kept_scn`, or a later one if new redo would have no room.
 
-        0: nothing may go.
+        0: nothing may be purged.
 
         Args:
             needed_scn: redo from here on stays in any case.
-            kept_scn: at `needed_scn` or below.
+            kept_scn: position at `needed_scn` or below.
             redo_bytes_max: bound of the redo log.
         """
         needed, oldest = self.restart_segment_for(needed_scn), min(self.heads, default=0)
@@ -125,7 +125,7 @@ class KeptSegments:
         return min(kept, needed)
 
     def has_below(self, number: int) -> bool:
-        """Whether `purge` from that number may remove anything."""
+        """Return whether `purge` from that number may remove anything."""
         return bool(self.heads) and number > min(self.heads)
 
     def purge(self, keep_from: int) -> int:
@@ -151,12 +151,12 @@ class KeptSegments:
 
 
 def read_oldest_scn(folder: Path) -> Scn | None:
-    """From where on the redo in a folder can be mined, for those who do not keep it.
+    """Return the SCN from which the redo in a folder can be mined, for processes that do not own the folder.
 
-    None: there is none, or it cannot be read.
+    None: there is no redo, or it cannot be read.
 
     Args:
-        folder: of the segments; whoever keeps them may be purging.
+        folder: the segments' folder; its owner may be purging.
     """
     heads: dict[int, SegmentHead] = {}
     try:

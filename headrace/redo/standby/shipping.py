@@ -1,29 +1,29 @@
-"""Redo shipping: the bytes of a source's redo log for its redo receivers, and how far each of them has them durably.
+"""Redo shipping: the bytes of a source's redo log for its redo receivers, and the durable place of each receiver.
 
 Job
-    Send every receiver what is durable here and nothing else, and know what may be removed and confirmed because all
-    have it.
+    Send every receiver the redo that is durable here and nothing else. Know what may be purged and confirmed because
+    all receivers have it.
 
 Main path
-    RedoShipping.begin (the receiver says where it is) -> Shipment.next_frame -> gRPC -> redo receiver
-    Shipment.acknowledge -> RedoShipping.keep_from, which bounds purging; RedoShipping.confirmable, which bounds what is
-    confirmed to the source's database.
+    RedoShipping.begin (the receiver reports its place) -> Shipment.next_frame -> gRPC -> redo receiver
+    Shipment.acknowledge -> RedoShipping.keep_from, which bounds purging; RedoShipping.confirmable, which bounds the
+    confirmation to the source's database.
 
 States (of one receiver)
-    AWAY       no stream of it is open. Memory only.
-    SHIPPING   one is. Memory only.
-    Its name, its newest incarnation and its place are in `redo_receivers.json` beside the segments. The place is a
-    lower bound: what it lags is kept longer, nothing more.
+    AWAY       it has no open stream. Memory only.
+    SHIPPING   it has one. Memory only.
+    Its name, its newest incarnation and its place are in `redo_receivers.json` next to the segments. The place is a
+    lower bound: a lagging place only keeps redo longer.
 
 Durable when
     A frame is cut from bytes that were fsynced before, so what a receiver has can never be cut off here. A newer
-    incarnation is on disk before its stream begins: an older one, whose disk may be another, cannot make anything be
-    removed after that.
+    incarnation is on disk before its stream begins. After that, an older one, which may have another disk, cannot cause
+    a purge.
 
 Worked flow
     redo ends in segment 3; receiver at (2, 500) -> the headers of segment 2 up to 500 are the same here -> frames from
     (2, 500) on -> acknowledge(3, 100): segments 1 and 2 may go; with `transport: sync` the SCN of (3, 100) is confirmed
-    the receiver's folder was restored, it is at (1, 80), segment 1 is gone -> LogGone: that receiver alone is refused
+    the receiver's folder was restored, it is at (1, 80), segment 1 is gone -> LogGone: only that receiver is refused
     the redo log here was lost and begun anew: the receiver is at (7, 10), redo ends in segment 1 -> refused
 
 Source: Oracle Streams Concepts and Administration 10.2, "Real-Time Downstream Capture" (redo transport services).
@@ -54,8 +54,8 @@ from headrace.status.redo import ShippedRedo
 __all__ = ["RedoShipping", "fingerprint_up_to"]
 
 _FILE = "redo_receivers.json"
-# A clock that is kept in step is wrong by less than a second. One that is ahead by more would, once it is set right,
-# shut its own receiver out for as long as it was ahead.
+# A synchronised clock is wrong by less than a second. After a clock that was further ahead is corrected, it would shut
+# out its own receiver for as long as it was ahead.
 AHEAD_MAX_S = 300
 STALLED_S = 10.0  # of an awaited receiver that takes nothing: an fsync on a busy disk may take some seconds
 _START_OVER = (
@@ -66,27 +66,27 @@ _START_OVER = (
 
 @dataclass(slots=True)
 class _Receiver:
-    """What is known of one receiver. `is_sync`: the source waits for it."""
+    """State of one receiver. `is_sync`: the source waits for it."""
 
     is_sync: bool = False
     incarnation: str = ""
     place: StandbyPlace = field(default_factory=StandbyPlace)
     shipment: _Shipment | None = None
-    seen: tuple[int, int] | None = None  # its place when it was first seen there, and behind
+    seen: tuple[int, int] | None = None  # its place at the last look, while it lags
     seen_at: float = 0.0
 
 
 class RedoShipping:
-    """The receivers of one redo log. Any thread may call any method; `save` and `register` belong to the log writer.
+    """The receivers of one redo log. Any thread may call any method; only the log writer calls `save` and `register`.
 
     Args:
-        folder: of the segments.
-        source: the site whose log it is.
-        position: how far redo is durable now.
-        clock: of the source, which no receiver's may be far ahead of.
+        folder: the segments' folder.
+        source: source site of the log.
+        position: returns the position up to which redo is durable.
+        clock: the source's clock; no receiver's may be far ahead of it.
 
     Raises:
-        RedoError: what was saved is damaged.
+        RedoError: the saved state is damaged.
     """
 
     def __init__(
@@ -103,26 +103,26 @@ class RedoShipping:
 
     @property
     def keep_from(self) -> int | None:
-        """The lowest segment that a receiver may still ask for; None: there is no receiver."""
+        """The lowest segment that a receiver may still request; None: there is no receiver."""
         with self._lock:
             return min((each.place.segment for each in self._receivers.values()), default=None)
 
     @contextlib.contextmanager
     def unmoved(self) -> Iterator[int | None]:
-        """`keep_from`, while no place moves and no stream begins: to purge by it.
+        """Yield `keep_from`, while no place moves and no stream begins, for purging by it.
 
-        One that has begun is not sent what goes just then.
+        So a new stream does not request a segment that is just being purged.
         """
         with self._lock:
             yield self.keep_from
 
     def confirmable(self, scn: Scn) -> Scn:
-        """How far a position may be confirmed to the source's database: what every receiver it waits for has durably."""
+        """Return the position that may be confirmed to the source's database: what every sync receiver has durably."""
         with self._lock:
             return min([scn, *(each.place.scn for each in self._receivers.values() if each.is_sync)])
 
     def is_awaited(self, scn: Scn) -> bool:
-        """Whether an acknowledgement that lets more be confirmed can come at any moment."""
+        """Whether an acknowledgement that allows a further confirmation can arrive at any moment."""
         with self._lock:
             return any(
                 each.is_sync and each.shipment is not None and each.place.scn < scn for each in self._receivers.values()
@@ -135,19 +135,19 @@ class RedoShipping:
             return any(each.is_sync for each in self._receivers.values())
 
     def holding_back(self, segment: int) -> tuple[str, ...]:
-        """The receivers that lack redo below a segment."""
+        """Return the receivers that lack redo below a segment."""
         with self._lock:
             return tuple(name for name, each in self._receivers.items() if each.place.segment < segment)
 
     def awaited_in_vain(self) -> tuple[str, ...]:
-        """The receivers that are away, and for which the source waits."""
+        """Return the receivers for which the source waits, and that are away."""
         with self._lock:
             return tuple(name for name, each in self._receivers.items() if each.is_sync and each.shipment is None)
 
     def stalled(self) -> tuple[str, ...]:
-        """The receivers for which the source waits, and that are connected and have taken nothing for some seconds.
+        """Return the receivers for which the source waits, and that have a stream but took nothing for some seconds.
 
-        Ask now and then.
+        Call this periodically.
         """
         now, end = self._clock.monotonic(), self._position()
         with self._lock:
@@ -175,7 +175,7 @@ class RedoShipping:
             self._save()
 
     def save(self) -> None:
-        """Make what is known durable.
+        """Make the current state durable.
 
         Raises:
             RedoFull: no space.
@@ -184,7 +184,7 @@ class RedoShipping:
             self._save()
 
     def status(self) -> tuple[ShippedRedo, ...]:
-        """How far each receiver is."""
+        """Return the progress of each receiver."""
         with self._lock:
             return tuple(
                 ShippedRedo(
@@ -200,13 +200,13 @@ class RedoShipping:
     # ------------------------------------------------------------------ the receivers' side
 
     def begin(self, receiver: str, incarnation: str, place: StandbyPlace, shipped: Shipped = Shipped.REDO) -> _Shipment:
-        """See `headrace.links.standby.RedoShipper.begin`.
+        """Begin a stream, as `headrace.links.standby.RedoShipper.begin` defines it.
 
         Args:
-            receiver: see there.
-            incarnation: see there.
-            place: see there.
-            shipped: see there.
+            receiver: name of the receiver.
+            incarnation: orders the streams of one receiver; greater is newer.
+            place: the receiver's place.
+            shipped: what to send.
 
         Raises:
             QueueError: it is no receiver of this redo log, a newer stream of it began, or its clock is far ahead.
@@ -229,7 +229,7 @@ class RedoShipping:
                 self._save()
             before = known.place
             if (place.segment, place.offset) < (before.segment, before.offset):
-                known.place = place  # what it lacks stays here while that is looked at
+                known.place = place  # what it lacks is kept during the check
         try:
             shipment = _Shipment(self, receiver, self._start(receiver, place, shipped), shipped)
         except BaseException:
@@ -241,17 +241,18 @@ class RedoShipping:
             if self._receivers.get(receiver) is not known or known.incarnation != incarnation:
                 shipment.close()
                 raise self._replaced(receiver)
-            # Also when that is less than before: its folder may have been restored, and what it lacks is still here.
+            # Also when it is below the earlier one: its folder may have been restored, and what it lacks still exists
+            # here.
             known.place, known.shipment = place, shipment
             self._save()
         return shipment
 
     def acknowledged(self, shipment: _Shipment, place: StandbyPlace) -> None:
-        """A receiver has more; see `headrace.links.standby.Shipment.acknowledge`.
+        """Note that a receiver has more.
 
         Args:
-            shipment: of its stream.
-            place: where it is.
+            shipment: shipment of its stream.
+            place: its place.
         """
         with self._lock:
             known = self._current(shipment)
@@ -265,25 +266,25 @@ class RedoShipping:
                 known.place = place
 
     def ended(self, shipment: _Shipment) -> None:
-        """A stream has ended; idempotent."""
+        """Note that a stream has ended; idempotent."""
         with self._lock:
             known = self._receivers.get(shipment.receiver)
             if known is not None and known.shipment is shipment:
                 known.shipment = None
 
     def check_current(self, shipment: _Shipment) -> None:
-        """Raise when a newer stream of the same receiver began."""
+        """Raise if a newer stream of the same receiver began."""
         with self._lock:
             self._current(shipment)
 
     @property
     def position(self) -> RedoPosition:
-        """How far redo is durable."""
+        """The position up to which redo is durable."""
         return self._position()
 
     @property
     def folder(self) -> Path:
-        """Of the segments."""
+        """Folder of the segments."""
         return self._folder
 
     # ------------------------------------------------------------------ inside
@@ -297,7 +298,7 @@ class RedoShipping:
     def _check_clock(self, receiver: str, incarnation: str) -> None:
         """Refuse an incarnation (`protos.wire.transport.new_incarnation`) from the future.
 
-        Recorded, it would refuse all that come after it.
+        If it were recorded, every later one would be refused.
         """
         began_ns = incarnation.partition("-")[0]
         ahead_s = int(began_ns) // 10**9 - self._clock.time_us() // 10**6 if began_ns.isdecimal() else 0
@@ -318,7 +319,7 @@ class RedoShipping:
         )
 
     def _start(self, receiver: str, place: StandbyPlace, shipped: Shipped) -> tuple[int, int]:
-        """Where the frames for a receiver begin, after a look at whether it has the same redo log."""
+        """Return where the frames for a receiver begin, after a check that it has the same redo log."""
         durable = self._position()
         numbers = [file.number for file in list_segments(self._folder)] or [FIRST_SEGMENT]
         if place.segment == 0:
@@ -328,12 +329,12 @@ class RedoShipping:
                 receiver, place, f"redo ends at SCN {scn_text(durable.scn)} here, at SCN {scn_text(place.scn)} there"
             )
         if place.segment < numbers[0] and shipped is Shipped.NOTHING:
-            return place.segment, place.offset  # what it lacks may come as files
+            return place.segment, place.offset  # the missing segments may arrive as files
         if place.segment < numbers[0]:
             raise LogGone(
                 f"redo segments {place.segment} to {numbers[0] - 1} of {self._source} are gone: {receiver} has the redo"
-                f" up to SCN {scn_text(place.scn)} only, and the source keeps what its receivers had acknowledged no"
-                " longer",
+                f" up to SCN {scn_text(place.scn)} only, and the source no longer keeps redo that its receivers had"
+                " acknowledged",
                 hint=f"restore a later copy of the standby redo log of {receiver}, {_START_OVER}",
                 receiver=receiver,
                 after_scn=place.scn,
@@ -366,7 +367,7 @@ class RedoShipping:
             }
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RedoError(
-                f"{_FILE} is damaged", hint="remove it: the receivers tell again where they are", segment=_FILE
+                f"{_FILE} is damaged", hint="remove it: the receivers report their places again", segment=_FILE
             ) from error
 
     def _as_document(self) -> dict[str, Any]:
@@ -392,10 +393,10 @@ class RedoShipping:
 
 
 class _Shipment:
-    """See `headrace.links.standby.Shipment`.
+    """The frames of one stream.
 
     Args:
-        shipping: the redo log it is of.
+        shipping: shipping of the redo log.
         receiver: name of the receiver.
         start: segment and offset of the first byte to send.
         shipped: what to send.
@@ -409,11 +410,11 @@ class _Shipment:
 
     @property
     def sent(self) -> tuple[int, int]:
-        """Segment and offset behind the last byte that was sent."""
+        """Segment and offset behind the last sent byte."""
         return self._segment, self._offset
 
     def next_frame(self) -> RedoFrame | None:
-        """See `headrace.links.standby.Shipment.next_frame`."""
+        """Return the next frame of durable redo; None: the receiver was sent all of it."""
         self._shipping.check_current(self)
         durable = self._shipping.position
         if self.shipped is Shipped.NOTHING:
@@ -423,7 +424,7 @@ class _Shipment:
         while (self._segment, self._offset) < (durable.segment, durable.offset):
             if self._descriptor < 0:
                 self._descriptor = open_segment(self._shipping.folder, self._segment)
-            # A segment below the durable one is complete, so its size is its end.
+            # A segment below the durable one is complete, so its end is its size.
             is_last = self._segment == durable.segment
             end = durable.offset if is_last else os.fstat(self._descriptor).st_size
             data = os.pread(self._descriptor, min(FRAME_BYTES, end - self._offset), self._offset)
@@ -443,11 +444,11 @@ class _Shipment:
         return None
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """See `headrace.links.standby.Shipment.acknowledge`."""
+        """Note that the receiver has everything up to a place durably."""
         self._shipping.acknowledged(self, place)
 
     def close(self) -> None:
-        """See `headrace.links.standby.Shipment.close`."""
+        """End the shipment; idempotent."""
         self._shipping.ended(self)
         self._close_segment()
 
@@ -458,11 +459,11 @@ class _Shipment:
 
 
 def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
-    """The fingerprint of a segment up to a place, its footer aside; None: no record ends there.
+    """Return the fingerprint of a segment up to a place, without a footer; None: no record ends there.
 
     Args:
-        folder: of the segments.
-        place: its segment and offset count.
+        folder: the segments' folder.
+        place: only its segment and offset are used.
     """
     end = RedoPosition(place.segment, place.offset, FIRST_SCN)
     reader = RedoReader(folder, place.segment, PREAMBLE_BYTES)
@@ -474,7 +475,7 @@ def fingerprint_up_to(folder: Path, place: StandbyPlace) -> int | None:
             found = fingerprint(header, found)
             reader.skip(header)
         behind = reader.offset
-        if behind < place.offset:  # the footer ends there, or nothing does
+        if behind < place.offset:  # either the footer ends there, or no record does
             footer = reader.read_header()
             behind += 0 if footer is None else footer.record_bytes
         return found if behind == place.offset else None

@@ -1,9 +1,9 @@
 """Standby redo log: a copy of a source's redo log at another site, byte for byte, for the capture processes there.
 
-Longer than 500 lines: what is written, what is made durable and what is acknowledged are only right together.
+Longer than 500 lines: writing, syncing and acknowledging are only correct together.
 
 Job
-    Write what the source's log writer shipped, verify every record, and make it durable before that is acknowledged.
+    Write the redo that the source shipped, verify every record, and make it durable before it is acknowledged.
 
 Main path
     StandbyLog.place (sent to the source) -> take (frames, written and verified) -> sync -> StandbyLog.position, which
@@ -11,14 +11,14 @@ Main path
 
 States
     RECEIVING               the last step wrote redo. Memory only, like both others.
-    WAITING FOR REDO        nothing came.
-    PAUSED: REDO IS FULL    the standby redo log has reached its bound: nothing is taken until `purge` has made room, and the
-                            source keeps what is missing here.
+    WAITING FOR REDO        nothing arrived.
+    PAUSED: REDO IS FULL    the standby redo log has reached its bound: nothing is taken until `purge` has made room,
+                            and the source keeps what is missing here.
 
 Durable when
-    `sync` returned: whole records only, up to the last one whose checksums fit. What is behind them in the file is not
-    durable, is told to nobody, and is cut off when the log is opened again or the stream breaks; the source sends it
-    again. A new segment has a temporary name until its head is durable, so it is there whole or not at all.
+    `sync` returned: whole records only, up to the last one whose checksums fit. Bytes behind them in the file are not
+    durable and not reported. They are cut off when the log is opened again or the stream breaks; the source sends them
+    again. A new segment has a temporary name until its head is durable, so it exists completely or not at all.
 
 Worked flow
     place (2, 500) -> frames (2, 500..900), (2, 900..1000): a record ends at 950 -> sync -> position (2, 950),
@@ -74,26 +74,26 @@ from headrace.redo.standby.kept_segments import KeptSegments
 
 __all__ = ["StandbyLog", "StandbyStatistics"]
 
-_SMALL_BYTES_MAX = 1 << 20  # of a head's or a footer's payload, which are kept in memory: a few hundred bytes in fact
+_SMALL_BYTES_MAX = 1 << 20  # of a head's or a footer's payload, kept in memory: a few hundred bytes in practice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyStatistics:
-    """What a standby redo log holds, and what it took since it was opened.
+    """Content of a standby redo log, and its intake since it was opened.
 
     Args:
         redo_bytes: bytes on disk.
         redo_bytes_max: their bound.
         segments: segments on disk.
-        position: how far redo is durable here.
-        source_scn: how far it was durable at the source when that sent the newest frame.
+        position: position up to which redo is durable here.
+        source_scn: position up to which it was durable at the source when the newest frame was sent.
         received_bytes: bytes taken.
         syncs: fsyncs of them.
-        duplicate_bytes: bytes that came again and were dropped.
+        duplicate_bytes: duplicate bytes that were dropped.
         purged_bytes: bytes removed.
-        required_checkpoint_scn: lowest of all captures'; 0: none told yet.
-        is_one_transaction: the bound is reached, and whatever the captures need, no segment can go: one transaction
-            fills them.
+        required_checkpoint_scn: lowest of all capture processes'; 0: none reported yet.
+        is_one_transaction: the bound is reached and no segment can be purged, whatever the capture processes need: one
+            transaction fills them.
     """
 
     redo_bytes: int
@@ -112,19 +112,19 @@ class StandbyStatistics:
 class StandbyLog:
     """Owns the folder of one source's redo at a downstream site.
 
-    Not shared between threads, `required_checkpoints.record` aside.
+    Not shared between threads, except for `required_checkpoints.record`.
 
     Args:
-        folder: of the segments; created when missing.
-        source: the site whose log it is.
+        folder: the segments' folder; created when missing.
+        source: source site of the log.
         redo_bytes_max: bound of the standby redo log.
-        clock: for intervals.
+        clock: clock for intervals.
 
     Attributes:
-        required_checkpoints: what the captures at this site need.
+        required_checkpoints: redo that the capture processes at this site need.
 
     Raises:
-        RedoError: a segment is missing, of another site, or its head is damaged.
+        RedoError: a segment is missing or of another site, or its head is damaged.
     """
 
     def __init__(self, folder: Path, source: str, *, redo_bytes_max: int, clock: Clock | None = None) -> None:
@@ -134,7 +134,7 @@ class StandbyLog:
         self.required_checkpoints = RequiredCheckpoints(folder, clock)
         self._bounds = PurgeBounds(self.required_checkpoints.save, clock=clock)
         self._segment: _Segment | None = None  # the one that is written
-        self._ended: SegmentHead | None = None  # the newest one, once it is complete
+        self._ended: SegmentHead | None = None  # the newest one, if it is complete
         self._place = StandbyPlace()
         self._position = RedoPosition(0, 0, FIRST_SCN)
         self._received_bytes = self._syncs = self._duplicate_bytes = self._purged_bytes = 0
@@ -143,11 +143,11 @@ class StandbyLog:
         if newest is not None:
             self._open_newest(newest)
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ state for others
 
     @property
     def place(self) -> StandbyPlace:
-        """How far the redo log is durable here: what the source is told, and asked to go on from."""
+        """Place up to which the redo log is durable here; reported to the source, which continues from it."""
         return self._place
 
     @property
@@ -157,14 +157,14 @@ class StandbyLog:
 
     @property
     def next_segment(self) -> int:
-        """Number of the segment that is written, or comes next; 0: any, nothing is here."""
+        """Number of the segment that is written or comes next; 0: any, the log is empty."""
         if self._segment is not None or not self._place.segment:
             return self._place.segment
         return self._place.segment + 1
 
     @property
     def oldest_scn(self) -> Scn:
-        """Redo can be mined from here on. Any thread may ask."""
+        """Redo can be mined from here on. Any thread may read it."""
         return self._kept.oldest_scn
 
     @property
@@ -173,7 +173,7 @@ class StandbyLog:
         return self._kept.redo_bytes >= self._redo_bytes_max
 
     def statistics(self) -> StandbyStatistics:
-        """Return what the log holds and took. Any thread may ask."""
+        """Return content and intake of the log. Any thread may call it."""
         return StandbyStatistics(
             redo_bytes=self._kept.redo_bytes,
             redo_bytes_max=self._redo_bytes_max,
@@ -193,14 +193,13 @@ class StandbyLog:
     def take(self, frame: RedoFrame) -> None:
         """Write a frame and verify its records; not durable before `sync`.
 
-        Bytes that are here already are dropped. After an error call `rollback`, and ask the source to go on from
-        `place`.
+        Duplicate bytes are dropped. After an error call `rollback`, and ask the source to continue from `place`.
 
         Args:
             frame: the next one of the stream.
 
         Raises:
-            ProtocolError: it does not continue what is here, or its records do not fit their checksums.
+            ProtocolError: it does not continue the log, or its records do not fit their checksums.
             RedoError: the disk refused the write (`RedoFull`: no space), or it is redo of another log.
         """
         self._source_scn = max(self._source_scn, frame.source_scn)
@@ -238,7 +237,7 @@ class StandbyLog:
         return True
 
     def rollback(self) -> None:
-        """Forget what was taken and is not durable; idempotent.
+        """Drop what was taken and is not durable; idempotent.
 
         Raises:
             RedoError: the disk refused.
@@ -249,17 +248,17 @@ class StandbyLog:
         if not segment.rollback():
             self._segment = None
         elif segment.durable > 0:
-            self._publish(segment)  # it may have failed behind its fsync
+            self._publish(segment)  # it may have failed after its fsync
 
     def purge(self) -> int:
-        """Remove archived segments that no capture process here needs, and save what they need; call it often.
+        """Remove archived segments that no capture process here needs, after saving their needs; call it often.
 
         Returns:
             Bytes freed.
         """
         # Read once: another thread may record more before the purge.
         kept, needed = self.required_checkpoints.keep_from(self._kept.oldest_scn), self.required_checkpoints.needed_scn
-        # The newest one stays: the source is asked to go on from there.
+        # The newest one stays: the source continues from there.
         newest = max(self._kept.heads, default=0)
         keep_from = 0
         if needed is not None and kept is not None:
@@ -270,7 +269,7 @@ class StandbyLog:
         return freed
 
     def close(self) -> None:
-        """Let go of the files; what is durable stays. Idempotent."""
+        """Close the files; durable redo stays. Idempotent."""
         segment, self._segment = self._segment, None
         if segment is not None:
             segment.close()
@@ -279,7 +278,7 @@ class StandbyLog:
     # ------------------------------------------------------------------ inside
 
     def _new_bytes(self, frame: RedoFrame) -> bytes:
-        """What of a frame is not here yet."""
+        """Return the part of a frame that is new."""
         segment = self._segment
         if segment is not None:
             number, offset = segment.number, segment.written
@@ -302,11 +301,11 @@ class StandbyLog:
         return frame.data[known:] if known else frame.data
 
     def _is_one_transaction(self) -> bool:
-        """See `StandbyStatistics`.
+        """Return `StandbyStatistics.is_one_transaction`.
 
         Mining from the end of the log begins where a transaction began that was open at its newest segment.
         """
-        heads = dict(self._kept.heads)  # another thread may ask
+        heads = dict(self._kept.heads)  # another thread may call this
         return bool(heads) and self._kept.bytes_from(heads[max(heads)].restart_segment) >= self._redo_bytes_max
 
     def _publish(self, segment: _Segment) -> None:
@@ -340,7 +339,7 @@ class StandbyLog:
 
 
 class _Segment:
-    """One segment that is written as its bytes come, and verified on the way."""
+    """One segment, written and verified as its bytes arrive."""
 
     def __init__(
         self, path: Path, number: int, descriptor: int, *, before: SegmentHead | None, end: StandbyPlace
@@ -349,7 +348,7 @@ class _Segment:
         self.head: SegmentHead | None = None
         self.place = StandbyPlace()  # the durable one
         self._descriptor = descriptor
-        self._closer = weakref.finalize(self, os.close, descriptor)  # a log that could not be opened closes it too
+        self._closer = weakref.finalize(self, os.close, descriptor)  # closes it also when the log could not be opened
         self._is_named = False
         self._before, self._end = before, end
         self.written = self.durable = 0
@@ -361,10 +360,10 @@ class _Segment:
         """Begin a segment under a temporary name.
 
         Args:
-            folder: of the segments.
-            number: of the new one.
+            folder: the segments' folder.
+            number: number of the new one.
             before: head of the segment before it; None: there is none.
-            end: where that one ends.
+            end: end of that one.
         """
         path = online_segment(folder, number)
         temporary = path.with_suffix(".redo.tmp")
@@ -380,7 +379,7 @@ class _Segment:
 
         Args:
             file: the newest one.
-            source: the site whose log it is.
+            source: source site of the log.
 
         Raises:
             RedoError: its head is damaged.
@@ -388,7 +387,7 @@ class _Segment:
         segment = cls(file.path, file.number, os.open(file.path, os.O_RDWR), before=None, end=StandbyPlace())
         segment._is_named = True
         check_preamble(file.path, segment._descriptor)
-        with contextlib.suppress(ProtocolError):  # what does not fit its checksum is cut: the source has it still
+        with contextlib.suppress(ProtocolError):  # what does not fit its checksum is cut: the source still has it
             while data := os.pread(segment._descriptor, FRAME_BYTES, segment.written):
                 segment.written += len(data)
                 segment._verify(data)
@@ -404,12 +403,12 @@ class _Segment:
 
     @property
     def verified(self) -> int:
-        """Bytes up to the end of the last whole record; 0 while the head is not whole."""
+        """Bytes up to the end of the last whole record; 0 while the head is incomplete."""
         return self._records.end if self._records.count >= HEAD_RECORDS else 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether its footer is here."""
+        """Whether its footer has arrived."""
         return self._records.is_complete
 
     def write(self, data: bytes) -> None:
@@ -456,7 +455,7 @@ class _Segment:
             raise write_error(self.path, error) from error
 
     def rollback(self) -> bool:
-        """Cut the file to its durable bytes; False: nothing of it is durable, and it is gone."""
+        """Cut the file to its durable bytes; False: none of it is durable, and the file is removed."""
         if not self._is_named:
             self.close()
             self.path.with_suffix(".redo.tmp").unlink(missing_ok=True)
@@ -470,16 +469,16 @@ class _Segment:
         return True
 
     def _check_in_place(self) -> None:
-        """Refuse to call durable what is in a file that nobody can open any more: the source would purge it."""
+        """Refuse to call a removed or replaced file durable: the source would purge redo that is lost here."""
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
                 return
         raise RedoError(
             f"standby redo segment {self.path.name} was removed or replaced while it was written",
-            hint="start its receiver again (`headrace start FILE redo:NAME`): it goes on from what is there now",
+            hint="start its receiver again (`headrace start FILE redo:NAME`): it continues from the remaining redo",
             segment=self.path.name,
             offset=self.durable,
-        ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # of the disk here, not of what came
+        ) from OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # an error of the disk here, not of the received data
 
     def close(self) -> None:
         """Close the file; idempotent."""
@@ -518,14 +517,14 @@ class _Segment:
 
 @dataclass(slots=True)
 class _Records:
-    """Verifies the records of one segment as its bytes come, however they are cut.
+    """Verifies the records of one segment as its bytes arrive, whatever the frame borders.
 
     Args:
-        name: of the segment, for messages.
+        name: name of the segment, for messages.
         end: bytes up to the end of the last whole record.
         count: whole records.
-        header_crc: over their headers, a footer's aside: what a footer says.
-        fingerprint: of them, a footer's aside.
+        header_crc: over their headers without a footer's, for comparison with the footer.
+        fingerprint: over them without a footer.
         end_scn: after the last of them.
         is_complete: the last of them is a footer.
     """
@@ -539,11 +538,11 @@ class _Records:
     is_complete: bool = False
     _header: RecordHeader | None = None
     _pending: bytes = b""  # the beginning of a header, or of a small payload
-    _payload_bytes: int = 0  # of the payload of `_header` that have come
+    _payload_bytes: int = 0  # received bytes of the payload of `_header`
     _payload_crc: int = 0
 
     def at_end(self) -> _Records:
-        """The state at the end of the last whole record, to go back to."""
+        """Return the state at the end of the last whole record, for a rollback."""
         return replace(self, _header=None, _pending=b"", _payload_bytes=0, _payload_crc=0)
 
     def feed(self, data: bytes, take_head: Callable[[bytes], None]) -> None:
@@ -551,10 +550,10 @@ class _Records:
 
         Args:
             data: the next ones.
-            take_head: called with the payload of the SEGMENT record when that is whole.
+            take_head: called with the payload of the SEGMENT record when that is complete.
 
         Raises:
-            ProtocolError: a record is damaged or out of order; `end` is where it begins.
+            ProtocolError: a record is damaged or out of order; it begins at `end`.
         """
         view, at = memoryview(data), 0
         if self.end == 0:
@@ -619,9 +618,9 @@ class _Records:
 
     def _damaged(self) -> ProtocolError:
         return ProtocolError(
-            f"redo segment {self.name} is damaged at offset {self.end}, on its way or at the source, after SCN"
+            f"redo segment {self.name} is damaged at offset {self.end}, in transit or at the source, after SCN"
             f" {scn_text(self.end_scn)}",
-            hint="it is asked for again; if that stays so, the source's redo is damaged there",
+            hint="it is requested again; if this persists, the source's redo is damaged there",
             segment=self.name,
             offset=self.end,
         )

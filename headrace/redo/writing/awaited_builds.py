@@ -1,7 +1,7 @@
-"""Reads the dictionary builds that the redo log awaits, as often as it is worth.
+"""Reads the dictionary builds that the redo log awaits, with a growing retry interval.
 
-The catalog shows a transaction a while after the log does, as a rule within a millisecond (`headrace.redo.dictionary`). So an
-awaited build is tried soon again, and then half as often each time: a COMMIT that waits for another standby may take
+The catalog shows a transaction later than the log does, usually within a millisecond (`headrace.redo.dictionary`). So
+an awaited build is retried soon, and then half as often each time: a COMMIT that waits for another standby may take
 hours.
 """
 
@@ -16,27 +16,27 @@ from headrace.databases.ports import DictionaryBuild
 __all__ = ["BUILD_LATE_S", "AwaitedBuilds", "ReadDictionary"]
 
 BUILD_RETRY_MIN_S, BUILD_RETRY_MAX_S = 0.001, 0.1
-BUILD_LATE_S = 10.0  # an awaited build that took longer is a problem to tell: commits become visible in milliseconds
+BUILD_LATE_S = 10.0  # after this an awaited build is a problem: commits become visible in milliseconds
 
 
 class ReadDictionary(Protocol):
     """`SourceDatabase.dictionary_build` of one topology."""
 
     def __call__(self, *, seeing: Collection[int] = ()) -> DictionaryBuild | None:
-        """See there."""
+        """Read the build."""
         ...
 
 
 class AwaitedBuilds:
-    """See the module. Owned by one log writer, which gives what its dictionary awaits with every call.
+    """The awaited builds of one log writer, which passes what its dictionary awaits with every call.
 
     Args:
-        read: the catalog of the source.
-        clock: for the retries.
+        read: reads the source's catalog.
+        clock: clock for the retries.
 
     Attributes:
         read: as given.
-        pending: a build that is read and not written.
+        pending: a build that was read and not written.
     """
 
     def __init__(self, read: ReadDictionary, clock: Clock) -> None:
@@ -48,11 +48,11 @@ class AwaitedBuilds:
 
     @property
     def is_late(self) -> bool:
-        """Whether the build that is awaited takes longer than commits need to become visible."""
+        """Whether the awaited build takes longer than commits need to become visible."""
         return self._clock.monotonic() - self._since >= BUILD_LATE_S
 
     def problem(self, awaited: Collection[int] | None) -> str:
-        """What the operator is told of an awaited build that is late; empty: nothing.
+        """Return the operator's message about a late build; empty: there is no late build.
 
         Args:
             awaited: numbers of the transactions that it must reflect; None: none is awaited.
@@ -61,21 +61,21 @@ class AwaitedBuilds:
             return ""
         shown = ", ".join(map(str, list(awaited)[:3])) + (", ..." if len(awaited) > 3 else "")
         return (
-            f"capture waits until transaction {shown} is visible in the database, which is in its log: see SELECT *"
-            " FROM pg_stat_activity WHERE wait_event = 'SyncRep'; is a synchronous standby away?"
+            f"capture waits until transaction {shown}, which is in the database's log, is visible in the database: see"
+            " SELECT * FROM pg_stat_activity WHERE wait_event = 'SyncRep'; is a synchronous standby away?"
         )
 
     def begin(self) -> None:
-        """A stream begins, or a build is awaited from here on."""
+        """Note that a stream begins, or that a build is awaited from here on."""
         self._since = self._clock.monotonic()
 
     def try_at_once(self) -> None:
-        """A new stream: what was in the way of the last try may be gone."""
+        """Retry at once on a new stream: the obstacle of the last try may be gone."""
         self._try_at, self._retry_s = 0.0, BUILD_RETRY_MIN_S
         self.begin()
 
     def find(self, awaited: Collection[int]) -> DictionaryBuild | None:
-        """The awaited build, which is `pending` from now on; None: it cannot be read yet, or is not to be tried yet.
+        """Return the awaited build, now `pending`; None: it cannot be read yet, or its retry is not due.
 
         Args:
             awaited: numbers of the transactions that it must reflect.
@@ -92,12 +92,12 @@ class AwaitedBuilds:
             self._try_at = now + self._retry_s
             self._retry_s = min(2 * self._retry_s, BUILD_RETRY_MAX_S)
             return None
-        # Half of the time is for the log: a catalog of many partitions takes a second to read, and each may be
-        # described by itself.
+        # Leave half of the time to the log: a catalog of many partitions takes a second to read, and each partition may
+        # have its own description.
         self._try_at, self._retry_s = now + (now - began), BUILD_RETRY_MIN_S
         self.pending = build
         return build
 
     def until_next_s(self, seconds: float) -> float:
-        """As long as given, seconds, but not beyond the moment when the awaited build is to be tried."""
+        """Cap a wait in seconds at the next try of the awaited build."""
         return min(seconds, max(0.0, self._try_at - self._clock.monotonic()))

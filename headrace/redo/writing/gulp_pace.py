@@ -1,9 +1,9 @@
-"""How fast a log writer takes gulps: small transactions use one core at most, at any speed (decision 15).
+"""The pace of a log writer's gulps: small transactions use one core at most, at any speed (decision 15).
 
-A gulp costs the processes behind it about nine times what it costs here (measured), however little it holds. So each one
-is a debt of ten times its own duration, which time pays off. Up to the allowance gulps are taken as they come: a commit
-in good time after the ones before it is read at once. Above it the writer pauses until the debt is the allowance again,
-and small transactions arrive in larger gulps. A backlog is read without a pause, and costs nothing.
+However small, a gulp costs the processes downstream about nine times what it costs here (measured). So each one adds a
+debt of ten times its own duration, and time pays the debt off. Within the allowance there are no pauses: a commit some
+time after the previous ones is read at once. Above the allowance the writer pauses until the debt is back at it, and
+small transactions arrive in larger gulps. A backlog is read without a pause, and adds no debt.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["GulpPace"]
 
 GULP_COST = 10.0
 PAUSE_MAX_S = 0.05
-DEBT_ALLOWED_S = 0.05  # some ten gulps at once; at a steady rate it makes no difference
+DEBT_ALLOWED_S = 0.05  # about ten gulps at once; it makes no difference at a steady rate
 
 
 class GulpPace:
-    """See the module. Owned by one log writer."""
+    """The pace of one log writer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,10 +26,10 @@ class GulpPace:
         self._paid_at = clock.monotonic()
 
     def owed_s(self, busy_s: float) -> float:
-        """How long to pause behind a gulp.
+        """Return the pause after a gulp, in seconds.
 
         Args:
-            busy_s: how long it took, seconds.
+            busy_s: duration of the gulp, seconds.
         """
         now = self._clock.monotonic()
         paid_s, self._paid_at = now - self._paid_at, now

@@ -1,21 +1,21 @@
 """Log writer: drain the source's log stream into the site's own redo log.
 
 Job
-    Make every byte of the log stream durable in redo segments, then let the source forget it. One owner per
+    Make every byte of the log stream durable in redo segments, then let the source discard it. One owner per
     site; capture processes read the same files.
 
 Main path
     LogWriter.step -> StreamIntake.take (LogStream.read) -> OnlineLog.write (SegmentWriter.append, SegmentWriter.sync)
     -> StreamIntake.confirm (LogStream.confirm) -> LogWriter.position, which the capture processes watch. The catalog is
-    read behind that (decision 41): a user's COMMIT may wait for the confirmation, and holds until then what the catalog
-    does not show.
+    read after that (decision 41): a user's COMMIT may wait for the confirmation, and until then the catalog does not
+    show the transaction.
 
 Parts
-    StreamIntake     what was read from the stream and is not written.
-    OnlineLog        where redo is written: the online segment, the state of the log and the dictionary there.
-    AwaitedBuilds    when the catalog is read for the builds that the log awaits.
+    StreamIntake     data that was read from the stream and not written.
+    OnlineLog        the end of redo: the online segment, the state of the log and the dictionary there.
+    AwaitedBuilds    when to read the catalog for the builds that the log awaits.
     RedoSpace        the bound, purging, and why the log is full.
-    GulpPace         how long the stream is left alone.
+    GulpPace         how long to pause before the next read of the stream.
 
 States
     DISABLED                no stream is attached. Memory only, like all of them: redo itself is the durable state.
@@ -23,12 +23,12 @@ States
     IDLE                    the last step found nothing to write.
     PAUSED: REDO IS FULL    the redo log has reached its bound: nothing is read and nothing confirmed, so WAL grows
                             at the source; nothing is dropped. Ends when `purge` has made room.
-    PAUSED: DISK IS FULL    the disk refused a write; what was read is kept and written again by the next step.
+    PAUSED: DISK IS FULL    the disk refused a write; the read data is kept, and the next step writes it again.
 
 Durable when
-    A gulp is durable when `SegmentWriter.sync` returned; only then is it confirmed and the position moved. A
-    restart begins the stream at `start_scn`, the progress of the last durable record: the source sends again,
-    whole, every transaction that commits after it.
+    A gulp is durable when `SegmentWriter.sync` returned; only then is it confirmed and the position moved. After a
+    restart the stream begins at `start_scn`, the progress of the last durable record: the source resends, as a whole,
+    every transaction that commits after it.
 
 Worked flow
     redo ends: T1 committed at SCN 10, T2 half written; the connection breaks
@@ -63,9 +63,9 @@ from headrace.redo.writing.stream_intake import CheckStream, StreamIntake
 
 __all__ = ["LogWriter", "LogWriterStatistics"]
 
-RECORD_BYTES_DEFAULT = 1 << 20  # of stream data in one record: an fsync per MiB costs little next to the rest
+RECORD_BYTES_DEFAULT = 1 << 20  # stream data in one record: one fsync per MiB is comparatively cheap
 PROGRESS_INTERVAL_S = 0.1  # a position without data is worth a record and an fsync ten times a second
-KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer shows the source that it lives; time-outs there are 60 s
+KEEP_ALIVE_INTERVAL_S = 5.0  # how often a paused writer sends the source a sign of life; time-outs there are 60 s
 _DISK_IS_FULL, _REDO_IS_FULL = "PAUSED: DISK IS FULL", "PAUSED: REDO IS FULL"
 
 
@@ -74,18 +74,18 @@ class LogWriterStatistics:
     """What a log writer did since it was started.
 
     Args:
-        state: see the module.
-        redo_bytes: bytes of redo on disk now.
+        state: one of the states in the module docstring.
+        redo_bytes: current bytes of redo on disk.
         redo_bytes_max: their bound.
-        segments: segments on disk now.
-        position: how far redo is durable.
+        segments: current segments on disk.
+        position: position up to which redo is durable.
         data_bytes: bytes of the log stream written.
         records: redo records written.
         syncs: fsyncs of redo data.
         resumes: streams attached.
         purged_bytes: bytes of redo removed.
-        required_checkpoint_scn: lowest of all captures'; 0: none told yet.
-        problem: why it is paused, and what ends that; empty when it is not.
+        required_checkpoint_scn: lowest of all capture processes'; 0: none reported yet.
+        problem: why it is paused, and how the pause ends; empty: it is not paused.
     """
 
     state: str
@@ -103,26 +103,26 @@ class LogWriterStatistics:
 
 
 class LogWriter:
-    """Owns the redo folder of one site. Not shared between threads, `required_checkpoints.record` aside.
+    """Owns the redo folder of one site. Not shared between threads, except for `required_checkpoints.record`.
 
-    More than 25 methods: a dozen are properties by which its site and others see where the log stands.
+    More than 25 methods: a dozen are properties that show its site and others the state of the log.
 
     Args:
-        folder: of the segments; created when missing.
+        folder: the segments' folder; created when missing.
         source: the site's name.
         decoder_factory: makes the decoder for a stream's options; only its `describe` is used.
         dictionary_build: `SourceDatabase.dictionary_build`.
         segment_bytes: size at which a log switch happens.
         redo_bytes_max: bound of the redo log.
         record_bytes: gulps are joined into one record, and one fsync, until it has that many bytes.
-        clock: for time stamps and intervals.
+        clock: clock for time stamps and intervals.
 
     Attributes:
-        required_checkpoints: what the captures at this site need; `step` saves it and purges behind it.
+        required_checkpoints: redo that the capture processes at this site need; `step` saves it and purges accordingly.
         shipping: the redo receivers at other sites, which bound purging too; `step` saves it, and confirms nothing that
             a receiver with `transport: sync` lacks.
-        switch_after_s: a segment that holds something is closed and archived when it is that old, seconds; None: only
-            when it is full.
+        switch_after_s: age in seconds at which a segment with content is closed and archived; None: only when it is
+            full.
 
     Raises:
         RedoError: redo is damaged other than by a torn tail, or a segment is missing.
@@ -163,7 +163,7 @@ class LogWriter:
         self._resumes = 0
         self._kept_alive_at = self._clock.monotonic()
 
-    # ------------------------------------------------------------------ what others ask
+    # ------------------------------------------------------------------ state for others
 
     @property
     def start_scn(self) -> Scn:
@@ -172,22 +172,22 @@ class LogWriter:
 
     @property
     def last_transaction(self) -> int:
-        """Number of the transaction that committed last in redo, which the source must still have; 0: not known."""
+        """Number of the last committed transaction in redo, which the source must still have; 0: not known."""
         return self._log.state.transaction
 
     @property
     def last_commit_scn(self) -> Scn:
-        """Commit SCN of that transaction; of redo that has none yet, where its stream began; FIRST_SCN without redo."""
+        """Commit SCN of that transaction; in redo without one, the start of its stream; FIRST_SCN without redo."""
         return self._log.state.commit_scn
 
     @property
     def timeline(self) -> int:
-        """Of the newest segment: a stream must continue it, see `SourceDatabase.open_stream`; 0 without redo."""
+        """Timeline of the newest segment, for `SourceDatabase.open_stream` to continue; 0 without redo."""
         return 0 if self.options is None else self.options.timeline
 
     @property
     def position(self) -> RedoPosition:
-        """How far redo is durable. Replaced as a whole, so any thread may read it."""
+        """Position up to which redo is durable. Replaced as a whole, so any thread may read it."""
         return self._log.position
 
     @property
@@ -198,41 +198,41 @@ class LogWriter:
 
     @property
     def state(self) -> str:
-        """See the module."""
+        """One of the states in the module docstring."""
         return self._phase if self._intake is not None else "DISABLED"
 
     @property
     def pause_s(self) -> float:
-        """How long to leave the stream alone before the next step, seconds; see `headrace.redo.writing.gulp_pace`."""
+        """Pause before the next step, in seconds (`headrace.redo.writing.gulp_pace`)."""
         return self._pause_s
 
     @property
     def waits_for_receivers(self) -> bool:
-        """Whether a receiver's acknowledgement can let more be confirmed at all."""
+        """Whether a receiver's acknowledgement can allow a further confirmation at all."""
         return self.shipping.has_sync
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether a receiver's acknowledgement will let more be confirmed: step again when it comes."""
+        """Whether a receiver's acknowledgement will allow a further confirmation: step again when it arrives."""
         return self._intake is not None and self.shipping.is_awaited(self._log.state.end_scn)
 
     @property
     def awaits_build(self) -> bool:
-        """Whether what was written last can be mined only when the next step has written a dictionary build."""
+        """Whether the last written redo can be mined only when the next step has written a dictionary build."""
         return self._log.dictionary.awaited is not None
 
     @property
     def oldest_scn(self) -> Scn:
-        """Redo can be mined from here on. Any thread may ask."""
+        """Redo can be mined from here on. Any thread may read it."""
         return self._kept.oldest_scn
 
     @property
     def _segment(self) -> SegmentWriter | None:
-        """The online segment; None: there is none. A simulated loss of power takes what of it is not synced."""
+        """The online segment; None: there is none. A simulated power loss takes its unsynced part."""
         return self._log.segment
 
     def statistics(self) -> LogWriterStatistics:
-        """Return what the writer did so far. Any thread may ask."""
+        """Return the totals so far. Any thread may call it."""
         totals = self._log.totals
         return LogWriterStatistics(
             state=self.state,
@@ -250,7 +250,7 @@ class LogWriter:
         )
 
     def _problem(self) -> str:
-        """Why it is paused, for the operator."""
+        """Return why it is paused, for the operator."""
         end, restart_segment = self._log.state, self._log.restart_segment
         if self.state == _DISK_IS_FULL:
             problem = self._space.disk_problem(end, restart_segment)
@@ -266,17 +266,17 @@ class LogWriter:
     # ------------------------------------------------------------------ the stream
 
     def attach(self, stream: LogStream, check: CheckStream | None = None) -> None:
-        """Go on with a new stream, opened at `start_scn`.
+        """Continue with a new stream, opened at `start_scn`.
 
-        What was read from an older stream and not written is dropped: the new one brings it again.
+        Data that was read from an older stream and not written is dropped: the new one sends it again.
 
         Args:
-            stream: the new stream, opened for `timeline`; on a later one that continues it, redo goes on in a new
+            stream: the new stream, opened for `timeline`; on a later one that continues it, redo continues in a new
                 segment.
             check: `SourceDatabase.check_stream`; called whenever the stream describes a table, before that is written.
 
         Raises:
-            LogGone: the stream is another cluster's, or begins behind the end of redo.
+            LogGone: the stream is another cluster's, or begins after the end of redo.
             DatabaseUnavailable: the dictionary could not be read.
         """
         _check_continues(self._source, self.options, self._log.state.end_scn, stream)
@@ -299,7 +299,7 @@ class LogWriter:
         self._phase = "IDLE"
 
     def detach(self) -> None:
-        """Forget the stream (it broke, or the writer is stopped). The caller closes it."""
+        """Drop the stream (it broke, or the writer is stopped). The caller closes it."""
         self._intake = None
 
     def step(self, timeout_s: float, *, behind_scn: Scn = FIRST_SCN) -> bool:
@@ -307,15 +307,16 @@ class LogWriter:
 
         Args:
             timeout_s: how long to wait for data.
-            behind_scn: what the stream is far behind; until that is read, records are filled. FIRST_SCN: it keeps up.
+            behind_scn: position that the stream is far from reaching; records are filled until it is read. FIRST_SCN:
+                the stream keeps up.
 
         Returns:
-            Whether redo was written; False: there was nothing, or the redo log is full.
+            Whether redo was written; False: there was nothing to write, or the redo log is full.
 
         Raises:
             DatabaseUnavailable: the stream broke: attach a new one.
-            UnsupportedType: the stream has not the form its tables need (any more): attach another one.
-            RedoFull: the disk is full. Call again later: what was read is kept.
+            UnsupportedType: the stream no longer has the form that its tables need: attach another one.
+            RedoFull: the disk is full. Call again later: the read data is kept.
             RedoError: redo cannot be written.
         """
         intake = self._intake
@@ -328,7 +329,7 @@ class LogWriter:
             raise
 
     def _step(self, intake: StreamIntake, timeout_s: float, behind_scn: Scn) -> bool:
-        """See `step`."""
+        """Take one gulp, as `step` does, without handling a full disk."""
         options = intake.stream.options
         self._space.save_and_purge()
         self._confirm(intake)
@@ -340,7 +341,7 @@ class LogWriter:
             return has_build
         if not intake.chunks and intake.problem is None:
             intake.take(self._until_build_s(timeout_s), behind_scn, self._until_build_s)
-        is_full = intake.is_full  # more is waiting
+        is_full = intake.is_full  # more data is waiting
         began = self._clock.monotonic()
         wrote = self._write_taken(intake) if intake.chunks else self._write_progress(intake)
         if wrote:
@@ -355,7 +356,7 @@ class LogWriter:
         return wrote or has_build
 
     def close(self) -> None:
-        """Let go of the files; what is durable stays. Idempotent."""
+        """Close the files; durable redo stays. Idempotent."""
         self._intake = None
         self.required_checkpoints.save()
         self.shipping.save()
@@ -369,13 +370,13 @@ class LogWriter:
             self._confirm(intake, is_repeated=True)
 
     def _confirm(self, intake: StreamIntake, *, is_repeated: bool = False) -> None:
-        """Tell the source what is durable here, and at every receiver that it waits for."""
+        """Confirm to the source what is durable here, and at every receiver for which it waits."""
         intake.confirm(self.shipping.confirmable(self._log.state.end_scn), is_repeated=is_repeated)
 
     # ------------------------------------------------------------------ writing
 
     def _write_taken(self, intake: StreamIntake) -> bool:
-        """Write what was taken as one DATA record, with the dictionary it needs before it."""
+        """Write the taken data as one DATA record, behind the dictionary that it needs."""
         chunks, before = intake.chunks, self._log.state
         describers = tuple(sorted({number for chunk in chunks for number in chunk.describers}))
         payload = chunks[0].data if len(chunks) == 1 else b"".join(chunk.data for chunk in chunks)
@@ -383,7 +384,8 @@ class LogWriter:
             self._log.describe(payload, intake.stream.options) if any(chunk.objects for chunk in chunks) else None
         )
         if described is not None and intake.check is not None:
-            # Created or altered since the stream began: redo must not hold values that mean something else elsewhere.
+            # A table was created or altered since the stream began: redo must not hold values with another meaning
+            # elsewhere.
             intake.check(described, describers=describers)
         commit_scn = max((chunk.commit_scn for chunk in chunks), default=FIRST_SCN)
         after = LogState(
@@ -392,8 +394,8 @@ class LogWriter:
             is_open=chunks[-1].is_open,
             transaction=next((chunk.transaction for chunk in reversed(chunks) if chunk.commit_scn), before.transaction),
         )
-        # A TRUNCATE too: a partition that was attached is not described before it changes, and one of all others must
-        # not be taken for one of the table.
+        # Also for a TRUNCATE: an attached partition is not described before it changes, and a TRUNCATE of all others
+        # must not count as one of the whole table.
         awaits = (
             AwaitedBuild(describers=describers)
             if described is not None or any(chunk.has_truncates for chunk in chunks)
@@ -414,7 +416,7 @@ class LogWriter:
         return True
 
     def _write_progress(self, intake: StreamIntake) -> bool:
-        """Write the position that keepalives told, if it moved and one is due."""
+        """Write the position from keepalives if it moved and a record is due."""
         if intake.progress_scn <= self._log.state.end_scn:
             return False
         if self._clock.monotonic() - self._log.wrote_at < PROGRESS_INTERVAL_S:
@@ -424,7 +426,7 @@ class LogWriter:
         return True
 
     def _write_build(self, intake: StreamIntake) -> bool:
-        """Write the dictionary build that is awaited, as soon as the catalog shows what it must reflect."""
+        """Write the awaited dictionary build when the catalog shows what it must reflect."""
         awaited = self._log.dictionary.awaited
         if awaited is None or self._builds.find(awaited) is None:
             return False
@@ -432,31 +434,31 @@ class LogWriter:
         return True
 
     def _write(self, intake: StreamIntake, record: Record) -> None:
-        """Write a record, and the build that is read and not written before it."""
+        """Write a record, behind a pending build."""
         if self._log.write(record, intake.stream.options, self._builds.pending):
             self._builds.begin()
         self._builds.pending = None
 
     def _until_build_s(self, seconds: float) -> float:
-        """As long as given, seconds, but not beyond the moment when an awaited build is to be tried."""
+        """Cap a wait in seconds at the next try of an awaited build."""
         return seconds if self._log.dictionary.awaited is None else self._builds.until_next_s(seconds)
 
     # ------------------------------------------------------------------ segments
 
     def _switch_if_old(self, options: StreamOptions) -> None:
-        """Archive a segment in time for those who get complete segments only."""
+        """Archive a segment by age, for receivers of complete segments."""
         if self.switch_after_s is None or self._log.age_s < self.switch_after_s:
             return
         if self._log.dictionary.awaited is not None and not self._builds.is_late:
-            return  # the segment is about to get the build without which it cannot be mined
+            return  # the segment is about to get the build that it needs for mining
         self._log.renew_segment(options)
 
     def purge(self, needed_scn: Scn | None, kept_scn: Scn | None = None) -> int:
-        """Remove archived segments that mining from `needed_scn` will not read (None: nothing is mined), and no redo receiver needs.
+        """Remove archived segments that mining from `needed_scn` will not read and no redo receiver needs.
 
         Args:
-            needed_scn: of the capture processes: redo from here on stays.
-            kept_scn: redo from here on stays as long as there is room; None: no more than is needed.
+            needed_scn: position that the capture processes need: redo from here on stays; None: nothing is mined.
+            kept_scn: redo from here on stays while there is room; None: only what is needed.
 
         Returns:
             Bytes freed.
@@ -466,10 +468,10 @@ class LogWriter:
     def _make_room(self, options: StreamOptions) -> bool:
         """Make the online segment purgeable when it alone fills the redo log, or nothing in it is needed.
 
-        Tell whether there is room now.
+        Return whether there is room now.
         """
         needed, end = self.required_checkpoints.needed_scn, self._log.state
-        # It keeps the segment before it, too, where a transaction began there: nothing that is applied would ever make
+        # The online segment also keeps the one before it if a transaction began there: applying more would never make
         # room.
         is_done = needed is not None and not end.is_open and needed >= end.commit_scn
         # Without an online segment this writer, or the one before it, ended between the two halves of a log switch.
@@ -480,13 +482,13 @@ class LogWriter:
 
 
 def _check_continues(source: str, mine: StreamOptions | None, end_scn: Scn, stream: LogStream) -> None:
-    """Check that a stream is of the same database as the redo log, and leaves nothing out behind its end."""
+    """Check that a stream is of the redo log's database and leaves no gap after its end."""
     theirs = stream.options
     if mine is None:
         return
     if (mine.database_kind, mine.system_identifier) != (theirs.database_kind, theirs.system_identifier):
         raise LogGone(
-            f"the database of site {source} is another cluster than the one its redo log comes from",
+            f"the database of site {source} is not the cluster from which its redo log comes",
             hint=f"point the site back to its old database, or {INSTANTIATE_AGAIN}",
             source=source,
             redo_system=mine.system_identifier,
@@ -505,7 +507,7 @@ def _check_continues(source: str, mine: StreamOptions | None, end_scn: Scn, stre
 
 
 def _commit_end(chunks: list[LogChunk]) -> int:
-    """Where the last transaction ends in the joined data; 0: none does, or a chunk did not tell."""
+    """Return the end of the last transaction in the joined data; 0: none ends, or a chunk did not say."""
     end = place = 0
     for chunk in chunks:
         if chunk.commit_scn:

@@ -1,8 +1,8 @@
-"""The end of a redo log, where it is written: the online segment, the state of the log there, the dictionary in force.
+"""The end of a redo log, where it is written: the online segment, the state of the log, the dictionary in force.
 
 Durable when
-    `write` returned: a record and what stands before it are durable together, or nothing of them is. What fails is cut
-    off again, and is written anew by whoever has it.
+    `write` returned: a record and its preceding records are durable together, or none of them is. A failed write is cut
+    off again, and the caller writes it anew.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ __all__ = ["OnlineLog", "Record", "WrittenTotals"]
 
 @dataclass(slots=True)
 class WrittenTotals:
-    """What was written since the log was opened."""
+    """Totals since the log was opened."""
 
     records: int = 0
     syncs: int = 0
     data_bytes: int = 0
 
 
-# Not frozen, which makes each one three microseconds dearer: there is one per gulp.
+# Not frozen, which would make each one three microseconds slower: there is one per gulp.
 @dataclass(slots=True, kw_only=True)
 class Record:
     """A record to write.
 
     Args:
         kind: DATA, PROGRESS, or DICTIONARY for a build alone.
-        data: of DATA.
-        after: the log's state behind it; of the others than DATA, its progress counts.
-        commit_end: see `RecordHeader`.
-        described: the tables that DATA describes; None: none.
-        awaits: what the build must reflect that this DATA awaits.
+        data: payload of DATA.
+        after: state of the log after it; for the kinds other than DATA, only its progress counts.
+        commit_end: as in `RecordHeader`.
+        described: tables that DATA describes; None: none.
+        awaits: what the build that this DATA awaits must reflect.
     """
 
     kind: RecordType
@@ -67,25 +67,25 @@ class Record:
 
 
 class OnlineLog:
-    """See the module. Owned by one log writer; any thread may read `position`.
+    """The end of one log writer's redo log. Any thread may read `position`.
 
     Args:
-        folder: of the segments.
+        folder: the segments' folder.
         source: the site's name.
         kept: the segments of the folder.
         decoder_factory: makes the decoder for a stream's options; only its `describe` is used.
         segment_bytes: size at which a log switch happens.
-        clock: for time stamps and ages.
+        clock: clock for time stamps and ages.
 
     Attributes:
-        state: of the log at its end.
-        dictionary: in force there.
-        position: how far redo is durable; replaced as a whole.
-        restart_segment: the segment from which on redo is needed to mine what is open at the end.
+        state: state of the log at its end.
+        dictionary: dictionary in force there.
+        position: position up to which redo is durable; replaced as a whole.
+        restart_segment: segment from which redo is needed to mine the open transaction.
         resumes: a new stream began since the last record: the next one is RESUME.
-        wrote_at: when the last record was written, on the clock.
+        wrote_at: time of the last record, on the clock.
         segment: the online segment; None: the next record begins one.
-        totals: see there.
+        totals: totals since the log was opened.
 
     Raises:
         RedoError: redo is damaged other than by a torn tail, or a segment is missing.
@@ -118,15 +118,15 @@ class OnlineLog:
 
     @property
     def age_s(self) -> float:
-        """Since the online segment was created, or was found to hold nothing, seconds."""
+        """Seconds since the online segment was created, or was found empty."""
         return self._clock.monotonic() - self._created_at
 
     def describe(self, data: bytes, options: StreamOptions) -> tuple[TableVersion, ...]:
-        """The tables that log bytes describe.
+        """Return the tables that log bytes describe.
 
         Args:
-            data: of DATA.
-            options: of the stream that brought it.
+            data: payload of DATA.
+            options: options of the stream that delivered it.
         """
         return self._decoder_factory(options).describe(np.frombuffer(data, np.uint8))
 
@@ -134,9 +134,9 @@ class OnlineLog:
         """Create the first segment.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
             build: the source's dictionary.
-            state: where the stream begins.
+            state: state where the stream begins.
 
         Raises:
             RedoFull: no space.
@@ -148,12 +148,12 @@ class OnlineLog:
     # ------------------------------------------------------------------ records
 
     def write(self, record: Record, options: StreamOptions, build: DictionaryBuild | None) -> bool:
-        """Write a record and what must stand before it; all of it is durable, or nothing is.
+        """Write a record and the records that must precede it; all of them are durable, or none is.
 
         Args:
-            record: it.
-            options: of the stream.
-            build: a dictionary build that is to stand before it, unless it says nothing new; None: there is none.
+            record: the record.
+            options: the stream's options.
+            build: a dictionary build to write before it, unless it is unchanged; None: there is none.
 
         Returns:
             Whether a build is awaited from here on, and was not before.
@@ -162,8 +162,8 @@ class OnlineLog:
             RedoFull: no space.
             RedoError: the disk refused the write.
         """
-        # A build belongs into the segment of what awaits it, full or not: where complete segments travel, that is mined
-        # without the next.
+        # A build belongs into the segment that awaits it, full or not: where complete segments are shipped, that
+        # segment is mined without the next.
         segment = self._writable(options, may_be_full=record.kind is RecordType.DICTIONARY)
         build, dictionary_records = self._dictionary_records(record, build)
         try:
@@ -194,7 +194,7 @@ class OnlineLog:
     def _dictionary_records(
         self, record: Record, build: DictionaryBuild | None
     ) -> tuple[DictionaryBuild | None, list[DictionarySnapshot | UnchangedBuild | AwaitedBuild]]:
-        """What DICTIONARY records say before a record; and the build among that, None if it says nothing new."""
+        """Return the DICTIONARY records before a record, and the build among them; None if the build is unchanged."""
         said: list[DictionarySnapshot | UnchangedBuild | AwaitedBuild] = []
         if build is not None and build.tables != self.dictionary.build.tables:
             said.append(DictionarySnapshot(build=build))
@@ -215,7 +215,7 @@ class OnlineLog:
         """Append a record behind RESUME, if that is due, and DICTIONARY records.
 
         Returns:
-            The last header, the number of records, and the state behind them.
+            The last header, the number of records, and the state after them.
         """
         before, now_us, count = self.state, self._clock.time_us(), len(said)
         if self.resumes:
@@ -248,7 +248,7 @@ class OnlineLog:
         """Create the next online segment.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
 
         Raises:
             RedoFull: no space.
@@ -273,30 +273,30 @@ class OnlineLog:
         self._publish(segment)
 
     def renew_segment(self, options: StreamOptions) -> None:
-        """Archive an online segment that holds something. A segment counts as complete when there is another one.
+        """Archive an online segment with content. A segment counts as complete when there is a later one.
 
         Args:
-            options: of the stream.
+            options: the stream's options.
         """
         if self.switch_if_used():
             self.create_segment(options)
         self._created_at = self._clock.monotonic()
 
     def switch_if_used(self) -> bool:
-        """Archive the online segment, unless it holds nothing or there is none. Returns whether it was archived."""
+        """Archive the online segment, unless it is empty or there is none. Return whether it was archived."""
         if self.segment is None or self.segment.size_bytes <= self._empty_bytes:
             return False
         self._switch(self.segment)
         return True
 
     def close(self) -> None:
-        """Let go of the file; idempotent."""
+        """Close the file; idempotent."""
         if self.segment is not None:
             self.segment.close()
             self.segment = None
 
     def _writable(self, options: StreamOptions, *, may_be_full: bool) -> SegmentWriter:
-        """The online segment, after a log switch if it is full or the stream is to be read differently."""
+        """Return the online segment, after a log switch if it is full or the stream has other options."""
         segment = self.segment
         is_full = segment is not None and segment.size_bytes >= self._segment_bytes and not may_be_full
         if segment is not None and (segment.is_finished or is_full or segment.head.options != options):
@@ -322,7 +322,7 @@ class OnlineLog:
         self.position = RedoPosition(segment.number, segment.durable_offset, self.state.end_scn)
 
     def _open(self, file: SegmentFile) -> None:
-        """Read the newest segment from end to end, and go on in it if it is not complete."""
+        """Read the newest segment from end to end, and continue it if it is incomplete."""
         options = self._kept.heads[file.number].options
 
         def take(header: RecordHeader, payload: bytes) -> None:

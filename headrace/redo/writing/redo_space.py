@@ -1,6 +1,6 @@
-"""The room that a source's redo log has: its bound, what may go, and why nothing may.
+"""The disk space of a source's redo log: its bound, what may be purged, and why nothing may.
 
-A segment goes when no capture process will mine it and every redo receiver has it.
+A segment is purged when no capture process will mine it and every redo receiver has it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["RedoSpace"]
 
 
 class RedoSpace:
-    """See the module. Owned by one log writer.
+    """The space of one log writer.
 
     Args:
         kept: the segments of the redo log.
-        checkpoints: what the captures at the site need.
+        checkpoints: redo that the capture processes at the site need.
         shipping: the redo receivers at other sites.
         redo_bytes_max: bound of the redo log.
-        clock: for how often what bounds a purge is saved.
+        clock: clock for the interval of saving the bounds of a purge.
 
     Attributes:
         redo_bytes_max: as given.
@@ -49,14 +49,19 @@ class RedoSpace:
         return self._kept.redo_bytes >= self.redo_bytes_max
 
     def purge(self, needed_scn: Scn | None, kept_scn: Scn | None) -> int:
-        """See `LogWriter.purge`."""
+        """Remove archived segments that no capture process and no redo receiver needs; return the freed bytes.
+
+        Args:
+            needed_scn: as for `LogWriter.purge`.
+            kept_scn: as for `LogWriter.purge`.
+        """
         with self._shipping.unmoved() as keep_from:
             freed = self._kept.purge(self._first_kept(needed_scn, kept_scn, keep_from))
         self.purged_bytes += freed
         return freed
 
     def save_and_purge(self) -> None:
-        """Save what bounds a purge, if that is due, and purge what is not needed."""
+        """Save the bounds of a purge, if that is due, and purge what is not needed."""
         # Read once: another thread may record more between the save and the purge.
         kept, needed = self._checkpoints.keep_from(self._kept.oldest_scn), self._checkpoints.needed_scn
         may_purge = self._kept.count > 1 and self._kept.has_below(
@@ -67,12 +72,12 @@ class RedoSpace:
             self.purge(needed, kept)
 
     def _first_kept(self, needed_scn: Scn | None, kept_scn: Scn | None, keep_from: int | None) -> int:
-        """The first segment that stays for a capture process or a redo receiver; 0: nothing may go.
+        """Return the first segment that stays for a capture process or a redo receiver; 0: nothing may be purged.
 
         Args:
-            needed_scn: see `LogWriter.purge`.
-            kept_scn: see there.
-            keep_from: of the redo receivers; None: there is none.
+            needed_scn: as for `LogWriter.purge`.
+            kept_scn: as for `LogWriter.purge`.
+            keep_from: lowest segment for the redo receivers; None: there is none.
         """
         bounds = [keep_from]
         if needed_scn is not None:
@@ -81,14 +86,14 @@ class RedoSpace:
         return min((bound for bound in bounds if bound is not None), default=0)
 
     def disk_problem(self, end: LogState, restart_segment: int) -> str:
-        """What the operator is told when the disk is full.
+        """Return the operator's message when the disk is full.
 
         Args:
             end: the state at the end of the log.
-            restart_segment: see `OnlineLog`.
+            restart_segment: as in `OnlineLog`.
         """
         if end.is_open and 2 * self._kept.bytes_from(restart_segment) > self._kept.redo_bytes:
-            # Nothing of it is purged before all of it is there.
+            # None of it is purged before all of it is written.
             return (
                 "the redo log's disk is full, most of it of one transaction, which began after SCN"
                 f" {scn_text(end.commit_scn)} and must fit whole; WAL grows at the"
@@ -98,11 +103,11 @@ class RedoSpace:
         return "the redo log's disk is full, WAL grows at the source: free space, writing goes on by itself"
 
     def bound_problem(self, end: LogState, restart_segment: int) -> str:
-        """What the operator is told when the redo log has reached its bound.
+        """Return the operator's message when the redo log has reached its bound.
 
         Args:
             end: the state at the end of the log.
-            restart_segment: see `OnlineLog`.
+            restart_segment: as in `OnlineLog`.
         """
         bound = f"redo_bytes_max ({self.redo_bytes_max} bytes)"
         if end.is_open and self._kept.bytes_from(restart_segment) >= self.redo_bytes_max:

@@ -1,11 +1,12 @@
-"""The refusal of a source, and what its log was prepared as, kept beside its redo log.
+"""The refusal of a source, and the identity of its prepared log, recorded next to its redo log.
 
-Two faults of a source show once, and hide afterwards. A database that was restored to an older state has a log that
-ends before the redo log, or lacks redo's last transaction; later its new log has passed that place, and its new
-transactions have taken the old numbers. What says which changes are in the log (the publication) may be dropped or
-altered, and made again as it was; changes in between are missing. So the first refusal is durable: a restart must not
-take the other log for the old one's continuation. Both files go with the redo log (`headrace down --purge`); the second
-one also when the site ends as a source.
+Two faults of a source show up once and then hide. First, a database that was restored to an earlier state has a log
+that ends before the redo log, or lacks redo's last transaction. Later its new log has passed that place, and new
+transactions have taken the old numbers. Second, the definition of the captured changes (the publication) may be dropped
+or altered, and then recreated; changes in between are missing.
+
+So the first refusal is durable: after a restart the other log must not pass for a continuation of the old one. Both
+files are removed with the redo log (`headrace down --purge`); the second one also when the site ends as a source.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class SourceRefusal:
     """The two files of one redo log.
 
     Args:
-        folder: of the redo log.
+        folder: the redo log's folder.
         component: full name of the site's component.
     """
 
@@ -51,7 +52,7 @@ class SourceRefusal:
         )
 
     def record(self, refused: LogGone) -> None:
-        """Keep a refusal; `check` raises it from now on."""
+        """Record a refusal; `check` raises it from now on."""
         if not self._refused.exists():
             self._write(self._refused, {"message": refused.message, "hint": refused.hint})
 
@@ -59,22 +60,22 @@ class SourceRefusal:
     def was_prepared(self) -> bool:
         """Whether this redo log is of a source that was prepared and has not ended.
 
-        It says so without the site's own file.
+        The answer does not need the site's own file.
         """
         return self._prepared.exists()
 
     def end(self) -> None:
-        """Note that the source is none any more: what is here is of no use."""
+        """Note that the site is no source any more: the redo here is useless."""
         self._prepared.unlink(missing_ok=True)
 
     def check_prepared(self, identity: str) -> None:
-        """See that what was prepared is what it was when redo began.
+        """Check that the definition of the captured changes is the one with which redo began.
 
         Args:
-            identity: from `SourceDatabase.check_prepared`.
+            identity: identity from `SourceDatabase.check_prepared`.
 
         Raises:
-            CapturedNoMore: it was made again meanwhile.
+            CapturedNoMore: it was recreated meanwhile.
         """
         try:
             known = json.loads(self._prepared.read_text(encoding="utf-8"))["identity"]
@@ -83,8 +84,8 @@ class SourceRefusal:
             return
         if known != identity:
             raise CapturedNoMore(
-                f"{identity} says which changes are in the source's log, it was {known}: it was dropped and made again,"
-                " and changes in between may be missing",
+                f"the captured changes at the source are defined by {identity}, which was {known} before: it was dropped"
+                " and recreated, and changes in between may be missing",
                 hint=INSTANTIATE_AGAIN,
             )
 

@@ -1,4 +1,4 @@
-"""What a log writer reads from one log stream and has not written yet."""
+"""Data that a log writer read from one log stream and has not written yet."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from headrace.lcr.scn import FIRST_SCN, Scn
 
 __all__ = ["CheckStream", "StreamIntake"]
 
-# A stream that is far behind is read until a record is full, for at most so long: its transactions are late anyway, and
-# where the processor is what is short, batches of 50 KB cost ten times the processor time of batches of 1 MB (measured
-# on two cores with other work).
+# A stream that is far behind is read until a record is full, for at most this long. Its transactions are late anyway,
+# and where the CPU is the bottleneck, batches of 50 KB cost ten times the CPU time of batches of 1 MB (measured on two
+# cores with other work).
 FILL_S = 0.25
-FILL_SHARE = 64  # below this share of a record nothing is waited for: a few small transactions are no backlog
-GULPS_MAX = 256  # reads in one step, so that a step ends also when only keepalives come
+FILL_SHARE = 64  # below this share of a record there is no waiting: a few small transactions are no backlog
+GULPS_MAX = 256  # reads in one step, so that a step ends even if only keepalives arrive
 
 
 class CheckStream(Protocol):
     """`SourceDatabase.check_stream` of one stream's options."""
 
     def __call__(self, described: Sequence[TableVersion], *, describers: Collection[int]) -> None:
-        """See there."""
+        """Check the described tables."""
         ...
 
 
 class StreamIntake:
-    """See the module. One per stream: a new stream brings again what an older one's intake held.
+    """The intake of one stream: a new stream sends again what an older one's intake held.
 
     Args:
-        stream: it.
-        check: called whenever the stream describes a table, before that is written; None: nothing is checked.
+        stream: the stream.
+        check: called whenever the stream describes a table, before that is written; None: no check.
         record_bytes: gulps are joined until they have that many bytes.
-        clock: for the time that is spent on that.
+        clock: clock for the time spent on joining.
 
     Attributes:
         stream: as given.
         check: as given.
-        chunks: read and not written.
-        problem: why the stream broke; None: it goes on.
-        progress_scn: how far the stream says that it was read.
+        chunks: data that was read and not written.
+        problem: why the stream broke; None: it is intact.
+        progress_scn: position up to which the stream has read the log.
     """
 
     def __init__(self, stream: LogStream, check: CheckStream | None, record_bytes: int, clock: Clock) -> None:
@@ -55,16 +55,16 @@ class StreamIntake:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds a record's worth: more is waiting."""
+        """Whether it holds enough for a record: more data is waiting."""
         return sum(len(chunk.data) for chunk in self.chunks) >= self._record_bytes
 
     def take(self, timeout_s: float, behind_scn: Scn, until_s: Callable[[float], float]) -> None:
-        """Read until nothing is waiting or a record's worth is there. A break ends it; what came before counts.
+        """Read until no data is waiting or a record is full. A break ends it; data before the break counts.
 
         Args:
             timeout_s: how long to wait for data.
-            behind_scn: see `LogWriter.step`.
-            until_s: cuts a time to wait, so that it does not go beyond what else is to be done.
+            behind_scn: as for `LogWriter.step`.
+            until_s: caps a wait at the time of other due work.
         """
         taken_bytes, fill_until, wait_s = 0, 0.0, timeout_s
         for _ in range(GULPS_MAX):
@@ -87,15 +87,15 @@ class StreamIntake:
                 wait_s = max(0.0, fill_until - self._clock.monotonic())
 
     def written(self) -> None:
-        """What was read is durable."""
+        """Note that the read data is durable."""
         self.chunks = []
 
     def confirm(self, scn: Scn, *, is_repeated: bool = False) -> None:
-        """Tell the source how far it may forget.
+        """Confirm to the source what it may discard.
 
         Args:
-            scn: up to here; told if it moved.
-            is_repeated: tell in any case, so that the source sees that the writer lives.
+            scn: everything up to here; sent if it moved.
+            is_repeated: send it in any case, as a sign of life.
         """
         if scn > self._confirmed_scn or is_repeated:
             self._confirmed_scn = max(scn, self._confirmed_scn)

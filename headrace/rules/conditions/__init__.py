@@ -1,5 +1,5 @@
 """Conditions of rules: parsed, checked, and evaluated on whole columns or row by row.
 
-`parsing` makes `nodes` of SQL, `spelling` SQL of them. `compiled` evaluates on columns, `rowwise` on one row, both by the three truths of
-`logic`. `attributes` and `values` are what a condition can ask for and compare.
+`parsing` turns SQL into `nodes`, `spelling` turns them back. `compiled` evaluates on columns, `rowwise` on one row,
+both with the three-valued logic of `logic`. `attributes` and `values` define what a condition can read and compare.
 """

@@ -1,4 +1,4 @@
-"""The attributes of a row LCR that a condition may ask for, by the manuals' names."""
+"""The attributes of a row LCR that a condition may use, by the manuals' names."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ ATTRIBUTES: Final = {
 }
 
 MAY_BE_NULL: Final = frozenset({"tag", "source_time"})
-"""Every other one is known of each LCR."""
+"""Attributes that may be NULL; every LCR has all others."""
 
 WITH_ORDER: Final = frozenset({Kind.INTEGER, Kind.INSTANT})
-"""Kinds of attributes that `<` and the like compare."""
+"""Kinds of attributes with an order, for `<` and the like."""
 
 REFUSED_ATTRIBUTES: Final = {
-    "commit_scn": "it is not known while a large transaction travels in parts; use scn, which orders the LCRs of a"
+    "commit_scn": "it is not known while a large transaction is sent in parts; use scn, which orders the LCRs of a"
     " source",
 }
-"""What rules cannot ask for. The manuals give the commit SCN to handlers alone, too."""
+"""Attributes that rules cannot use. The manuals, too, give the commit SCN to handlers only."""
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)", re.ASCII)
 _FROM_2000: Final = datetime(2000, 1, 1, tzinfo=UTC)
 UNIX_TO_2000_US: Final = 946_684_800 * 1_000_000
-"""From where LCRs count their source time to where `Kind.INSTANT` counts from."""
+"""Offset from the LCRs' source time to the origin of `Kind.INSTANT`, in microseconds."""
 
 
 def instant(text: str) -> int:
-    """A literal that the source time is compared with, as `Kind.INSTANT` has it.
+    """Parse a literal for a comparison with the source time.
 
-    Microseconds since 2000-01-01 00:00 UTC.
+    Returns microseconds since 2000-01-01 00:00 UTC, the form of `Kind.INSTANT`.
 
     Args:
-        text: of the literal.
+        text: the literal.
 
     Raises:
-        ValueError: it is no time, or has no offset from UTC.
+        ValueError: the text is no time, or has no offset from UTC.
     """
     if _INSTANT.fullmatch(text) is None:
         raise ValueError(text)

@@ -1,8 +1,8 @@
 """Conditions on whole columns: the outcome for every row of a group at once.
 
-A `CompiledCondition` is made once per condition and table version. It finds its columns, checks that the types can be
-compared, and turns literals into values of the columns' types when a comparison is first needed: what the LCRs'
-attributes decide alone needs no column.
+A `CompiledCondition` is made once per condition and table version. When a comparison is first needed, it finds its
+columns, checks that the types can be compared, and converts literals to the columns' types. Conditions that the LCRs'
+attributes decide alone need no column.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Rows:
 
     Args:
         table: the version.
-        command: of all of them.
+        command: command of all of them.
         count: n.
-        old, new: their values, as in a `RowGroup`; of a TRUNCATE neither.
+        old, new: their values, as in a `RowGroup`; both None for a TRUNCATE.
         source: site of the changes.
-        tags: the tags that `tag` refers to.
+        tags: the tags to which `tag` refers.
         tag: int, shape (n,): place of each row's tag, -1 for NULL.
         transaction_id, scn: int64, shape (n,), of each row's transaction.
-        source_time_us: int64, shape (n,): when that committed, microseconds since the Unix epoch; 0: not known.
+        source_time_us: int64, shape (n,): its commit time, microseconds since the Unix epoch; 0: not known.
     """
 
     table: TableVersion
@@ -79,7 +79,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Vector:
-    """One operand of every row: its state, and its value where it is there."""
+    """One operand for every row: its state, and its value where it is present."""
 
     state: NDArray[np.uint8]
     values: NDArray[Any]
@@ -89,25 +89,25 @@ class CompiledCondition:
     """One condition for rows of one table version.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         table: the version.
-        types: of the database that the values are from.
+        types: types of the values' database.
     """
 
     def __init__(self, tree: Node, table: TableVersion, types: ValueTypes) -> None:
         self._tree, self._table, self._types = tree, table, types
         self._places = {column.name: place for place, column in enumerate(table.columns)}
-        # by the identity of a node of the tree: a list of a thousand values takes long to hash
+        # by the identity of a node: a list of a thousand values is slow to hash
         self._prepared: dict[int, Any] = {}
 
     def outcomes(self, rows: Rows) -> NDArray[np.uint8]:
-        """Which truth values the condition may have (`headrace.rules.conditions.logic`), for each row: uint8, shape (n,).
+        """Return the possible truth values (`headrace.rules.conditions.logic`) for each row: uint8, shape (n,).
 
         Args:
-            rows: of the table version.
+            rows: rows of the table version.
 
         Raises:
-            ConditionError: the table lacks a column, or its type cannot be compared so.
+            ConditionError: the table lacks a column, or its type does not support the comparison.
         """
         vectors: dict[Operand, _Vector] = {}
         found = evaluate(self._tree, lambda node: self._leaf(node, rows, vectors))
@@ -140,7 +140,7 @@ class CompiledCondition:
             case Like():
                 left = vector(node.operand)
                 return _joined(left, None, _matches(left, node.pattern))
-            case _:  # pragma: no cover - `evaluate` hands over nothing else
+            case _:  # pragma: no cover - `evaluate` passes nothing else
                 raise AssertionError(node)
 
     # ----------------------------------------------------------------------- values
@@ -161,7 +161,7 @@ class CompiledCondition:
         found = self._read(place, rows.new)
         if rows.old is None:
             return found
-        # What an UPDATE left alone is the old value.
+        # A column that an UPDATE did not touch has its old value.
         return _filled(found, rows.new.lengths[place] == UNCHANGED, self._read(place, rows.old))
 
     def _old(self, place: int, rows: Rows) -> _Vector:
@@ -229,7 +229,7 @@ def _nulls(count: int) -> _Vector:
 
 
 def _filled(found: _Vector, where: NDArray[np.bool_], other: _Vector) -> _Vector:
-    """`found`, and where it says so what `other` has."""
+    """Return `found`, with the values of `other` in the rows of `where`."""
     if not where.any():
         return found
     values = found.values if found.values.shape[0] == 0 else np.where(where, other.values, found.values)
@@ -237,11 +237,11 @@ def _filled(found: _Vector, where: NDArray[np.bool_], other: _Vector) -> _Vector
 
 
 def _compared(operator: str, left: _Vector, constant: Comparable, right: _Vector | None) -> NDArray[np.bool_]:
-    """Whether the comparison holds, where both are there; elsewhere anything."""
+    """Return whether the comparison holds where both sides are present; elsewhere anything."""
     there = left.state == _PRESENT
     if right is None:
-        # An array of its own: numpy would take bytes for its text type, which forgets zero bytes at the end (a tag is
-        # `00` by default).
+        # A separate array: numpy would turn bytes into its text type, which drops trailing zero bytes (a tag is `00` by
+        # default).
         boxed = np.empty(1, object)
         boxed[0] = constant
         return _each(
@@ -284,7 +284,7 @@ def _matches(vector: _Vector, pattern: str) -> NDArray[np.bool_]:
 def _joined(
     left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_], otherwise: int = FALSE
 ) -> NDArray[np.uint8]:
-    """The outcomes of a comparison: NULL where a side is NULL, anything where a side is missing."""
+    """Return the outcomes of a comparison: NULL where a side is NULL, anything where a side is missing."""
     found = np.where(is_true, TRUE, otherwise).astype(np.uint8)
     sides = (left,) if right is None else (left, right)
     for side in sides:
@@ -295,7 +295,7 @@ def _joined(
 
 
 def _distinct(left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """The outcomes of IS DISTINCT FROM."""
+    """Return the outcomes of IS DISTINCT FROM."""
     other = np.zeros_like(left.state) if right is None else right.state
     found = np.where(is_true, TRUE, FALSE).astype(np.uint8)
     one_null = (left.state == _NULL) != (other == _NULL)
@@ -309,15 +309,15 @@ def _distinct(left: _Vector, right: _Vector | None, is_true: NDArray[np.bool_]) 
 
 
 def check_types(tree: Node, table: TableVersion, types: ValueTypes) -> None:
-    """Check every comparison of a condition for a table, whether or not what stands before it decides.
+    """Check every comparison of a condition for a table, even if an earlier part decides.
 
     Args:
-        tree: of the condition.
-        table: one that the rule may take.
-        types: of the table's database.
+        tree: the condition's tree.
+        table: a table that the rule may take.
+        types: types of the table's database.
 
     Raises:
-        ConditionError: the table lacks a column, or its type cannot be compared so.
+        ConditionError: the table lacks a column, or its type does not support the comparison.
     """
     for node in comparisons_of(tree):
         if not isinstance(node, Logical):
@@ -325,7 +325,7 @@ def check_types(tree: Node, table: TableVersion, types: ValueTypes) -> None:
 
 
 def _prepare(node: Node, table: TableVersion, types: ValueTypes) -> Any:  # noqa: ANN401 - one value, or several
-    """The literals of a comparison as values of its operand's type; None: it has none."""
+    """Return the literals of a comparison as values of its operand's type; None: it has none."""
     try:
         match node:
             case IsNull():
@@ -350,7 +350,7 @@ def _prepare(node: Node, table: TableVersion, types: ValueTypes) -> Any:  # noqa
                         f"{node.operand} is {kind.value}", hint="LIKE takes a column of type text or varchar"
                     )
                 return None
-            case _:  # pragma: no cover - `evaluate` hands over nothing else
+            case _:  # pragma: no cover - `evaluate` passes nothing else
                 raise AssertionError(node)
     except ConditionError as error:
         raise ConditionError(f"table {table.qualified_name}: {error}", hint=error.hint, **error.context) from None
@@ -376,7 +376,7 @@ def _kind(operand: Operand, table: TableVersion, types: ValueTypes) -> Kind:
 def _pair(
     left: Operand, right: Operand, operator: str, table: TableVersion, types: ValueTypes, *, bytewise: bool
 ) -> Comparable:
-    """Check a comparison; of one with a literal, the literal as a value."""
+    """Check a comparison; return its literal, if any, as a value."""
     kind = _kind(left, table, types)
     has_order = operator not in ("=", "<>")
     if bytewise and kind is not Kind.TEXT:
@@ -406,7 +406,7 @@ def _constant(
     column = _column(operand, table)
     if kind is Kind.OPAQUE:
         raise ConditionError(
-            f"{operand} is of type {column.type_name}, whose values are not compared here as the source would",
+            f"{operand} is of type {column.type_name}, whose values cannot be compared here as the source would",
             hint="ask only whether it IS NULL, or keep what the rule needs in a column of another type",
         )
     try:
@@ -427,15 +427,15 @@ def _constant(
 
 
 def _in_range(value: Comparable, operator: str, kind: Kind) -> Comparable:
-    """A fraction that integers are compared with, as an integer where the comparison is of order."""
+    """Convert a fraction in an order comparison with integers into an integer."""
     if kind is not Kind.INTEGER:
         return value
     if not -_BEYOND_INTEGERS < value < _BEYOND_INTEGERS:
-        # Every integer compares with it alike, and 1e100000 would take seconds to become an integer.
+        # Every integer compares alike with it, and converting 1e100000 to an integer would take seconds.
         return _BEYOND_INTEGERS if value > 0 else -_BEYOND_INTEGERS
     if value == int(value):
         return int(value)
-    # x < 1.5 and x <= 1.5 are x <= 1; x > 1.5 and x >= 1.5 are x >= 2: with 1.5 itself numpy would make floats of the
-    # integers.
+    # x < 1.5 and x <= 1.5 are x <= 1; x > 1.5 and x >= 1.5 are x >= 2. With 1.5 itself numpy would convert the integers
+    # to floats.
     below = int(value.to_integral_value(ROUND_FLOOR))
     return {"<": below + 1, ">=": below + 1, "<=": below, ">": below}.get(operator, value)

@@ -1,4 +1,4 @@
-"""Conditions of rules: what `where`, `condition` and `subset` say, by their text; see `headrace.rules.conditions.nodes`."""
+"""Conditions of rules: `where`, `condition` and `subset`, by their text (`headrace.rules.conditions.nodes`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from headrace.rules.conditions.nodes import Constant, Node, ValueOf, columns_of,
 
 __all__ = ["LOG_WHOLE_ROWS", "Condition", "parse"]
 
-# Whoever evaluates the rule does not get past the change, and waits for nothing: a copy or a comparison would wait for
-# it.
+# The client cannot get past the change, and waits for nothing: a copy or a comparison would wait for the client.
 LOG_WHOLE_ROWS = (
-    "let the source log whole old rows of the table (`headrace plan` prints the statement). Changes that were logged"
-    " before it cannot be told:"
+    "let the source log whole old rows of the table (`headrace plan` prints the statement). The condition cannot be"
+    " evaluated for changes that were logged before that:"
     " take the table out of the rules, `headrace up FILE`, then put it back and `headrace up FILE` again: it is copied"
     " anew"
 )
@@ -21,11 +20,11 @@ LOG_WHOLE_ROWS = (
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition, by its text: two that read alike are one.
+    """One condition, identified by its text: two with the same text are equal.
 
     Args:
-        text: in SQL.
-        form: which key of a rule it stands under: "where", "condition" or "subset".
+        text: the condition in SQL.
+        form: its key in the rule: "where", "condition" or "subset".
     """
 
     text: str
@@ -33,23 +32,23 @@ class Condition:
 
     @cached_property
     def tree(self) -> Node:
-        """What it says; found out once, and kept when it is sent to another process.
+        """The parsed condition; cached, and kept when it is sent to another process.
 
         Raises:
-            ConditionError: it is no condition, or one that cannot be evaluated as the source would.
+            ConditionError: the text is no condition, or one that cannot be evaluated as the source would.
         """
-        from headrace.rules.conditions.parsing import parsed  # sqlglot: who only compares conditions does without it
+        from headrace.rules.conditions.parsing import parsed  # needs sqlglot; comparisons of conditions do not
 
         return parsed(self.text, self.form)
 
     @property
     def columns(self) -> tuple[ValueOf, ...]:
-        """The values it looks at, each once."""
+        """The values that it reads, without duplicates."""
         return columns_of(self.tree)
 
     @property
     def tags(self) -> frozenset[bytes]:
-        """The tags it names."""
+        """The tags that it names."""
         return frozenset(
             each.value
             for each in operands_of(self.tree)
@@ -61,18 +60,18 @@ class Condition:
 
 
 def parse(text: str, form: str) -> Condition:
-    """Parse a condition, so that what is wrong with it is told now.
+    """Parse a condition, so that errors are reported at once.
 
     Args:
-        text: in SQL.
+        text: the condition in SQL.
         form: "where": a bare name is a column, `lcr.name` an attribute of the LCR; "condition": a bare name is an
-            attribute, `new.name` and `old.name` are values; "subset": it speaks of the columns of a row, before and
-            after a change alike.
+            attribute, `new.name` and `old.name` are values; "subset": names are columns of a row, both before and after
+            a change.
 
     Raises:
-        ConditionError: it is no condition, or one that cannot be evaluated as the source would.
+        ConditionError: the text is no condition, or one that cannot be evaluated as the source would.
     """
-    from headrace.rules.conditions.parsing import spelled  # sqlglot, as above
+    from headrace.rules.conditions.parsing import spelled  # imports sqlglot
 
     condition = Condition(text=spelled(text), form=form)
     _ = condition.tree

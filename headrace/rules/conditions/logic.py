@@ -1,7 +1,7 @@
-"""Truth with gaps: which of TRUE, FALSE and NULL a condition may still become.
+"""Logic with unknown values: which of TRUE, FALSE and NULL a condition may still become.
 
-An outcome is a set of truth values as bits, in a number or in an array of uint8 with one per row. What is known has one
-bit; a value that is not known yet, or that the log lacks, leaves several. The same tables give SQL's three-valued
+An outcome is a set of truth values as bits, in a number or in a uint8 array with one entry per row. A known outcome has
+one bit; a value that is not known yet, or that the log lacks, leaves several. The same tables give SQL's three-valued
 logic, the MAYBE of prefiltering and the certainty that a missing value does not matter.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Capture Process Rule Evaluation"; ISO/IEC 9075-2, "boolean
@@ -59,7 +59,7 @@ __all__ = [
 
 TRUE, FALSE, NULL = 1, 2, 4
 ANY: Final = TRUE | FALSE | NULL
-_KNOWN_TO_BE_OR_NOT: Final = TRUE | FALSE  # of what is never NULL
+_KNOWN_TO_BE_OR_NOT: Final = TRUE | FALSE  # of tests that are never NULL
 
 Outcome = int | NDArray[np.uint8]
 
@@ -96,34 +96,34 @@ _IS: Final = {
 
 
 def both(left: Outcome, right: Outcome) -> Outcome:
-    """AND of two outcomes.
+    """Return the AND of two outcomes.
 
     Args:
-        left: of some rows, or of all.
-        right: of the same rows, or of all.
+        left: outcome of some rows, or of all.
+        right: outcome of the same rows, or of all.
     """
     return _looked_up(_AND, left, right)
 
 
 def either(left: Outcome, right: Outcome) -> Outcome:
-    """OR of two outcomes.
+    """Return the OR of two outcomes.
 
     Args:
-        left: of some rows, or of all.
-        right: of the same rows, or of all.
+        left: outcome of some rows, or of all.
+        right: outcome of the same rows, or of all.
     """
     return _looked_up(_OR, left, right)
 
 
 def negated(item: Outcome) -> Outcome:
-    """NOT of an outcome."""
+    """Return the NOT of an outcome."""
     return _looked_up(_NOT, item)
 
 
 def settled(item: Outcome) -> Outcome:
-    """What a rule makes of its condition's outcome.
+    """Return a rule's verdict on its condition's outcome.
 
-    It takes the LCR when the condition is TRUE, and NULL is as good as FALSE.
+    The rule takes the LCR when the condition is TRUE; NULL counts as FALSE.
     """
     return _looked_up(_IS[Truth.TRUE], item)
 
@@ -134,16 +134,16 @@ def _looked_up(table: NDArray[np.uint8], *items: Outcome) -> Outcome:
 
 
 def constant_outcome(truth: Truth) -> int:
-    """The outcome that is one truth value."""
+    """Return the outcome with exactly this truth value."""
     return {Truth.TRUE: TRUE, Truth.FALSE: FALSE, Truth.NULL: NULL}[truth]
 
 
 def evaluate(node: Node, leaf: Callable[[Node], Outcome]) -> Outcome:
-    """The outcome of a condition; what cannot change it any more is not asked for.
+    """Return the outcome of a condition; parts that cannot change it any more are not evaluated.
 
     Args:
         node: the condition's tree.
-        leaf: the outcome of a comparison.
+        leaf: returns the outcome of a comparison.
     """
     match node:
         case And() | Or():
@@ -169,11 +169,11 @@ def evaluate(node: Node, leaf: Callable[[Node], Outcome]) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of LCRs before they are looked at.
+    """Knowledge about LCRs before they are read.
 
     Args:
-        attributes: by name; one that is not in it is not known. A tag is bytes, or None for NULL.
-        command: of the LCRs; None: not known.
+        attributes: attributes by name; a missing one is not known. A tag is bytes, or None for NULL.
+        command: command of the LCRs; None: not known.
     """
 
     attributes: dict[str, str | bytes | int | None]
@@ -181,11 +181,11 @@ class Known:
 
 
 def possible(tree: Node, known: Known) -> int:
-    """Which truth values a condition may have.
+    """Return the truth values that a condition may have.
 
     Args:
-        tree: of the condition.
-        known: of the LCRs.
+        tree: the condition's tree.
+        known: what is known of the LCRs.
     """
     found = evaluate(tree, lambda node: _possible(node, known))
     assert isinstance(found, int)
@@ -193,13 +193,13 @@ def possible(tree: Node, known: Known) -> int:
 
 
 def decided(tree: Node, owner: str, name: str, command: Command) -> int | None:
-    """What a rule makes of its condition where table and command alone decide: TRUE or FALSE.
+    """Return a rule's verdict on its condition if table and command alone decide: TRUE or FALSE.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         owner: the table's schema.
         name: the table's name.
-        command: of the LCRs.
+        command: command of the LCRs.
 
     Returns:
         None: other attributes or values decide. Then the table must have every column that the condition names.
@@ -246,7 +246,7 @@ def _possible(node: Node, known: Known) -> int:
             if value is _UNSEEN or value is None:
                 return ANY if value is _UNSEEN else NULL
             return _truth(like_pattern(node.pattern).match(str(value)) is not None)
-        case _:  # pragma: no cover - `evaluate` hands over nothing else
+        case _:  # pragma: no cover - `evaluate` passes nothing else
             raise AssertionError(node)
 
 

@@ -1,17 +1,18 @@
-"""What a condition of a rule consists of: comparisons of values, and what joins them.
+"""The tree of a rule's condition: comparisons of values, and their logical operators.
 
 A condition is a tree of comparisons over the attributes and values of one row LCR, with SQL's three-valued logic: a
-rule takes an LCR only when its condition is TRUE; FALSE and NULL are alike to it. `headrace.rules.conditions.parsing` makes
-conditions of SQL, `headrace.rules.conditions.compiled` evaluates them on whole columns, `headrace.rules.conditions.rowwise` one row at a
-time.
+rule takes an LCR only when its condition is TRUE; FALSE and NULL have the same effect.
+`headrace.rules.conditions.parsing` parses conditions from SQL, `headrace.rules.conditions.compiled` evaluates them on
+whole columns, `headrace.rules.conditions.rowwise` one row at a time.
 
 Values
     new.c     the value after the change; NULL in a DELETE, which has none
     old.c     the value before it; NULL in an INSERT
     c         of INSERT and UPDATE the new one, of DELETE the old one
-An UPDATE's large value that the change left alone is not in the log: the condition sees the old one, which is the same.
-A value that the log should have and has not is neither NULL nor guessed: the client stops, unless the condition's
-outcome is the same without it.
+
+A large value that an UPDATE did not touch is not in the log: the condition uses the old one, which is the same. A value
+that the log should have but lacks is neither NULL nor guessed: the client stops, unless the condition's outcome is the
+same without it.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class ConditionError(HeadraceError):
 
 
 class Image(Enum):
-    """Which value of a column is meant."""
+    """The row image to which a column name refers."""
 
     NEW = "new"
     OLD = "old"
-    ROW = "row"  # new, and of a DELETE old
+    ROW = "row"  # the new one; for a DELETE the old one
 
 
 class Truth(Enum):
@@ -179,21 +180,21 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them."""
+    """The AND of its items."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """At least one of them."""
+    """The OR of its items."""
 
     items: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """A truth value written out."""
+    """A literal truth value."""
 
     truth: Truth
 
@@ -202,17 +203,17 @@ Node = And | Or | Not | IsTruth | IsNull | Compare | Distinct | In | Like | Logi
 
 
 def operands_of(tree: Node) -> tuple[Operand, ...]:
-    """What a condition looks at, each once, constants too."""
+    """Return the operands of a condition, including constants, without duplicates."""
     return tuple(dict.fromkeys(_operands(tree)))
 
 
 def columns_of(tree: Node) -> tuple[ValueOf, ...]:
-    """The values a condition looks at, each once."""
+    """Return the values that a condition reads, without duplicates."""
     return tuple(operand for operand in operands_of(tree) if isinstance(operand, ValueOf))
 
 
 def comparisons_of(node: Node) -> Iterator[Node]:
-    """The comparisons of a condition, in order, by its tree."""
+    """Yield the comparisons of a condition in order."""
     match node:
         case And() | Or():
             for item in node.items:
@@ -241,11 +242,11 @@ def _compared(node: Node) -> Iterator[Operand]:
 
 
 def of_image(node: Node, image: Image) -> Node:
-    """A condition with every name without a prefix taken as the old, or the new, value.
+    """Return a condition in which every name without a prefix means the old, or the new, value.
 
     Args:
         node: its tree.
-        image: which value is meant.
+        image: the meant image.
     """
 
     def operand(each: Operand) -> Operand:

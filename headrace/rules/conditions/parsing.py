@@ -1,8 +1,9 @@
-"""From SQL to conditions, through sqlglot; what cannot be evaluated as the source would is refused, and where, and why.
+"""From SQL to conditions, through sqlglot.
 
-The one importer of sqlglot. It reads more than SQL has, so the tree it gives is not trusted: every node, and every part
-of one, that is not named here is refused. Names are taken as PostgreSQL takes them: in small letters unless they are in
-double quotes.
+What cannot be evaluated as the source would is refused, with place and reason.
+
+Only this module imports sqlglot. sqlglot accepts more than SQL, so its tree is not trusted: every node, and every part
+of one, that is not handled here is refused. Names follow PostgreSQL: lower case unless they are in double quotes.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from headrace.rules.conditions.values import Kind
 __all__ = ["CONDITION_CHARACTERS_MAX", "parsed", "spelled"]
 
 CONDITION_CHARACTERS_MAX = 10_000  # a list of a thousand keys; more belongs into a column of the table
-NODES_MAX = 2_000  # comparisons, and lists' entries: each is a pass over the rows
-DEPTH_MAX = 100  # of parentheses: evaluation descends them
-_WHERE_BLANKS_COUNT: Final = ("'", '"', "$")  # inside quotes, and the dollars of PostgreSQL
+NODES_MAX = 2_000  # comparisons, and entries of lists: each is a pass over the rows
+DEPTH_MAX = 100  # of parentheses: evaluation is recursive
+_WHERE_BLANKS_COUNT: Final = ("'", '"', "$")  # inside quotes, and PostgreSQL's dollar quotes
 _QUOTED_OR_COMMENT: Final = re.compile(r"""'[^']*'|"[^"]*"|/\*.*?\*/|--""", re.DOTALL)
-# PostgreSQL leaves other letters of a name alone
+# PostgreSQL does not fold other letters of a name
 _IN_SMALL_LETTERS: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 _SqlNode = Any
-"""A node of sqlglot's tree, told by the name of its class."""
+"""A node of sqlglot's tree, identified by the name of its class."""
 
 _IMAGES: Final = {"new": Image.NEW, "old": Image.OLD}
 _OPERATORS: Final = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
@@ -89,10 +90,10 @@ _ARITHMETIC: Final = (
 
 
 def spelled(text: str) -> str:
-    """The text of a condition as it is compared and kept: two that differ in blanks alone read alike.
+    """Return the canonical text of a condition: two that differ only in whitespace become equal.
 
     Raises:
-        ConditionError: it has a comment that ends with its line.
+        ConditionError: the text has a comment that ends with its line.
     """
     text = text.strip() if any(each in text for each in _WHERE_BLANKS_COUNT) else " ".join(text.split())
     _refuse_line_comments(text)
@@ -100,10 +101,10 @@ def spelled(text: str) -> str:
 
 
 def _refuse_line_comments(text: str) -> None:
-    """YAML folds the lines of a text into one, and what stands in the next line would belong to the comment.
+    """Refuse comments that end with their line: YAML folds lines, and the next line would belong to the comment.
 
-    Where a condition is written, and not where one is read again: an earlier build took such comments, and no edit
-    could replace a stored topology that cannot be read.
+    Checked where a condition is written, not where one is read again: an earlier build accepted such comments, and no
+    edit could replace a stored topology that cannot be read.
     """
     for found in _QUOTED_OR_COMMENT.finditer(text):
         if found[0] == "--":
@@ -115,11 +116,11 @@ def _refuse_line_comments(text: str) -> None:
 
 
 def parsed(text: str, form: str) -> Node:
-    """The tree of a condition.
+    """Return the tree of a condition.
 
     Args:
-        text: in SQL.
-        form: see `parse`.
+        text: the condition in SQL.
+        form: as for `parse`.
     """
     tree = _Reader(text, bare_is_attribute=form == "condition").read()
     if form == "subset":
@@ -147,7 +148,7 @@ class _Reader:
 
     Args:
         text: the condition.
-        bare_is_attribute: what a name without a prefix is.
+        bare_is_attribute: a name without a prefix is an attribute; False: a column.
     """
 
     def __init__(self, text: str, *, bare_is_attribute: bool) -> None:
@@ -160,7 +161,7 @@ class _Reader:
     # ----------------------------------------------------------------------- text
 
     def _parsed(self) -> _SqlNode:
-        # Here, not at the head: a process without conditions does not pay for it (8 MB, a tenth of a second).
+        # A local import: a process without conditions does not pay for it (8 MB, a tenth of a second).
         import sqlglot
         from sqlglot.errors import ParseError, SqlglotError, TokenError
 
@@ -221,7 +222,7 @@ class _Reader:
             )
 
     def _logical(self, node: _SqlNode, *, depth: int) -> Node:
-        """What is TRUE, FALSE or NULL."""
+        """Read an expression that is TRUE, FALSE or NULL."""
         self._count(node, depth)
         name = type(node).__name__
         deeper = depth + 1
@@ -360,7 +361,7 @@ class _Reader:
             return Constant(value=node.this if node.args.get("is_string") else self._number(node, node.this))
         if name == "Neg" and type(node.this).__name__ == "Literal" and not node.this.args.get("is_string"):
             number = self._number(node, node.this.this)
-            # Not `-`: of a Decimal it rounds to the context's 28 digits.
+            # Not `-`: for a Decimal it rounds to the context's 28 digits.
             return Constant(value=number.copy_negate() if isinstance(number, Decimal) else -number)
         if name == "Boolean":
             return Constant(value=bool(node.this))
@@ -401,7 +402,7 @@ class _Reader:
         )
 
     def _of_attribute(self, operand: Operand, constant: Operand, node: _SqlNode) -> Operand:
-        """A constant as the attribute that it is compared with has it; refuses what the attribute never is."""
+        """Return a constant in the form of the attribute that it is compared with; refuse impossible values."""
         if not isinstance(operand, Attribute) or not isinstance(constant, Constant) or constant.value is None:
             return constant
         kind, value = ATTRIBUTES[operand.name], constant.value
@@ -428,14 +429,14 @@ class _Reader:
             raise self._refused(node, "a tag is written as pairs of hexadecimal digits, such as '1f'") from None
 
     def _only(self, node: _SqlNode, *parts: str) -> None:
-        """Refuse a node with parts that the caller does not look at."""
+        """Refuse a node with parts that the caller does not handle."""
         extra = [name for name, value in node.args.items() if name not in parts and value not in (None, False, [], "")]
         if extra:
             raise self._refused(node)
 
 
 def _flat(node: _SqlNode) -> Iterator[_SqlNode]:
-    """The parts of a chain of ANDs or ORs, so that a long one is not deep."""
+    """Yield the parts of a chain of ANDs or ORs, so that a long one is not deep."""
     kind, stack = type(node), [node]
     while stack:
         each = stack.pop()

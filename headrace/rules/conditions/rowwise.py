@@ -1,9 +1,9 @@
 """Conditions one row at a time.
 
-What `headrace.rules.conditions.compiled` must agree with, and what explains to a person why a rule took a change or not.
+The reference for `headrace.rules.conditions.compiled`, and the basis for explaining why a rule took a change or not.
 
-Plain Python over the values of one LCR. A value that the log lacks may be anything: the answer is every truth value
-that is possible then.
+It is plain Python over the values of one LCR. A value that the log lacks may be anything: the answer is then every
+possible truth value.
 """
 
 from __future__ import annotations
@@ -50,32 +50,32 @@ class _Missing(Exception):  # noqa: N818 - no error: the value is not in the log
 
 
 def truth_values(tree: Node, lcr: RowLcr, types: ValueTypes) -> frozenset[bool | None]:
-    """The truth values that a condition may have for an LCR; one, unless the log lacks a value that matters.
+    """Return the possible truth values of a condition for an LCR; one, unless the log lacks a value that matters.
 
     Args:
-        tree: of the condition.
+        tree: the condition's tree.
         lcr: the row, as it was captured.
-        types: of the database that its values are from.
+        types: types of the values' database.
 
     Raises:
         ConditionError: the table lacks a column.
-        ValueError: a value or a literal is none of the column's type.
+        ValueError: a value or a literal is not of the column's type.
     """
     return _Row(lcr, types).truths(tree)
 
 
 def is_true_of(tree: Node, columns: Sequence[Column], row: Sequence[bytes | None], types: ValueTypes) -> bool:
-    """Whether a condition that speaks of columns only is TRUE of a row of a table.
+    """Return whether a condition on columns only is TRUE for a row of a table.
 
     Args:
-        tree: of the condition.
-        columns: of the table.
+        tree: the condition's tree.
+        columns: columns of the table.
         row: its values, in the same order; None is NULL.
-        types: of the database that they are from.
+        types: types of the values' database.
 
     Raises:
         ConditionError: the table lacks a column.
-        ValueError: a value or a literal is none of the column's type.
+        ValueError: a value or a literal is not of the column's type.
     """
     return _PlainRow(columns, row, types).truths(tree) == {True}
 
@@ -106,7 +106,7 @@ class _Row:
                     return _YES_OR_NO if isinstance(node, IsNull | Distinct) else _EVERY
 
     def _combined(self, items: tuple[Node, ...], *, ends: bool) -> _Truths:
-        """AND ends with FALSE, OR with TRUE; else NULL if there is one."""
+        """Combine by AND (decided by FALSE) or OR (decided by TRUE); undecided with a NULL: NULL."""
         found: set[bool | None] = set()
         for values in product(*map(self.truths, items)):
             found.add(ends if ends in values else None if None in values else not ends)
@@ -149,7 +149,7 @@ class _Row:
                     if value is None
                     else like_pattern(node.pattern).match(value.decode("utf-8", "surrogateescape")) is not None
                 )
-            case _:  # pragma: no cover - `truths` hands over nothing else
+            case _:  # pragma: no cover - `truths` passes nothing else
                 raise AssertionError(node)
 
     def _value(self, operand: Operand, other: Operand | None = None) -> Comparable:
@@ -208,7 +208,7 @@ class _Row:
 
 
 class _PlainRow(_Row):
-    """A row of a table, which is no LCR's."""
+    """A row of a table without an LCR."""
 
     def __init__(self, columns: Sequence[Column], row: Sequence[bytes | None], types: ValueTypes) -> None:
         self._types = types

@@ -1,6 +1,6 @@
-"""Conditions as SQL again: what a database is asked, and what the log of a TRUNCATE carries.
+"""Conditions as SQL again, for queries to a database and for the LCRs of a TRUNCATE.
 
-Made of the tree, not of what the user wrote: only what was understood is ever sent to a database.
+The SQL is generated from the tree, not copied from the user's text: a database gets only what was understood.
 """
 
 from __future__ import annotations
@@ -28,25 +28,21 @@ __all__ = ["spelled", "spelled_tree", "where_true"]
 
 
 def spelled(condition: Condition) -> str:
-    """A subset's condition in SQL, over the columns of its table.
-
-    Args:
-        condition: speaks of columns only.
-    """
+    """Return a subset's condition in SQL, over the columns of its table; it uses columns only."""
     return spelled_tree(condition.tree)
 
 
 def where_true(condition: Condition) -> str:
-    """What a subset's condition selects, in SQL: the rows for which it is true, not those for which it is unknown.
+    """Return SQL for a subset's rows: those for which the condition is true, not those for which it is unknown.
 
     Args:
-        condition: speaks of columns only.
+        condition: on columns only.
     """
     return f"({spelled(condition)}) IS TRUE"
 
 
 def spelled_tree(node: Node) -> str:
-    """A tree that speaks of columns only, in SQL."""
+    """Return a tree on columns only in SQL."""
     match node:
         case And() | Or():
             return "(" + (" AND " if isinstance(node, And) else " OR ").join(map(spelled_tree, node.items)) + ")"

@@ -1,7 +1,7 @@
-"""Kinds of values that conditions compare, and what a database's connector must say of its types for that.
+"""Kinds of values that conditions compare, and what a database's connector must provide for its types.
 
-A kind is a way of comparing: two values of one kind compare alike at every site. What compares by the rules of a
-locale, a time zone or an extension is `OPAQUE`: a condition may only ask whether it is NULL.
+A kind is a way of comparing: two values of one kind compare alike at every site. Values whose comparison depends on a
+locale, a time zone or an extension are `OPAQUE`: a condition may only test them for NULL.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["NUMBERS", "OPERATORS", "Comparable", "Kind", "ValueTypes", "like_pattern"]
 
 Comparable = Any
-"""A value of a kind, as `Kind` says; values of one kind compare with Python's own operators."""
+"""A value of a kind, in the form given at `Kind`; values of one kind compare with Python's own operators."""
 
 
 class Kind(Enum):
-    """How values compare, and what they are in Python and in an array."""
+    """How values compare, and their form in Python and in an array."""
 
     INTEGER = "an integer"  # int; int64
-    FLOAT = "a floating-point number"  # integers in its order; int64. NaN equals itself and is greater than every other
-    SINGLE = "a floating-point number of single precision"  # the same; a list of literals is not compared as one by one
-    NUMERIC = "a number"  # Decimal, and NaN as for FLOAT; objects
+    FLOAT = "a floating-point number"  # integers in its order; int64. NaN equals itself and is the greatest
+    SINGLE = "a floating-point number of single precision"  # the same; the source compares lists differently
+    NUMERIC = "a number"  # Decimal, with NaN as for FLOAT; objects
     BOOLEAN = "a truth value"  # bool; bool
-    TEXT = "a text"  # UTF-8 bytes; equality only, unless COLLATE "C" is said
-    PADDED_TEXT = "a text of fixed length"  # UTF-8 bytes without trailing blanks, which do not count
+    TEXT = "a text"  # UTF-8 bytes; equality only, unless COLLATE "C" is given
+    PADDED_TEXT = "a text of fixed length"  # UTF-8 bytes without trailing blanks, which are ignored
     BYTES = "bytes"  # bytes
     UUID = "a UUID"  # its 16 bytes
     DATE = "a date"  # days since 2000-01-01; int64
@@ -59,15 +59,15 @@ OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-@lru_cache(maxsize=1024)  # patterns of one topology; more only costs time
+@lru_cache(maxsize=1024)  # patterns of one topology; above that it is only slower
 def like_pattern(pattern: str) -> re.Pattern[str]:
-    """What LIKE matches: `%` any characters, `_` one, a backslash takes the next one as it is.
+    """Return the regular expression of a LIKE pattern: `%` any characters, `_` one, a backslash escapes the next one.
 
     The whole text must match.
 
-    What stands between two `%` has a fixed length, so its first place in the text is as good as any later one. The
-    groups are atomic: no other place is tried. Otherwise four `%` and a text of some thousand characters would hold a
-    process for hours.
+    A run between two `%` has a fixed length, so its first place in the text is as good as any later one. The groups are
+    atomic: no other place is tried. Otherwise four `%` and a text of some thousand characters would hold a process for
+    hours.
     """
     runs: list[list[str]] = [[]]
     is_escaped = False
@@ -87,67 +87,67 @@ def like_pattern(pattern: str) -> re.Pattern[str]:
 
 
 class ValueTypes(Protocol):
-    """What a connector says of its database's types."""
+    """A connector's knowledge of its database's types."""
 
     def kind(self, column: Column) -> Kind:
-        """How values of a column compare."""
+        """Return how values of a column compare."""
         ...
 
     def value(self, column: Column, raw: bytes) -> Comparable:
-        """One value.
+        """Decode one value.
 
         Args:
-            column: says type and form; not `OPAQUE`.
+            column: gives type and form; not `OPAQUE`.
             raw: its bytes, not NULL.
 
         Raises:
-            ValueError: they are no value of the type.
+            ValueError: the bytes are no value of the type.
         """
         ...
 
     def values(self, column: Column, data: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArray[Any]:
-        """Many values at once, each as `value` would give it.
+        """Decode many values at once, each as `value` would.
 
         Args:
-            column: says type and form; not `OPAQUE`.
+            column: gives type and form; not `OPAQUE`.
             data: uint8, their bytes one after the other.
             lengths: int32, of each; none is negative.
 
         Raises:
-            ValueError: they are no values of the type.
+            ValueError: the bytes are no values of the type.
         """
         ...
 
     def decoded(self, column: Column, raw: bytes) -> object:
-        """One value as a Python object, for users' code.
+        """Return one value as a Python object, for users' code.
 
         Args:
-            column: says type and form.
+            column: gives type and form.
             raw: its bytes, not NULL.
 
         Raises:
-            LcrError: it is no Python object, such as a date before year 1.
+            LcrError: it has no Python object, such as a date before year 1.
         """
         ...
 
     def decoded_of_copy(self, column: Column, raw: bytes, *, texts: Collection[str]) -> object:
-        """A value of a copied row, which is read as text, as `decoded` gives the value that the log has in binary form.
+        """Return a value of a copied row, read as text, in the form that `decoded` gives for the log's binary value.
 
         Args:
-            column: says the type.
+            column: gives the type.
             raw: its text, not NULL.
-            texts: see `OpenPiece.texts_of_log`.
+            texts: as `OpenPiece.texts_of_log`.
 
         Raises:
-            LcrError: as of `decoded`; or the text does not show what `decoded` gives of the log.
+            LcrError: as for `decoded`; or the text does not show what `decoded` gives for the log.
         """
         ...
 
     def encoded(self, column: Column, value: object) -> bytes:
-        """The opposite of `decoded`.
+        """Encode a Python object: the inverse of `decoded`.
 
         Args:
-            column: says type and form.
+            column: gives type and form.
             value: not None.
 
         Raises:
@@ -156,28 +156,28 @@ class ValueTypes(Protocol):
         ...
 
     def constant(self, column: Column, text: str) -> Comparable:
-        """A text literal that is compared with a column, as a value of the column's type.
+        """Return a text literal that is compared with a column, as a value of the column's type.
 
         Args:
-            column: of a kind that is not a number.
-            text: what stands between the quotes.
+            column: column of a kind that is not a number.
+            text: the text between the quotes.
 
         Raises:
-            ValueError: it is no value of the type, or one that depends on a setting of the session; says which spelling
-                is meant.
+            ValueError: the text is no value of the type, or one that depends on a setting of the session; the message
+                says which spelling is meant.
         """
         ...
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
-        """A number that is compared with a column of a kind in `NUMBERS`, as `value` would give it.
+        """Return a number that is compared with a column of a kind in `NUMBERS`, in the form of `value`.
 
-        Of an INTEGER it may be a fraction.
+        For an INTEGER column it may be a fraction.
 
         Args:
-            column: of such a kind.
+            column: column of such a kind.
             value: the literal.
 
         Raises:
-            ValueError: the kind cannot hold it.
+            ValueError: the kind cannot hold the number.
         """
         ...

@@ -1,4 +1,4 @@
-"""Transformations of positive rules: what is declared, users' functions behind it, and both done to batches.
+"""Transformations of positive rules: declarative ones and users' functions, and their application to batches.
 
-`transformation` and `custom` are frozen data; `reshaping` makes batches of another shape, `calling` calls the functions.
+`transformation` and `custom` are frozen data; `reshaping` applies them to batches, `calling` calls the functions.
 """

@@ -1,12 +1,11 @@
-"""Calling users' transformation functions with the rows of a batch, and checking what they return.
+"""Calling users' transformation functions with the rows of a batch, and checking the results.
 
-Only rows of tables with a function are looked at. As a function changes values alone, the other rows stay the columns
-that they are.
+Only rows of tables with a function are read. A function changes only values, so the other rows stay unchanged columns.
 
-A function that raises, does not end in time, leaves too many threads, or returns what it must not is an error of the
-client (`TransformationError`): nothing of the batch goes on. The error names the function, its file and line, and the
-LCR; it has no values: a function that masks them would be betrayed by `headrace status`. One that ends the process is
-not called for the same LCR for ever (`last_call`).
+A function that raises, exceeds its time, leaves too many threads, or returns something forbidden is an error of the
+client (`TransformationError`): nothing of the batch continues. The error names the function, its file and line, and the
+LCR. It has no values: otherwise `headrace status` would reveal what a masking function hides. A function that ends the
+process is not called for the same LCR for ever (`last_call`).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def loaded_function(custom: CustomTransformation) -> Callable[[RowLcr], object]:
     """Load a function.
 
     Raises:
-        ConfigError: see `headrace.rules.user_code.loading.load`.
+        ConfigError: the function cannot be loaded (`headrace.rules.user_code.loading.load`).
     """
     return load(custom.function, custom.code, CUSTOM_PARAMETERS)
 
@@ -70,10 +69,10 @@ class CustomCalls:
     """Calls the functions of one client.
 
     Args:
-        types: how values become Python objects, and back; None: functions see bytes.
-        loaded: functions that need not be loaded.
-        last_call: outlives functions that end the process; None: they end it each time.
-        decode: how they see values, if not as `types` says.
+        types: converts values to Python objects and back; None: functions see bytes.
+        loaded: functions that are loaded already.
+        last_call: outlives functions that end the process; None: no protection.
+        decode: converts values to Python objects instead of `types`.
     """
 
     def __init__(
@@ -90,14 +89,14 @@ class CustomCalls:
         self._functions: dict[CustomTransformation, Callable[[RowLcr], object]] = dict(loaded or {})
 
     def batch(self, batch: LcrBatch, customs: Mapping[int, CustomTransformation]) -> LcrBatch:
-        """A batch behind the functions.
+        """Apply the functions to a batch.
 
         Args:
-            batch: behind the declarative transformations.
+            batch: the batch after the declarative transformations.
             customs: the functions, by index of the table.
 
         Raises:
-            TransformationError: a function failed, or returned what it must not.
+            TransformationError: a function failed, or returned something forbidden.
         """
         counts = np.ones(batch.row_count, np.int32)
         made: dict[int, list[list[RowLcr]]] = {}
@@ -130,7 +129,7 @@ class CustomCalls:
         )
 
     def _row(self, batch: LcrBatch, row: int, custom: CustomTransformation) -> list[RowLcr]:
-        """The LCRs that a function makes of one."""
+        """Return the LCRs that a function makes of one."""
         lcr = RowLcr(batch, row, decode=self._decode, encode=self._encode)
         if self._last_call is None:
             return self._called(lcr, batch, row, custom)
@@ -148,7 +147,7 @@ class CustomCalls:
             self._last_call.end(refused=ends >= CRASHES_MAX)
 
     def _note_late(self, frame: FrameType, batch: LcrBatch, row: int, custom: CustomTransformation) -> None:
-        """Tell, while it goes on, that a call has had its time; called by the thread that watches it."""
+        """Record that a running call has exceeded its time; called by the watchdog's thread."""
         if self._last_call is not None:
             what = (
                 f"{custom.function} has not ended within {custom.timeout_s:g} s, and waits at"
@@ -181,7 +180,7 @@ class CustomCalls:
             raise _failure(batch, row, f"{custom.function} {error}", error.hint) from error
         except ConfigError as error:
             raise TransformationError(error.message, hint=error.hint) from error
-        except BaseException as error:  # what a user's code raises, SystemExit and KeyboardInterrupt among it, is an error of the transformation
+        except BaseException as error:  # SystemExit and KeyboardInterrupt, too, are errors of the transformation
             if is_interruption(error):
                 raise
             text = words_of(error) if isinstance(error, HeadraceError) else message_of(error)
@@ -213,11 +212,11 @@ def _never() -> bool:
 
 
 def which_lcr(batch: LcrBatch, row: int) -> str:
-    """Which LCR a transformation failed at, for messages; without values.
+    """Describe the LCR at which a transformation failed, for messages; without values.
 
     Args:
         batch: before the transformation.
-        row: its number there.
+        row: number of the row in it.
     """
     lcr = RowLcr(batch, row)
     return (
@@ -254,7 +253,7 @@ def _lcrs(result: object, custom: CustomTransformation) -> list[RowLcr]:
 
 
 def _check(lcr: RowLcr, batch: LcrBatch, row: int, custom: CustomTransformation) -> None:
-    """Refuse an LCR that is not the one given, with other values at most."""
+    """Refuse an LCR that differs from the given one in more than values."""
     if lcr.batch is not batch or lcr.row != row:
         raise _ReturnedWrong("returned an LCR of another call", "return the LCR that it got, or copies of it")
     before = RowLcr(batch, row)
@@ -306,7 +305,7 @@ def _check_values(kind: ValueType, lcr: RowLcr, before: RowLcr, custom: CustomTr
 
 
 def _rebuilt(batch: LcrBatch, group: RowGroup, made: Sequence[list[RowLcr]], numbers: NDArray[np.int32]) -> RowGroup:
-    """A group with the LCRs that were made of each of its rows."""
+    """Return a group of the LCRs that were made of each of its rows."""
     lcrs = [lcr for each in made for lcr in each]
     rows = [
         first + place

@@ -2,13 +2,12 @@
 
     def mask(lcr: RowLcr) -> RowLcr
 
-gets each row LCR that the rule takes, behind row migration and the rule's declarative transformations, and returns it
-with other values. In a capture process it may return a list instead: of no LCR (the change is discarded), or of several
-(`lcr.copy()` makes another one).
+gets each row LCR that the rule takes, after row migration and the rule's declarative transformations, and returns it
+with other values. In a capture process it may return a list instead: an empty one (the change is discarded), or several
+LCRs (`lcr.copy()` makes another one).
 
-What it cannot change: the command, the table's name, the columns that the LCR has, the tag, transaction id, SCN and
-source. Columns and names are for the declarative steps before it, so everything knows a table's shape without calling
-anything.
+It cannot change the command, the table's name, the LCR's columns, the tag, transaction id, SCN and source. Columns and
+names belong to the declarative steps before it, so a table's shape is known without calling anything.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Custom Rule-Based Transformations"; `semantics.md` 4.5.
 """
@@ -23,21 +22,21 @@ from headrace.rules.user_code.source import NO_CODE, UserCode, UserFunction
 __all__ = ["CUSTOM_PARAMETERS", "LCRS_MAX", "CustomTransformation"]
 
 CUSTOM_PARAMETERS = ("lcr",)
-"""What a function is called with."""
+"""Parameters of a function."""
 
 LCRS_MAX = 64
-"""That a function may return for one LCR: a batch grows as many times in the capture process's memory."""
+"""Bound of a function's LCRs for one LCR: a batch may grow by this factor in the capture process's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomTransformation:
-    """What a rule says of its function, and the function's code.
+    """A rule's function, with its code.
 
     Args:
-        function: which one.
-        columns: that it may change, under their names behind the declarative transformations; None: any.
+        function: the function.
+        columns: columns that it may change, by their names after the declarative transformations; None: any.
         code: the modules that it needs.
-        timeout_s: for one call, seconds.
+        timeout_s: limit of one call, seconds.
         is_at_capture: it may return a list of LCRs.
     """
 
@@ -48,11 +47,11 @@ class CustomTransformation:
     is_at_capture: bool = False
 
     def may_change(self, column: str) -> bool:
-        """Whether a column's values can be other ones behind it."""
+        """Return whether the function may change a column's values."""
         return self.columns is None or column in self.columns
 
     def without_code(self) -> CustomTransformation:
-        """Which function it is, whatever its version: what a table's copy depends on."""
+        """Return the function's identity without its version, on which a table's copy depends."""
         return replace(
             self, function=replace(self.function, version=""), code=NO_CODE, timeout_s=TIMEOUT_DEFAULT_S, columns=None
         )

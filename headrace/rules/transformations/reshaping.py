@@ -1,10 +1,10 @@
 """Transformations of whole batches: table versions, and the columns of their rows.
 
-No row is looked at, but those that a function gets.
+Only functions read rows.
 
-What leaves a column alone copies nothing, nor does what leaves neighbours and adds no bytes; all else is copied column
-by column. Versions that are alike behind the transformation (an ALTER added a column that does not travel) become one,
-with one group per command.
+If the columns stay unchanged, nothing is copied, nor if a run of neighbouring columns stays and no bytes are added. All
+else is copied column by column. Versions that are equal after the transformation (an ALTER added a column that is
+dropped here) become one, with one group per command.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Reshaping", "transformed_version"]
 
-_VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition one of its own
+_VERSIONS_MAX = 4096  # a table has a new version with each ALTER, and a TRUNCATE of a partition has its own
 
 
 class _Unknown:
-    """Nobody has asked for the table version."""
+    """Marks a table version that was not looked up yet."""
 
 
 _UNKNOWN = _Unknown()
@@ -58,7 +58,7 @@ class _Reshaped:
     version: TableVersion
     places: NDArray[np.int64]  # of its columns before; -1: an added one
     is_renamed_only: bool
-    # of the columns before, if what stays are neighbours as before, and what is added comes behind them
+    # of the columns before, if the kept columns are neighbours in their old order and added ones follow them
     block: slice | None
     added: _Added
     custom: CustomTransformation | None
@@ -68,11 +68,11 @@ class Reshaping:
     """Applies the transformations of one client.
 
     Args:
-        transformation_of: the transformation of a table (schema, name); None: it stays as it is.
+        transformation_of: returns the transformation of a table (schema, name); None: it stays unchanged.
         time_us: microseconds since the Unix epoch, UTC.
-        types: how functions see values; see `CustomCalls`.
-        last_call: see `CustomCalls`.
-        decode: see `CustomCalls`.
+        types: as for `CustomCalls`.
+        last_call: as for `CustomCalls`.
+        decode: as for `CustomCalls`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Reshaping:
         self._names: dict[TableName, TableName] = {}
 
     def version(self, table: TableVersion) -> TableVersion:
-        """A table version behind the client.
+        """Return a table version behind the client.
 
         Args:
             table: before it.
@@ -102,11 +102,7 @@ class Reshaping:
         return table if found is None else found.version
 
     def named(self, table: TableVersion) -> TableVersion:
-        """A table version under its name behind the client, whether or not its columns can be transformed.
-
-        Args:
-            table: before the client.
-        """
+        """Return a table version under its name behind the client, whether or not its columns can be transformed."""
         key = TableName.of(table)
         if key not in self._names:
             if len(self._names) >= _VERSIONS_MAX:
@@ -117,9 +113,9 @@ class Reshaping:
         return table if (owner, name) == key else replace(table, owner=owner, name=name)
 
     def changes(self, table: TableVersion) -> bool:
-        """Whether a table version is another one behind the client.
+        """Return whether a table version changes at the client.
 
-        Also where it cannot be transformed, which `batch` says of its first LCR.
+        True also if it cannot be transformed, which `batch` reports for its first LCR.
         """
         try:
             return self._reshaped(table) is not None
@@ -127,11 +123,10 @@ class Reshaping:
             return True
 
     def batch(self, batch: LcrBatch) -> LcrBatch:
-        """A batch behind the client; the same object where nothing changes.
+        """Transform a batch; return the same object if nothing changes.
 
         Args:
-            batch: with what the client's rules keep. A table of which it holds nothing is left as it is: nobody needs
-                it transformed.
+            batch: batch of the rows that the client's rules keep. Tables without rows in it are not transformed.
 
         Raises:
             TransformationError: a transformation cannot be applied to a table, or its function failed; names the LCR.
@@ -175,7 +170,7 @@ class Reshaping:
         return self._calls.batch(declared, customs) if customs else declared
 
     def _reshaped_in(self, batch: LcrBatch, place: int) -> _Reshaped | None:
-        """Of a table that a batch has LCRs of."""
+        """Return the reshaped table of LCRs in a batch."""
         try:
             return self._reshaped(batch.tables[place])
         except TransformationError as error:
@@ -227,16 +222,13 @@ class _Constants:
         self.values = np.frombuffer(bytearray(b"".join(held)), np.uint8)
 
     def set(self, place: int, value: bytes) -> None:
-        """Another value of the same length for one column."""
+        """Replace the value of one column by another of the same length."""
         self.values[self._starts[place] : self._starts[place + 1]] = np.frombuffer(value, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The values of the columns that are added, in the old image and in the new one.
-
-    And which of them are the time, to be set for each batch.
-    """
+    """The values of added columns, in the old and the new image, and which of them get the time of each batch."""
 
     old: _Constants
     new: _Constants
@@ -244,12 +236,12 @@ class _Added:
 
     @classmethod
     def of(cls, added: Sequence[AddColumn], *, is_whole: bool) -> _Added:
-        """Of some columns.
+        """Make the values of some columns.
 
         Args:
             added: the columns.
-            is_whole: old values are logged whatever changes. Under a replica identity of key columns an UPDATE that
-                left them alone has no old values at all, and must stay so.
+            is_whole: old values are always logged. Under a replica identity of key columns an UPDATE that did not touch
+                them has no old values at all, and must stay so.
         """
         values = [
             _timestamp(0) if each.is_now else NULL if each.value is None else each.value.encode() for each in added
@@ -259,7 +251,7 @@ class _Added:
 
 
 def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
-    """The rows of a group with other columns; `table`: their place."""
+    """Return the rows of a group with other columns; `table`: place of their table."""
     added = reshaped.added
     return RowGroup(
         table=table,
@@ -272,10 +264,10 @@ def _group(group: RowGroup, reshaped: _Reshaped, table: int) -> RowGroup:
 
 @functools.cache
 def _kernel() -> Any:  # noqa: ANN401 - compiled
-    """See `with_constants`.
+    """Return `with_constants`.
 
-    Not imported at the head: numba is 25 MB that a process which moves no column does not pay for. Looked up once: each
-    image needs it.
+    A local import: numba takes 25 MB, which a process that moves no column does not need. Cached, because each image
+    needs it.
     """
     from headrace.lcr.cells_kernels import with_constants
 
@@ -283,16 +275,16 @@ def _kernel() -> Any:  # noqa: ANN401 - compiled
 
 
 def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants) -> ColumnValues | None:
-    """The columns of an image that stay, and added ones.
+    """Return the kept columns of an image, and the added ones.
 
     Args:
-        values: of n rows; None: there are none.
-        reshaped: where its columns come from.
-        added: of the image.
+        values: values of n rows; None: there are none.
+        reshaped: origin of its columns.
+        added: added columns of the image.
     """
     if values is None:
         return None
-    if (block := reshaped.block) is not None and not added.values.size:  # no byte is moved
+    if (block := reshaped.block) is not None and not added.values.size:  # no byte is copied
         kept, places = values.lengths[block], values.starts[block.start : block.stop + 1]
         if not added.lengths.shape[0]:
             return ColumnValues(lengths=kept, data=values.data, starts=places)
@@ -316,11 +308,11 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
 
 
 def transformed_version(version: TableVersion, transformation: Transformation) -> tuple[TableVersion, Shape]:
-    """A table version behind a client, and where its columns come from.
+    """Return a table version behind a client, and the origins of its columns.
 
     Args:
         version: before the client.
-        transformation: of the rule that takes its LCRs.
+        transformation: transformation of the rule that takes its LCRs.
 
     Raises:
         TransformationError: it cannot be applied to this table.
@@ -347,15 +339,15 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
         name_ for name_, origin in shape.columns if name_ == origin and not transformation.may_change(name_)
     }
     if partition is not None and _may_name(partition.rows, gone):
-        # The rows of a partition are said over the source's columns: where one of these is not here, or is called
-        # otherwise, nobody can tell which they are, and the destination says so.
+        # A partition's rows are a condition over the source's columns. If one of these is missing or renamed here, the
+        # rows cannot be determined, and the destination reports that.
         partition = replace(partition, rows="")
     changed = replace(version, owner=owner, name=name, columns=columns, partition=partition)
     return replace(changed, version=content_version(changed)), shape
 
 
 def _column(name: str, added: AddColumn) -> Column:
-    """An added column: a time comes in binary form, in less than a third of the bytes, and what is in the file in text form."""
+    """Return an added column: a time in binary form, under a third of the bytes; a value of the file as text."""
     return Column(
         name=name,
         type_name=added.type_name,
@@ -365,7 +357,7 @@ def _column(name: str, added: AddColumn) -> Column:
 
 
 def _may_name(condition: str, columns: frozenset[str]) -> bool:
-    """Whether a condition in SQL may name one of some columns; texts in it do not count, unless there is a backslash."""
+    """Return whether a condition in SQL may name one of some columns; texts are ignored unless there is a backslash."""
     if "\\" not in condition:
         condition = re.sub(r"'(?:[^']|'')*'", "''", condition)
     return any(
@@ -374,7 +366,7 @@ def _may_name(condition: str, columns: frozenset[str]) -> bool:
 
 
 def _timestamp(time_us: int) -> bytes:
-    """A moment as PostgreSQL's binary form of a timestamp with time zone: microseconds since 2000-01-01.
+    """Return a time in PostgreSQL's binary form of a timestamp with time zone: microseconds since 2000-01-01.
 
     Args:
         time_us: microseconds since the Unix epoch, UTC.

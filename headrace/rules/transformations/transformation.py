@@ -1,30 +1,31 @@
-"""Transformations of positive rules: what a table is called, and which columns it has, behind a client.
+"""Transformations of positive rules: a table's name and columns behind a client.
 
 A transformation is a list of operations on one row LCR, in the manuals' order: by step number, and within a step
 
     0 keep_columns   1 delete_columns   2 rename_column   3 add_column   4 rename_table   5 rename_schema
 
-each of which sees the result of the one before. None of them looks at a row, so what becomes of a table's columns
-(`Transformation.shape`) is found out once; `headrace.rules.transformations.reshaping` does the same to table versions and batches.
+Each sees the result of the one before. None of them reads a row, so the resulting columns of a table
+(`Transformation.shape`) are computed once; `headrace.rules.transformations.reshaping` applies them to table versions
+and batches.
 
 Absent columns
-    A column that is to be kept, deleted or renamed, and is not there, is ignored, as the manuals say. A column that
-    would get the name of another one, or is added and there already, is an error that stops the client.
+    A missing column in a keep, delete or rename is ignored, as the manuals say. Renaming or adding a column under an
+    existing name is an error that stops the client.
 
-What a row needs to be found
-    Under a replica identity that logs key columns only, these must travel: a row could not be found without one of
-    them, or another row would be. So deleting one is an error (`TransformationError`), and under an identity that logs
-    the whole row it is none.
+Finding rows
+    Under a replica identity that logs key columns only, these must be replicated: without one of them a row could not
+    be found, or another row would be. So deleting one is an error (`TransformationError`); under an identity that logs
+    the whole row it is allowed.
 
 Added columns
-    The new row has the value. The old one has it too where the whole old row is logged: every row of this source has it
-    at the destination. `current_timestamp` is of the moment in which the client evaluates the LCR; an old value of it
-    is not known. Added columns stand before the source's own: `spark_apply.tables.fits` tells renamed columns by their
-    order, in which new ones come last.
+    The new row has the value. The old one has it, too, if the whole old row is logged: every row of this source has it
+    at the destination. `current_timestamp` is the time when the client evaluates the LCR; its old value is not known.
+    Added columns precede the source's own: `spark_apply.tables.fits` recognises renamed columns by their order, in
+    which new ones come last.
 
 Functions
-    Behind its declarative operations a transformation may have a function of the user's, which changes values and
-    nothing else (`headrace.rules.transformations.custom`): what is said here of names and columns holds with it, too.
+    After its declarative operations a transformation may have a user's function, which changes only values
+    (`headrace.rules.transformations.custom`): all statements here about names and columns hold with it, too.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Rule-Based Transformations"; `DBMS_STREAMS_ADM.ADD_COLUMN` and
 its neighbours; `semantics.md` 4.5.
@@ -56,14 +57,14 @@ __all__ = [
     "in_order",
 ]
 
-_NO_NAME = TableName("", "")  # what becomes of it is what the transformation gives
+_NO_NAME = TableName("", "")  # the result for it is what the transformation sets
 CURRENT_TIMESTAMP = "pg_catalog.timestamptz"
-CURRENT_TIMESTAMP_NUMBER = 1184  # as PostgreSQL has it
-"""The type of an added column whose value is the moment of the evaluation."""
+CURRENT_TIMESTAMP_NUMBER = 1184  # PostgreSQL's number
+"""The type of an added column whose value is the time of the evaluation."""
 
 
 class TransformationError(HeadraceError):
-    """A transformation cannot be applied to a table; nothing of it went on."""
+    """A transformation cannot be applied to a table; none of its changes continued."""
 
     code = "HDR-1220"
     retry = Retry.MANUAL
@@ -71,7 +72,7 @@ class TransformationError(HeadraceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepColumns:
-    """Leave out every other column."""
+    """Drop every other column."""
 
     kept: tuple[str, ...]
 
@@ -81,7 +82,7 @@ class KeepColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteColumns:
-    """Leave out these columns."""
+    """Drop these columns."""
 
     deleted: tuple[str, ...]
 
@@ -105,10 +106,10 @@ class AddColumn:
     """Give every new row one more value.
 
     Args:
-        name: of the column.
-        type_name: of its type, schema-qualified.
-        value: in the type's text form; None: NULL, or the time.
-        is_now: the moment of the evaluation is the value.
+        name: name of the column.
+        type_name: its type, schema-qualified.
+        value: the value in the type's text form; None: NULL, or the time.
+        is_now: the value is the time of the evaluation.
     """
 
     name: str
@@ -123,7 +124,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameTable:
-    """Give the table another name, and another schema."""
+    """Give the table another name and schema."""
 
     owner: str
     name: str
@@ -134,7 +135,7 @@ class RenameTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenameSchema:
-    """Put the table into another schema."""
+    """Move the table to another schema."""
 
     owner: str
 
@@ -154,16 +155,16 @@ _PRECEDENCE: dict[type[Operation], int] = {
 
 
 def in_order(operations: Iterable[tuple[int, Operation]]) -> tuple[Operation, ...]:
-    """Operations with their step numbers, in the order in which they are applied."""
+    """Sort operations with their step numbers into the order of application."""
     return tuple(each for _, each in sorted(operations, key=lambda found: (found[0], _PRECEDENCE[type(found[1])])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A table's columns behind a client, in the order they travel in.
+    """A table's columns behind a client, in transport order.
 
     Args:
-        columns: name there, and what gives its value: the column before the client, or what adds it.
+        columns: name there, and its origin: the column before the client, or the operation that adds it.
     """
 
     columns: tuple[tuple[str, str | AddColumn], ...]
@@ -176,11 +177,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformation:
-    """What a rule makes of the LCRs that it takes.
+    """A rule's change to the LCRs that it takes.
 
     Args:
-        operations: declarative ones, in the order in which they are applied.
-        custom: the function that is called behind them; None: none. There is one operation at least, or a function.
+        operations: declarative ones, in the order of application.
+        custom: function that is called after them; None: none. There is at least one operation, or a function.
     """
 
     operations: tuple[Operation, ...] = ()
@@ -193,13 +194,13 @@ class Transformation:
 
     @property
     def new_name(self) -> TableName | None:
-        """The name that every table gets; None: it keeps its own, or the schema alone is another one."""
+        """The name that every table gets; None: it keeps its own, or only the schema changes."""
         found = self.named(_NO_NAME)
         return found if found.name else None
 
     @property
     def new_owner(self) -> str:
-        """The schema into which tables come under their own names; empty: none."""
+        """The schema into which tables are moved under their own names; empty: none."""
         found = self.named(_NO_NAME)
         return "" if found.name else found.owner
 
@@ -210,16 +211,16 @@ class Transformation:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether columns are left out."""
+        """Whether columns are dropped."""
         return any(isinstance(each, KeepColumns | DeleteColumns) for each in self.operations)
 
     @property
     def added(self) -> tuple[AddColumn, ...]:
-        """What it adds."""
+        """The added columns."""
         return tuple(each for each in self.operations if isinstance(each, AddColumn))
 
     def named(self, table: TableName) -> TableName:
-        """The table's name behind the client."""
+        """Return the table's name behind the client."""
         for each in self.operations:
             if isinstance(each, RenameTable):
                 table = TableName(each.owner, each.name)
@@ -228,11 +229,11 @@ class Transformation:
         return table
 
     def shape(self, names: Sequence[str], *, table: str) -> Shape:
-        """The columns behind the client.
+        """Return the columns behind the client.
 
         Args:
-            names: of the columns before it.
-            table: for messages.
+            names: column names before it.
+            table: its name, for messages.
 
         Raises:
             TransformationError: two columns would have one name, or none is left.
@@ -263,10 +264,10 @@ class Transformation:
         return Shape(columns=tuple(columns))
 
     def origin(self, name: str) -> str | None:
-        """What a column behind the client is called before it; None: it is added here, or cannot be there.
+        """Return the name before the client of a column behind it; None: it is added here, or cannot exist.
 
-        Where it is not known which columns there are: as if every one that is renamed were there. `columns_at_the_end`
-        knows.
+        The existing columns are not known here: every renamed column is assumed to exist. `columns_at_the_end` knows
+        them.
 
         Args:
             name: behind the client.
@@ -289,7 +290,7 @@ class Transformation:
         return name
 
     def after(self, name: str) -> str | None:
-        """What a column is called behind the client; None: it is not there.
+        """Return a column's name behind the client; None: it is dropped.
 
         Args:
             name: before the client.
@@ -307,7 +308,7 @@ class Transformation:
         return name
 
     def leaves_alone(self, name: str) -> bool:
-        """Whether a column, where it is, is there behind the client as well, under the same name and with the same values."""
+        """Return whether a column, if it exists, keeps its name and its values behind the client."""
         is_taken = any(
             each.after == name if isinstance(each, RenameColumn) else isinstance(each, AddColumn) and each.name == name
             for each in self.operations
@@ -315,7 +316,7 @@ class Transformation:
         return self.after(name) == name and not is_taken and not self.may_change(name)
 
     def may_change(self, name: str) -> bool:
-        """Whether a function may change a column's values.
+        """Return whether a function may change a column's values.
 
         Args:
             name: behind the client.
@@ -323,14 +324,14 @@ class Transformation:
         return self.custom is not None and self.custom.may_change(name)
 
     def without_code(self) -> Transformation:
-        """What a table's copy depends on: the same for every version of a function."""
+        """Return the part on which a table's copy depends: the same for every version of a function."""
         return self if self.custom is None else replace(self, custom=self.custom.without_code())
 
     def unmet(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Columns that are to be kept, deleted, renamed or changed and are not there.
+        """Return columns that are kept, deleted, renamed or changed by name, but do not exist.
 
         Args:
-            names: of the columns before the client.
+            names: column names before the client.
         """
         there, missing = set(names), []
         for each in self.operations:
@@ -359,12 +360,12 @@ class Transformation:
 def columns_at_the_end(
     names: Sequence[str], transformations: Sequence[Transformation], *, table: str
 ) -> tuple[tuple[str, str | AddColumn], ...]:
-    """The columns of a table behind several clients: name there, and the column at the source, or what adds it.
+    """Return a table's columns behind several clients: name, and the source's column or the adding operation.
 
     Args:
-        names: of its columns at the source.
-        transformations: one client after the other.
-        table: for messages.
+        names: its column names at the source.
+        transformations: transformations of successive clients.
+        table: its name, for messages.
 
     Raises:
         TransformationError: one of them cannot be applied to the table.

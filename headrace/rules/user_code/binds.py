@@ -1,7 +1,6 @@
 """The text of a statement DML handler: its binds, `:old.column`, `:new.column`, `:commit_scn`, become $1, $2, ...
 
-The text is read as PostgreSQL reads it: what stands in quotes, in dollar quotes or in a comment is no bind, and `::` is
-a cast.
+The text is read as PostgreSQL reads it: quotes, dollar quotes and comments contain no binds, and `::` is a cast.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ATTRIBUTES = (
 
 _IMAGES = ("old", "new")
 # One piece of SQL text: a comment, a quoted text or name, a dollar quote, a cast, a bind, or any other character.
-# Comments nest in PostgreSQL, so one that contains another is refused rather than read wrongly.
+# Comments nest in PostgreSQL, so a nested comment is refused rather than read wrongly.
 _PIECE = re.compile(
     r"""(?P<comment>--[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)
       | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
@@ -51,7 +50,7 @@ def read_statement(text: str) -> HandlerStatement:
         text: SQL with binds, or `lcr.execute true`, `lcr.execute false`.
 
     Raises:
-        ConfigError: a bind names nothing, or the text has placeholders or a comment that cannot be read.
+        ConfigError: a bind names nothing, or the text has placeholders or an unreadable comment.
     """
     plain = " ".join(text.lower().removeprefix(":").split()).rstrip("; ")
     if plain in (EXECUTE_TRUE, EXECUTE_FALSE):
@@ -79,7 +78,7 @@ def _pieces(text: str, binds: list[str]) -> Iterator[str]:
             yield f"${binds.index(bind) + 1}"
         elif piece["other"] == "$" and text[piece.end() : piece.end() + 1].isdigit():
             raise ConfigError(
-                f"{text!r} has a placeholder of its own", hint="write binds as :new.column, :old.column or :commit_scn"
+                f"{text!r} contains a placeholder", hint="write binds as :new.column, :old.column or :commit_scn"
             )
         elif piece["other"] in ("'", '"'):
             raise ConfigError(f"{text!r} has a quote without an end", hint="close it")

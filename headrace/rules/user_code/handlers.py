@@ -1,7 +1,7 @@
-"""What users' code does in an apply process, as frozen data.
+"""Users' code in an apply process, as frozen data.
 
     procedure DML handler   a function that gets a row LCR instead of the destination; it may execute it, changed or not
-    statement DML handler   SQL statements that run for a row LCR instead of it, in order; "lcr.execute true" is one of them
+    statement DML handler   SQL statements that run in order instead of a row LCR; "lcr.execute true" is one of them
     error handler           a function that gets a row LCR that failed, with the error; after the conflict handlers
     precommit handler       a function that is called once for each source transaction, before the commit
 
@@ -9,8 +9,7 @@ All of it runs inside the destination transaction of the rows. A table and opera
 statement DML handlers, or neither; an error handler only where there is no procedure DML handler.
 
 Source: Oracle Streams Replication Administrator's Guide, "Handlers and Row LCR Processing"; Streams Concepts, "Message
-Processing
-    Options for an Apply Process".
+    Processing Options for an Apply Process".
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 
 OPERATIONS = ("insert", "update", "delete")
 TIMEOUT_DEFAULT_S = 30.0
-"""For one call: far longer than a row should take, and shorter than a lag that nobody notices."""
+"""Limit of one call: far longer than a row should take, and shorter than a lag that nobody notices."""
 
 EXECUTE_TRUE = "lcr.execute true"
 EXECUTE_FALSE = "lcr.execute false"
@@ -50,8 +49,8 @@ class HandlerStatement:
 
     Args:
         sql: one SELECT, INSERT, UPDATE, DELETE or MERGE with binds as $1, $2, ...; or `EXECUTE_TRUE`, `EXECUTE_FALSE`.
-        binds: what each stands for: `old.<column>`, `new.<column>` or an attribute of the LCR.
-        text: as the file has it.
+        binds: meaning of each: `old.<column>`, `new.<column>` or an attribute of the LCR.
+        text: the text in the file.
     """
 
     sql: str
@@ -60,22 +59,23 @@ class HandlerStatement:
 
     @property
     def executes(self) -> bool | None:
-        """It executes the LCR, with or without conflict resolution; None: it is SQL."""
+        """Whether it executes the LCR with conflict resolution (True) or without (False); None: it is SQL."""
         return {EXECUTE_TRUE: True, EXECUTE_FALSE: False}.get(self.sql)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmlHandler:
-    """What happens with some row LCRs of a table instead of applying them.
+    """The handling of some row LCRs of a table instead of applying them.
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
-        operations: of `OPERATIONS`.
-        function: a procedure DML handler; None: it is of statements.
-        statements: in the order in which they run.
-        tables: others that its SQL reads or writes, (owner, name): their rows keep their order with its own.
-        columns: of the table, whose old and new values its function needs, also where an UPDATE left them alone.
+        name: name of the table in that schema.
+        operations: some of `OPERATIONS`.
+        function: a procedure DML handler; None: it has statements.
+        statements: its statements, in the order in which they run.
+        tables: other tables that its SQL reads or writes, (owner, name): their rows keep their order with its own.
+        columns: columns of the table whose old and new values its function needs, even where an UPDATE did not touch
+            them.
     """
 
     owner: str
@@ -99,14 +99,14 @@ class DmlHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorHandler:
-    """What is called with a row LCR of a table that failed.
+    """The function that is called with a failed row LCR of a table.
 
     Args:
         owner: schema of the table at the destination.
-        name: of the table in that schema.
+        name: name of the table in that schema.
         function: called with the LCR, the error and the session.
-        operations: of `OPERATIONS`.
-        columns: as of `DmlHandler`.
+        operations: some of `OPERATIONS`.
+        columns: as for `DmlHandler`.
     """
 
     owner: str
@@ -117,7 +117,7 @@ class ErrorHandler:
 
     @property
     def binds(self) -> tuple[tuple[str, str], ...]:
-        """It has no statements."""
+        """Always empty: it has no statements."""
         return ()
 
     def __str__(self) -> str:
@@ -126,14 +126,14 @@ class ErrorHandler:
 
 @dataclass(frozen=True, kw_only=True)
 class HandlerRules(SettingsAsBytes):
-    """All of an apply process.
+    """All handlers of an apply process.
 
     Args:
         code: the modules that its functions need.
-        dml: its DML handlers; several of one table and operation are of statements, and run in this order.
+        dml: its DML handlers; several for one table and operation have statements, and run in this order.
         errors: its error handlers.
         precommit: its precommit handler.
-        timeout_s: for one call, seconds.
+        timeout_s: limit of one call, seconds.
     """
 
     code: UserCode = NO_CODE
@@ -143,24 +143,24 @@ class HandlerRules(SettingsAsBytes):
     timeout_s: float = TIMEOUT_DEFAULT_S
 
     def dml_of(self, owner: str, name: str, operation: str) -> tuple[DmlHandler, ...]:
-        """The DML handlers of a table and operation, in order.
+        """Return the DML handlers of a table and operation, in order.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
-            operation: of `OPERATIONS`.
+            name: name of the table in that schema.
+            operation: one of `OPERATIONS`.
         """
         return tuple(
             each for each in self.dml if (each.owner, each.name) == (owner, name) and operation in each.operations
         )
 
     def error_of(self, owner: str, name: str, operation: str) -> ErrorHandler | None:
-        """The error handler of a table and operation.
+        """Return the error handler of a table and operation.
 
         Args:
             owner: schema of the table at the destination.
-            name: of the table in that schema.
-            operation: of `OPERATIONS`.
+            name: name of the table in that schema.
+            operation: one of `OPERATIONS`.
         """
         return next(
             (each for each in self.errors if (each.owner, each.name) == (owner, name) and operation in each.operations),
@@ -174,19 +174,16 @@ class HandlerRules(SettingsAsBytes):
 
     @cached_property
     def ordered(self) -> frozenset[tuple[str, str]]:
-        """Tables whose rows keep their order with handled rows.
-
-        Those with a DML handler, and what these say that they touch.
-        """
+        """Tables whose rows keep their order with handled rows: those with a DML handler, and their `tables`."""
         return self.handled | frozenset(table for each in self.dml for table in each.tables)
 
     def of_rows(self) -> Iterator[tuple[str, DmlHandler | ErrorHandler]]:
-        """DML handlers and error handlers, with their places in the topology file."""
+        """Yield DML handlers and error handlers, with their places in the topology file."""
         yield from ((f"dml_handlers[{number}]", each) for number, each in enumerate(self.dml))
         yield from ((f"error_handlers[{number}]", each) for number, each in enumerate(self.errors))
 
     def functions(self) -> Iterator[UserFunction]:
-        """Every function that is named."""
+        """Yield every named function."""
         yield from (each.function for each in self.dml if each.function is not None)
         yield from (each.function for each in self.errors)
         if self.precommit is not None:
@@ -199,14 +196,14 @@ class HandlerRules(SettingsAsBytes):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionHandler(AsBytes):
-    """A function through which an operator has error transactions executed: it gets each of their row LCRs.
+    """A function through which an operator executes error transactions: it gets each of their row LCRs.
 
     Source: Oracle Database PL/SQL Packages and Types Reference, DBMS_APPLY_ADM.EXECUTE_ERROR, `user_procedure`.
 
     Args:
         function: called with the LCR, the error and the session.
         code: the modules that it needs.
-        timeout_s: for one call, seconds.
+        timeout_s: limit of one call, seconds.
     """
 
     function: UserFunction
@@ -215,4 +212,4 @@ class ExecutionHandler(AsBytes):
 
 
 NO_HANDLERS = HandlerRules()
-"""Every row is applied as it comes."""
+"""No handler: every row is applied unchanged."""

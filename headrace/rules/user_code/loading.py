@@ -1,9 +1,8 @@
 """Loading users' functions, the same way in every process: `headrace check`, apply servers, capture processes, tests.
 
-Modules of the folder are loaded from the text that travelled, under a name of their own
-("headrace_code_<version>.masks"): two versions, or the folders of two topologies, can be in one process. Inside the
-folder `import masks` means the folder's `masks`, before anything else of that name. Everything else is imported as
-usual.
+Modules of the folder are loaded from the text in the topology, under a separate name ("headrace_code_<version>.masks").
+So two versions, or the folders of two topologies, can be in one process. Inside the folder `import masks` means the
+folder's `masks`, before any other module of that name. Everything else is imported as usual.
 
 An error names the file, the line and the function of the user's code, wherever it was raised.
 """
@@ -30,8 +29,8 @@ __all__ = ["is_interruption", "load", "message_of", "place_of", "place_of_call",
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 _ROOT = "headrace_code_"
-_imported: dict[str, str] = {}  # modules of the Python path that were asked for, and their versions then
-# characters of what users' code says of an error: a message travels, and is kept with each error transaction
+_imported: dict[str, str] = {}  # imported modules of the Python path, with their versions at that time
+# bound of the characters of a user's error message: it is sent, and kept with each error transaction
 _WORDS_MAX = 4_000
 
 
@@ -39,16 +38,16 @@ def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> C
     """Import a function and check that it can be called.
 
     Args:
-        function: which one; a version other than what is found here is refused.
+        function: the function; another version than the one found here is refused.
         code: the folder's modules.
-        parameters: names of what it is called with, for the message.
+        parameters: names of its parameters, for the message.
 
     Returns:
         The function.
 
     Raises:
-        ConfigError: there is no such module or function, the module raises while it is imported, the function cannot be
-            called with so many arguments, or what is installed here is another version.
+        ConfigError: the module or function does not exist, the module raises while it is imported, the function does
+            not accept so many arguments, or another version is installed here.
     """
     module_name, colon, attribute = function.name.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
@@ -71,17 +70,17 @@ def load(function: UserFunction, code: UserCode, parameters: Sequence[str]) -> C
 
 
 def place_of(error: BaseException, code: UserCode) -> str:
-    """Where users' code raised an error, or called what raised it: "handlers/masks.py, line 12, in mask".
+    """Return where users' code raised an error, or called what raised it: "handlers/masks.py, line 12, in mask".
 
     Args:
-        error: with its traceback.
-        code: the folder's modules; of code from the Python path the innermost place is named.
+        error: the error, with its traceback.
+        code: the folder's modules; for code from the Python path the innermost place is named.
     """
     return _place(traceback.extract_tb(error.__traceback__), code)
 
 
 def place_of_call(frame: FrameType, code: UserCode) -> str:
-    """Where users' code is while it runs, or what it has called: as `place_of`.
+    """Return where running users' code is, or what it has called, in the form of `place_of`.
 
     Args:
         frame: the innermost one of its thread.
@@ -91,16 +90,16 @@ def place_of_call(frame: FrameType, code: UserCode) -> str:
 
 
 def place_of_function(found: Callable[..., Any]) -> str:
-    """Where a function begins: as `place_of`.
+    """Return where a function begins, in the form of `place_of`.
 
     Args:
-        found: what `load` returned.
+        found: function from `load`.
     """
     code = getattr(inspect.unwrap(found), "__code__", None)
     return (
         f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
         if isinstance(code, CodeType)
-        else "a place that it does not tell"
+        else "an unknown place"
     )
 
 
@@ -113,10 +112,12 @@ def _place(frames: traceback.StackSummary, code: UserCode) -> str:
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Whether an error of users' code is an operator's Ctrl-C, which ends the process, and not a `raise KeyboardInterrupt` of theirs.
+    """Return whether an error is an operator's Ctrl-C, not a `raise KeyboardInterrupt` of users' code.
+
+    Ctrl-C ends the process.
 
     Args:
-        error: with its traceback. A signal interrupts any line; what code raises comes from a `raise`.
+        error: the error, with its traceback. A signal interrupts any line; users' code raises by a `raise`.
     """
     if not isinstance(error, KeyboardInterrupt):
         return False
@@ -127,12 +128,12 @@ def is_interruption(error: BaseException) -> bool:
 
 
 def words_of(error: BaseException) -> str:
-    """What users' code raised: its type and its message, as text that every log, wire, database and terminal takes.
+    """Return an error of users' code, type and message, as text that every log, wire, database and terminal accepts.
 
-    An exception of theirs may fail to say what it is, may hold characters that UTF-8 does not have, or half a gigabyte.
+    Its exception may fail to describe itself, or its text may have characters that UTF-8 lacks, or half a gigabyte.
 
     Args:
-        error: of any class.
+        error: error of any class.
     """
     try:
         said = error.message_and_hint if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
@@ -143,18 +144,16 @@ def words_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What users' code raised, in words that hold no values of rows.
+    """Describe an error of users' code without values of rows.
 
-    Its type, and its message where that stands in the code as it is.
-
-    `int("ada@example.org")` and `raise ValueError(f"not {value}")` say what they were given, and it may be what the
-    function is there to hide.
+    The text is its type, and its message if that is a literal in the code. `int("ada@example.org")` and `raise
+    ValueError(f"not {value}")` quote their input, which the function may have to hide.
 
     Args:
-        error: with its traceback.
+        error: the error, with its traceback.
     """
     kind = type(error).__name__
-    if isinstance(error, AttributeError | NameError):  # these name what stands in the code
+    if isinstance(error, AttributeError | NameError):  # these name identifiers in the code
         return words_of(error)
     said = {
         each
@@ -199,17 +198,15 @@ def _import(name: str, code: UserCode) -> ModuleType:
 
 
 def _forget_earlier(name: str, version: str) -> None:
-    """Before a module of the Python path is imported.
+    """Forget a module of the Python path before its import if its version changed, with its top-level package.
 
-    Forget it if it was in another version, with the package that it came in.
-
-    A process outlives an `up` (Spark's Python workers, a site's actors): what is installed anew would run as it was,
-    under the new version's name. Functions that were loaded before keep the modules that they have.
+    A process outlives an `up` (Spark's Python workers, a site's actors): otherwise newly installed code would run in
+    the old version under the new version's name. Functions that were loaded before keep their modules.
     """
     if _imported.get(name, version) != version:
         parts = name.split(".")
         above = (".".join(parts[: count + 1]) for count in range(len(parts)))
-        # not a namespace, which has packages of others, too
+        # not a namespace package, which has others' packages, too
         own = next((each for each in above if getattr(sys.modules.get(each), "__file__", None)), name)
         for each in [each for each in sys.modules if each == own or each.startswith(f"{own}.")]:
             sys.modules.pop(each, None)
@@ -218,7 +215,7 @@ def _forget_earlier(name: str, version: str) -> None:
 
 
 def _is_missing(error: ImportError, name: str, code: UserCode) -> bool:
-    """Whether it is the module itself that is missing, and not one that it imports."""
+    """Return whether the module itself is missing, not one that it imports."""
     missing = (error.name or "").removeprefix(f"{_ROOT}{code.version}.")
     return isinstance(error, ModuleNotFoundError) and (name == missing or name.startswith(f"{missing}."))
 
@@ -247,7 +244,7 @@ def _check_call(found: object, place: str, parameters: Sequence[str]) -> None:
         raise ConfigError(
             f"{place} cannot be called with {wanted}: {error}", hint=f"write def {place.rpartition(' ')[2]}{wanted}"
         ) from error
-    except ValueError:  # a builtin without a signature: calling it will tell
+    except ValueError:  # a builtin without a signature: the call will show
         pass
 
 
@@ -292,7 +289,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         path: object = None,  # noqa: ARG002
         target: object = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
+        """Find a module of the folder; None: it is not the folder's."""
         if fullname == self._root:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         if not fullname.startswith(f"{self._root}."):
@@ -309,23 +306,23 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         )
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:  # noqa: ARG002
-        """See `importlib.abc.Loader`."""
+        """Use the default module object."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `importlib.abc.Loader`."""
+        """Run the module's text."""
         file = self._modules.get(module.__name__.removeprefix(f"{self._root}."))
         if file is None or module.__name__ == self._root:
             return
         filename = _filename(self._code, file)
         module.__file__ = filename
         vars(module)["__builtins__"] = self._builtins
-        # Tracebacks show the line as it ran.
+        # Tracebacks show the line of the text that ran.
         linecache.cache[filename] = (len(file.text), None, file.text.splitlines(keepends=True), filename)
-        exec(compile(file.text, filename, "exec", dont_inherit=True), vars(module))  # noqa: S102 - what this module is for
+        exec(compile(file.text, filename, "exec", dont_inherit=True), vars(module))  # noqa: S102 - its purpose
 
     def _import(self, name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: ANN401
-        """`import` inside the folder: the folder's modules come first."""
+        """Import inside the folder: the folder's modules come first."""
         if level == 0 and name.partition(".")[0] in self._tops:
             found = builtins.__import__(f"{self._root}.{name}", globals_, locals_, fromlist or (), 0)
             return found if fromlist else getattr(found, name.partition(".")[0])

@@ -1,12 +1,12 @@
-"""The text of users' code: what a function consists of, and its version.
+"""The text of users' code: the modules of a function, and its version.
 
 A topology file names a folder (`code: ./handlers`) and functions in it (`masks:mask`, `package.module:function`). When
-the file is read, the modules that a function needs are read too: its own, and what these import from the folder. They
-travel with the topology. So every process of every site runs the same text, whatever is on its disk, and a change takes
+the file is read, the modules that a function needs are read too: its own, and their imports from the folder. They are
+sent with the topology. So every process of every site runs the same text, whatever is on its disk, and a change takes
 effect with `headrace up` alone.
 
-A module that is not in the folder is imported from the Python path of the process that runs it. Its version is of its
-own file only. Without that file the version is unknown ("installed").
+A module outside the folder is imported from the Python path of the process that runs it. Its version covers its own
+file only. Without that file the version is unknown ("installed").
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from headrace.base.errors import ConfigError
 
 __all__ = ["CODE_BYTES_MAX", "NO_CODE", "CodeFile", "UserCode", "UserFunction", "read_folder"]
 
-# CPython 3.11 counts the depth of a syntax tree for all threads together: two that parse at once may get a SystemError
-# (threads that copy tables load the same function at the same time).
+# CPython 3.11 counts the depth of a syntax tree for all threads together: two threads that parse at once may get a
+# SystemError (threads that copy tables load the same function at the same time).
 _PARSING = threading.Lock()
 
-# of all modules that one apply process needs: they travel in one message, whose bound is 4 MB
+# bound of all modules of one apply process: they are sent in one message, whose bound is 4 MB
 CODE_BYTES_MAX = 1_000_000
-_FILES_MAX = 1000  # in the folder: more is no folder of handlers, but a home directory that was named by mistake
+_FILES_MAX = 1000  # a larger folder is no folder of handlers, but a home directory named by mistake
 _INSTALLED = "installed"
-_VERSION_CHARACTERS = 12  # of a SHA-256: enough to tell versions apart, short enough for a listing
+_VERSION_CHARACTERS = 12  # of a SHA-256: enough to distinguish versions, short enough for a listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class CodeFile:
 
     @property
     def module(self) -> str:
-        """The name that it is imported by."""
+        """The name for its import."""
         parts = PurePosixPath(self.path).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -58,8 +58,8 @@ class UserCode:
     """Modules of one folder.
 
     Args:
-        folder: as messages name it.
-        files: ascending by path; parents of packages without `__init__.py` are not among them.
+        folder: its name in messages.
+        files: ascending by path; parents of packages without `__init__.py` are not included.
     """
 
     folder: str = ""
@@ -67,18 +67,18 @@ class UserCode:
 
     @property
     def version(self) -> str:
-        """Of all files together."""
+        """Version of all files together."""
         return _version((file.path, file.text) for file in self.files)
 
     def modules(self) -> dict[str, CodeFile]:
-        """The files by the name that they are imported by."""
+        """Return the files by their import names."""
         return {file.module: file for file in self.files}
 
     def needed_by(self, names: Iterable[str]) -> UserCode:
-        """The files that functions need.
+        """Return the files that functions need.
 
         Args:
-            names: of functions, as `UserFunction.name`.
+            names: names of functions, in the form of `UserFunction.name`.
 
         Raises:
             ConfigError: a module cannot be parsed, or together they are larger than `CODE_BYTES_MAX`.
@@ -91,16 +91,16 @@ class UserCode:
         size = sum(len(file.text.encode()) for file in files)
         if size > CODE_BYTES_MAX:
             raise ConfigError(
-                f"the code in {self.folder} has {size:,} bytes, and {CODE_BYTES_MAX:,} at most can travel",
+                f"the code in {self.folder} has {size:,} bytes, and {CODE_BYTES_MAX:,} at most can be sent",
                 hint="install large modules as packages on the sites' nodes, and import them",
             )
         return UserCode(folder=self.folder, files=files)
 
     def version_of(self, name: str) -> str:
-        """Version of a function: of its module, and of everything that this imports from the folder.
+        """Return the version of a function: of its module, and of everything that this imports from the folder.
 
         Args:
-            name: of the function.
+            name: name of the function.
         """
         module = name.partition(":")[0]
         modules = self.modules()
@@ -119,7 +119,7 @@ class UserFunction:
 
     Args:
         name: `package.module:function`.
-        version: as it was when the topology was read.
+        version: its version when the topology was read.
     """
 
     name: str
@@ -133,11 +133,11 @@ def read_folder(folder: Path, shown: str) -> UserCode:
     """Read the Python files of a folder.
 
     Args:
-        folder: where they are.
-        shown: how messages name it, such as the text in the topology file.
+        folder: the folder.
+        shown: its name in messages, such as the text in the topology file.
 
     Raises:
-        ConfigError: there is no such folder, or a file in it is no UTF-8 text.
+        ConfigError: the folder does not exist, or a file in it is no UTF-8 text.
     """
     if not folder.is_dir():
         raise ConfigError(
@@ -160,7 +160,7 @@ def read_folder(folder: Path, shown: str) -> UserCode:
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
-    """Modules in a fixed order; hidden folders and those that cannot be part of a module's name are left out."""
+    """Yield modules in a fixed order; hidden folders and those that cannot be part of a module's name are skipped."""
     for path in sorted(folder.rglob("*.py")):
         if all(part.isidentifier() for part in path.relative_to(folder).with_suffix("").parts):
             yield path
@@ -169,7 +169,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 def _version(files: Iterable[tuple[str, str]]) -> str:
     digest = hashlib.sha256()
     for path, text in files:
-        # Lengths first: two files can never look like one.
+        # Lengths first, so that two files never hash like one.
         digest.update(f"{len(path)} {path} {len(text)} ".encode())
         digest.update(text.encode())
     return digest.hexdigest()[:_VERSION_CHARACTERS]
@@ -186,7 +186,7 @@ def _installed_version(module: str) -> str:
 
 
 def _closure(folder: str, modules: Mapping[str, CodeFile], module: str) -> dict[str, CodeFile]:
-    """The files of a module, of its parent packages, and of what they import from the folder, by name of the module."""
+    """Return the files of a module, of its parent packages, and of their imports from the folder, by module name."""
     found: dict[str, CodeFile] = {}
     waiting = [module]
     while waiting:
@@ -208,7 +208,7 @@ def _closure(folder: str, modules: Mapping[str, CodeFile], module: str) -> dict[
 
 
 def _imports(folder: str, file: CodeFile) -> Iterator[str]:
-    """Every name that a module may import, wherever the statement stands in it."""
+    """Yield every name that a module may import, wherever the statement is."""
     try:
         with _PARSING:
             tree = ast.parse(file.text, filename=file.path)

@@ -1,8 +1,8 @@
-"""How many threads a user's function may leave running.
+"""Bounding the threads that a user's function leaves running.
 
-A thread that is started while the function is called belongs to that call, and so does what that thread starts; it is
-left once the call has ended. All other threads are not counted, however many there are: those of gRPC, of the other
-components of the process, and what a module starts while it is imported. `_thread` is not seen.
+A thread that is started during a call of the function belongs to that call, and so do the threads that it starts; it
+counts when the call has ended. All other threads are not counted: those of gRPC, of the other components of the
+process, and those that a module starts while it is imported. Threads started through `_thread` are not detected.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import TracebackType
 __all__ = ["THREADS_MAX", "FunctionThreads", "threads_of"]
 
 THREADS_MAX = 64
-"""Two of the pools that Python makes by default, which have 32 threads at most; one thread per row exceeds it at once."""
+"""Two of Python's default pools, which have at most 32 threads each; one thread per row exceeds it at once."""
 
-_OWNER = "headrace_owner"  # attribute of a thread: the call that it belongs to
-_CALLED = threading.local()  # `call`: what a thread calls just now
+_OWNER = "headrace_owner"  # attribute of a thread: the call to which it belongs
+_CALLED = threading.local()  # `call`: the current call of a thread
 _INSTALLING = threading.Lock()
 _start = threading.Thread.start
 _of_process: dict[str, FunctionThreads] = {}
@@ -52,12 +52,12 @@ class FunctionThreads:
             threading.Thread.start = _noted_start  # type: ignore[assignment, method-assign]
 
     def call(self) -> AbstractContextManager[None]:
-        """What is started inside belongs to the function."""
+        """Return a context: threads started inside belong to the function."""
         return _Call(self)
 
     @property
     def count(self) -> int:
-        """How many run now whose call has ended."""
+        """Number of running threads whose call has ended."""
         if not self._running:
             return 0
         with self._lock:
@@ -65,18 +65,18 @@ class FunctionThreads:
             return sum(call.has_ended for call in self._running.values())
 
     def add(self, thread: threading.Thread, call: _Call) -> None:
-        """Note one that has begun.
+        """Record a thread that has begun.
 
         Args:
-            thread: which one.
-            call: that it belongs to.
+            thread: the thread.
+            call: the call to which it belongs.
         """
         with self._lock:
             self._running[thread] = call
 
 
 def threads_of(function: str) -> FunctionThreads:
-    """Those of a function in this process, whichever of its clients and tasks call it, one after the other or at once.
+    """Return the threads of a function in this process, over all of its clients and tasks.
 
     Args:
         function: name and version.
@@ -86,7 +86,7 @@ def threads_of(function: str) -> FunctionThreads:
 
 
 def _noted_start(thread: threading.Thread) -> None:
-    """`Thread.start`. Nothing else knows by whom a thread was started."""
+    """Replace `Thread.start`: only here it is known who starts a thread."""
     call: _Call | None = getattr(_CALLED, "call", None) or getattr(threading.current_thread(), _OWNER, None)
     if call is None:
         _start(thread)

@@ -1,4 +1,4 @@
-"""A bound of time for one call of users' code."""
+"""A time limit for one call of users' code."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from types import FrameType, TracebackType
 __all__ = ["TooLong", "time_limit"]
 
 _SIGALRM = int(_signal.SIGALRM)
-_OVERDUE_S = 0.001  # an outer timer that should have rung meanwhile rings at once; 0 would be none
-_LOOKS_PER_S = 5  # how often the watchdog looks: a function may run a fifth of a second longer than it should
+_OVERDUE_S = 0.001  # an outer timer that expired meanwhile fires at once; 0 would disable it
+_LOOKS_PER_S = 5  # the watchdog's frequency: a function may run a fifth of a second too long
 
 
 class TooLong(BaseException):
-    """The function had its time."""
+    """The function exceeded its time."""
 
 
 def time_limit(
@@ -29,17 +29,17 @@ def time_limit(
     *,
     late: Callable[[FrameType], None] | None = None,
 ) -> AbstractContextManager[None]:
-    """Interrupt what runs inside after a while.
+    """Interrupt the code inside after a while.
 
-    In a process's main thread, where apply servers run, a signal also ends what waits in the kernel (`time.sleep`, a
+    In a process's main thread, where apply servers run, a signal also ends waits in the kernel (`time.sleep`, a
     socket). In another thread only Python code is interrupted, at its next line.
 
     Args:
         limit_s: seconds.
-        holds: whether it must not be interrupted just now: a statement has a bound of its own.
-        late: outside the main thread, called by the thread that watches, when the time is over and again while the call
-            still runs: with where the call is. What waits in the kernel may never notice its interruption, so the
-                operator must be told.
+        holds: whether an interruption is forbidden right now: a statement has its own limit.
+        late: outside the main thread, called with the call's frame by the watchdog's thread, when the time is over and
+            again while the call still runs. A wait in the kernel may never notice its interruption, so the operator
+            must be told.
 
     Raises:
         TooLong: inside, when the time is over.
@@ -50,10 +50,10 @@ def time_limit(
 
 
 class _Alarm(AbstractContextManager[None]):
-    """A bound by a signal; one for each row that a handler gets, so as little as can be.
+    """A limit by a signal; one for each row that a handler gets, so as cheap as possible.
 
-    A process has one such timer. Whoever had set it before (a test that has a bound of its own) gets it back with what
-    is left.
+    A process has one such timer. An earlier user of the timer (a test with its own limit) gets it back with the
+    remaining time.
     """
 
     __slots__ = ("_before", "_begun", "_has_ended", "_has_rung", "_holds", "_limit_s", "_outer")
@@ -63,7 +63,7 @@ class _Alarm(AbstractContextManager[None]):
         self._has_ended = self._has_rung = False
 
     def __enter__(self) -> None:
-        # Stopped first: it could ring between the two, and that would be taken for the end of this call's time.
+        # Stopped first: it could fire between the two calls, which would count as the end of this call's time.
         self._outer = _signal.setitimer(_signal.ITIMER_REAL, 0)
         self._before = _signal.signal(_SIGALRM, self._ring)
         if self._outer[0]:
@@ -80,15 +80,15 @@ class _Alarm(AbstractContextManager[None]):
             left_s, again_s = self._outer
             _signal.setitimer(_signal.ITIMER_REAL, max(left_s - (time.monotonic() - self._begun), _OVERDUE_S), again_s)
         if kind is None and self._has_rung:
-            raise TooLong  # it has caught it
+            raise TooLong  # the handler caught it
 
     def _ring(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a signal handler's
         if self._has_ended:
             return
         self._has_rung = True
-        # Again and again: a handler can catch it.
+        # Repeatedly: a handler can catch it.
         _signal.setitimer(_signal.ITIMER_REAL, 1 / _LOOKS_PER_S)
-        # Raised while it begins or ends, it would leave the timer behind, for code that has nothing to do with it.
+        # Raised while entering or leaving, it would leave the timer behind for unrelated code.
         is_own = frame is not None and frame.f_code in {_Alarm.__enter__.__code__, _Alarm.__exit__.__code__}
         if not is_own and not self._holds():
             raise TooLong
@@ -101,9 +101,9 @@ def _by_watchdog(limit_s: float, holds: Callable[[], bool], late: Callable[[Fram
     try:
         yield
     finally:
-        # It can be interrupted here, too, when the function has just ended: a watch that stayed would interrupt what
-        # the thread does later. No call stands outside of `try`: Python raises such an exception at calls and at the
-        # end of a loop alone.
+        # An interruption can also arrive here, when the function has just ended: a remaining watch would interrupt
+        # later code of the thread. No call is outside of `try`: Python raises such an exception only at calls and at
+        # the end of a loop.
         is_watched = True
         while is_watched:
             try:
@@ -112,12 +112,12 @@ def _by_watchdog(limit_s: float, holds: Callable[[], bool], late: Callable[[Fram
             except TooLong:
                 pass
     if watch.has_rung:
-        raise TooLong  # it has caught it
+        raise TooLong  # the handler caught it
 
 
 @dataclass(slots=True)
 class _Watch:
-    """A call that is watched: its thread, until when, and whether it was interrupted."""
+    """A watched call: its thread, its deadline, and whether it was interrupted."""
 
     thread: int
     until: float
@@ -127,7 +127,7 @@ class _Watch:
 
 
 class _Watchdog:
-    """One thread that looks after the calls of all other threads of a process."""
+    """One thread that watches the calls of all other threads of a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ class _Watchdog:
 
     def end(self, watch: _Watch) -> None:
         with self._lock:
-            # one that was not raised yet
+            # cancel an exception that is pending
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(watch.thread), None)
             self._calls.pop(watch.thread, None)
 
@@ -154,7 +154,7 @@ class _Watchdog:
                 for watch in self._calls.values():
                     if time.monotonic() > watch.until and not watch.holds():
                         watch.has_rung = True
-                        frame = sys._current_frames().get(watch.thread)  # noqa: SLF001 - the only way to see where another thread is
+                        frame = sys._current_frames().get(watch.thread)  # noqa: SLF001 - no other way to the frame
                         if watch.late is not None and frame is not None:
                             watch.late(frame)
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -295,10 +295,10 @@ def test_segment_under_another_one_s_name_is_refused_before_redo_is_said_to_be_g
     kept = first.path.read_bytes()
     for wrong in (second, third):
         first.path.write_bytes(wrong.path.read_bytes())
-        with pytest.raises(RedoError, match=f"redo segment {first.number} is not there") as told:
+        with pytest.raises(RedoError, match=f"redo segment {first.number} is missing") as told:
             list(mine(miner(tmp_path, start_scn), writer))
         assert not isinstance(told.value, LogGone)
-        with pytest.raises(RedoError, match=f"redo segment {first.number} is not there"):
+        with pytest.raises(RedoError, match=f"redo segment {first.number} is missing"):
             log_writer(tmp_path, source)
     first.path.write_bytes(kept)
     assert received(mine(miner(tmp_path), writer)) == committed(source)

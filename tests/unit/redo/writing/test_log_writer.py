@@ -251,7 +251,7 @@ def test_another_cluster_is_refused(tmp_path):
     write_redo(tmp_path, busy()).close()
     other = MemorySource(system_identifier="memory-2")
     writer = log_writer(tmp_path, other)
-    with pytest.raises(LogGone, match="another cluster"):
+    with pytest.raises(LogGone, match="is not the cluster"):
         attach(writer, other)
 
 
