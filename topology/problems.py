@@ -24,6 +24,7 @@ class TopologyError(ConfigError):
     """
 
     code = "HDR-1001"
+    fix = "Correct every problem that is listed, then run `headrace check FILE`."
     is_finding = True
 
     def __init__(

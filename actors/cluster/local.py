@@ -90,6 +90,7 @@ class ClusterError(HeadraceError):
     """The local Ray cluster did not start."""
 
     code = "HDR-7000"
+    fix = "Read the log that the message names; usually a port or memory is missing."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ class ChildEnded(ApplyError):  # noqa: N818 - the name states the event
     """The process ended by itself or was killed; it is started again."""
 
     code = "HDR-5020"
+    fix = "Nothing: the process is started again. The log says why it ended."
     retry = Retry.TIMED
 
 
@@ -61,6 +62,7 @@ class ChildRefused(ApplyError):  # noqa: N818 - says what happened
     """The process ended with an error that needs an operator; its message is the error's message."""
 
     code = "HDR-5021"
+    fix = "Do what the message says, then start the component again: `headrace start FILE KIND:NAME`."
 
 
 class ChildProcess:

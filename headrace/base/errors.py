@@ -125,6 +125,8 @@ class HeadraceError(Exception):
     """
 
     code: ClassVar[str] = "HDR-0000"
+    fix: ClassVar[str] = ""
+    """What an operator does about errors of this class; the hint of one error is more exact."""
     retry: ClassVar[Retry] = Retry.NEVER
     is_finding: ClassVar[bool] = False
     """A finding of `check`, which must be fixed in the file or in a database: exit code 1."""
@@ -163,12 +165,14 @@ class ConfigError(HeadraceError):
     """The topology or a command line is wrong; nothing was done."""
 
     code = "HDR-1000"
+    fix = "Correct the topology file or the command as the hint says, then repeat the command."
 
 
 class RuleError(HeadraceError):
     """A rule's condition is invalid."""
 
     code = "HDR-1100"
+    fix = "Correct the rule's condition in the topology file."
 
 
 class DatabaseError(HeadraceError):
@@ -179,6 +183,10 @@ class DatabaseError(HeadraceError):
     """
 
     code = "HDR-2000"
+    fix = (
+        "Correct what the database's message names, usually a right or a setting; `headrace check FILE` names"
+        " missing rights."
+    )
     retry = Retry.MANUAL
     detail: str = ""
 
@@ -190,6 +198,10 @@ class DatabaseUnavailable(DatabaseError):
     """
 
     code = "HDR-2001"
+    fix = (
+        "Nothing, if the database comes back: Headrace retries. Otherwise start the database, or free the"
+        " resource that its message names."
+    )
     retry = Retry.TIMED
 
 
@@ -197,6 +209,10 @@ class DataError(DatabaseError):
     """The database refused the data itself (SQLSTATE classes 21, 22, 23, 44); candidates for the error queue."""
 
     code = "HDR-2002"
+    fix = (
+        "Correct the destination's constraint or the row: `headrace errors show FILE N`, then `headrace errors"
+        " execute FILE N`."
+    )
     retry = Retry.NEVER
 
 
@@ -204,6 +220,7 @@ class LogGone(DatabaseError):
     """The log no longer has the required SCN."""
 
     code = "HDR-2003"
+    fix = "Follow the hint: copy the tables again, or restore the redo that is missing."
     retry = Retry.MANUAL
 
 
@@ -214,12 +231,14 @@ class DatabaseSetBack(LogGone):
     """
 
     code = "HDR-2007"
+    fix = "Follow the hint: copy the tables of that source again, or restore a later backup."
 
 
 class CapturedNoMore(LogGone):
     """What defines the captured changes at the source was dropped, altered or recreated: the log lacks changes."""
 
     code = "HDR-2008"
+    fix = "Follow the hint: copy the tables again whose changes the log lacks."
 
 
 class DestinationRestarted(DatabaseError):
@@ -230,6 +249,7 @@ class DestinationRestarted(DatabaseError):
     """
 
     code = "HDR-2005"
+    fix = "Nothing: the apply process reads the destination's state and begins again."
     retry = Retry.TIMED
 
 
@@ -237,12 +257,14 @@ class UnsupportedType(DatabaseError):
     """A column's type cannot be replicated."""
 
     code = "HDR-2004"
+    fix = "Leave out the column with a transformation, or the table with a rule."
 
 
 class RunsElsewhere(DatabaseError):
     """Another copy of the topology, in another folder or on another machine, uses this database."""
 
     code = "HDR-2006"
+    fix = "End one of the two copies: `headrace down FILE` in its folder."
     retry = Retry.MANUAL
 
 
@@ -250,6 +272,7 @@ class RedoError(HeadraceError):
     """A redo segment is damaged, missing, or cannot be written."""
 
     code = "HDR-3000"
+    fix = "Follow the hint: restore the segment from an archive, or copy the tables again."
     retry = Retry.MANUAL
 
 
@@ -257,6 +280,7 @@ class CaptureError(HeadraceError):
     """A capture process cannot continue."""
 
     code = "HDR-3100"
+    fix = "Correct what the message names, then `headrace start FILE capture:NAME`."
     retry = Retry.MANUAL
 
 
@@ -264,12 +288,16 @@ class TableLeftRules(CaptureError):
     """A captured table was renamed, and no rule takes its changes any more: an operator must decide about them."""
 
     code = "HDR-3101"
+    fix = "Add the table's new name to the rules, or leave its changes out with a rule, then run `headrace up FILE`."
 
 
 class QueueError(HeadraceError):
     """A queue refused an operation."""
 
     code = "HDR-4000"
+    fix = (
+        "Nothing, if it is a restart: the caller retries. Otherwise do what the hint says, usually to free disk space."
+    )
     retry = Retry.TIMED
 
 
@@ -277,6 +305,7 @@ class PropagationError(HeadraceError):
     """A propagation cannot reach its destination."""
 
     code = "HDR-4100"
+    fix = "Nothing, if the network comes back: the propagation retries. Otherwise correct the address or the firewall."
     retry = Retry.TIMED
 
 
@@ -284,6 +313,7 @@ class ApplyError(HeadraceError):
     """An apply process cannot continue."""
 
     code = "HDR-5000"
+    fix = "Correct what the message names, then `headrace start FILE apply:NAME`."
     retry = Retry.MANUAL
 
 
@@ -291,18 +321,24 @@ class ConflictError(ApplyError):
     """An unresolved row conflict; the context has its `conflict_type`."""
 
     code = "HDR-5001"
+    fix = (
+        "Decide about the row: `headrace errors show FILE N`, then edit, execute or delete; a conflict handler"
+        " decides by itself."
+    )
 
 
 class HandlerError(ApplyError):
     """A user's handler raised."""
 
     code = "HDR-5002"
+    fix = "Correct the handler, run `headrace up FILE`, then `headrace errors execute FILE N`."
 
 
 class FencedError(ApplyError):
     """A newer incarnation of this apply process holds a higher epoch; this one must end."""
 
     code = "HDR-5003"
+    fix = "Nothing: the newer incarnation applies the changes."
     retry = Retry.NEVER
 
 
@@ -313,6 +349,7 @@ class UnfitTableError(ApplyError):
     """
 
     code = "HDR-5004"
+    fix = "Run the ALTER of the hint at the destination; the apply process continues by itself."
     retry = Retry.TIMED
 
 
@@ -320,6 +357,7 @@ class ProtocolError(HeadraceError):
     """The peer speaks another protocol version, or broke the protocol."""
 
     code = "HDR-6000"
+    fix = "Run the same version of Headrace at every site."
     retry = Retry.TIMED
 
 
@@ -330,6 +368,7 @@ class NotAdmitted(ProtocolError):
     """
 
     code = "HDR-6001"
+    fix = "Give the site its own certificate (`headrace certs`), or add the caller to the topology file."
 
 
 class RateExceeded(ProtocolError):
@@ -339,12 +378,14 @@ class RateExceeded(ProtocolError):
     """
 
     code = "HDR-6002"
+    fix = "Find out who calls: `headrace status FILE` names the site."
 
 
 class BugError(HeadraceError):
     """Cannot happen; a defect of Headrace."""
 
     code = "HDR-9000"
+    fix = "Report it, with the log: it is a defect of Headrace."
 
 
 def counted(count: int, noun: str) -> str:

@@ -84,6 +84,7 @@ class NotHealed(HeadraceError):  # noqa: N818 - the name states the condition
     """Something was not healed in time."""
 
     code = "HDR-7005"
+    fix = "`headrace status FILE` names the component; read its log, and report the seed."
 
 
 def keep_in_force(fault: Fault, seconds: float, look: Callable[[], object]) -> None:

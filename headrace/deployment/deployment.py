@@ -62,12 +62,14 @@ class NotUp(ConfigError):  # noqa: N818 - the name states the condition
     """The topology does not run."""
 
     code = "HDR-7001"
+    fix = "`headrace up FILE`."
 
 
 class NotReady(ApplyError):  # noqa: N818 - the name states the condition
     """The topology did not run within the time-out of `up`; it keeps starting."""
 
     code = "HDR-7003"
+    fix = "Wait: `headrace status FILE` shows what still starts, or why it does not."
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ class TablesNotCopied(ApplyError):  # noqa: N818 - the name states the condition
     """
 
     code = "HDR-7006"
+    fix = "Do what `headrace status FILE` says of each table, then run `headrace up FILE`."
     is_finding = True
 
     def __init__(

@@ -51,6 +51,9 @@ class NotCaughtUp(PropagationError):  # noqa: N818 - the name states the conditi
     """The destinations did not reach the markers in time."""
 
     code = "HDR-7002"
+    fix = (
+        "`headrace status FILE` names the component that does not progress; then wait again, with a longer `--timeout`."
+    )
 
 
 @dataclass(slots=True)

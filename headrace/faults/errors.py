@@ -11,3 +11,4 @@ class NotFired(PropagationError):  # noqa: N818 - says what is the matter
     """A fault could not be made: its target does not exist now, or carried no traffic."""
 
     code = "HDR-7004"
+    fix = "Run chaos again while the topology has load, or leave that fault out."

@@ -22,6 +22,7 @@ class LcrError(HeadraceError):
     """A method of an LCR was used on a column or a value that does not allow it."""
 
     code = "HDR-1200"
+    fix = "Correct the function or the handler: the hint says what the LCR allows."
     retry = Retry.MANUAL
 
 

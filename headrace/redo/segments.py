@@ -84,6 +84,7 @@ class RedoFull(RedoError):  # noqa: N818 - named like its siblings in headrace.b
     """The disk of the redo log is full: no partial write remains, nothing was confirmed. Retry later."""
 
     code = "HDR-3001"
+    fix = "Free space on the disk of the redo log; the log writer continues by itself."
     retry = Retry.TIMED
 
 

@@ -30,6 +30,7 @@ class CertificateError(PropagationError):
     """A site's own certificate files cannot be used. Tried again: they may be about to be replaced."""
 
     code = "HDR-4101"
+    fix = "Replace the certificate files that the message names; the component reads them again by itself."
 
 
 def principal_of(topology: str, site: str) -> str:

@@ -78,6 +78,7 @@ class SparkUnavailable(ApplyError):  # noqa: N818 - the name states the conditio
     """
 
     code = "HDR-5010"
+    fix = "Nothing, if it starts again. Otherwise give the machine what the message names, usually memory or CPUs."
     retry = Retry.TIMED
 
 

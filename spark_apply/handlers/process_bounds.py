@@ -70,6 +70,7 @@ class HandlersGrew(HandlerError):  # noqa: N818 - the name states the condition
     """
 
     code = "HDR-5005"
+    fix = "Correct the handler that the message names: it leaks memory or threads, or does not return."
     retry = Retry.TIMED
 
 

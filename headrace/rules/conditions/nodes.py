@@ -54,6 +54,7 @@ class ConditionError(HeadraceError):
     """A condition cannot be evaluated as its source would; the hint says what to write instead."""
 
     code = "HDR-1210"
+    fix = "Write the condition as the hint says."
     retry = Retry.MANUAL
 
 

@@ -67,6 +67,7 @@ class TransformationError(HeadraceError):
     """A transformation cannot be applied to a table; none of its changes continued."""
 
     code = "HDR-1220"
+    fix = "Correct the transformation, or the function that it calls, then run `headrace up FILE`."
     retry = Retry.MANUAL
 
 
