@@ -317,7 +317,7 @@ def _table(data: bytes) -> TableVersion:
                 type_modifier=column.type_modifier,
                 is_key=column.is_key,
                 is_binary=column.is_binary,
-                # A batch of an earlier version does not say: the column may be computed, whose values are never missed.
+                # An earlier version did not record this. It never treated a missing value as an error: as of a computed column.
                 is_computed=column.is_computed or not column.HasField("is_computed"),
             )
             for column in message.columns
