@@ -8,6 +8,6 @@
     staging                `queue` and `propagation`
     apply                  an apply process; `spark_application` runs the tasks of all apply processes of its site
 
-Around them: `hosting` drives every component's synchronous core and is the only package that knows Ray; `control` holds the parts of the
-controller; `site` what sites do; `security` certificates and admission; `records` a component's files; `cluster` the Ray cluster.
+Around them, `hosting` drives every component's synchronous core and is the only package that knows Ray. `control` holds the parts of the
+controller, `site` what sites do, `security` certificates and admission, `records` a component's files, and `cluster` the Ray cluster.
 """

@@ -71,9 +71,6 @@ class ApplyHost(Host):
     """One apply process, its reader and coordinator.
 
     Args:
-        spec: the topology.
-        name: name of the apply process.
-        fingerprint: fingerprint of the topology.
         keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are
             recorded there.
         keep_call: identifies the call of `up --keep-existing` that named them.

@@ -21,8 +21,8 @@ States (V$STREAMS_CAPTURE.STATE)
 Durable when
     Nothing is stored here, except the refusal of a combined apply process (`actors.combined`). What the queue reports
     as durable is committed at every destination: the site may purge its redo up to there. A restart begins where the
-    queue says. For FIRST_SCN it begins at the SCN from which the site keeps redo for this capture process, or with the
-    oldest redo left if the capture process never reported a checkpoint.
+    queue says. For FIRST_SCN it begins at the SCN from which the site keeps redo for this capture process. If the
+    capture process never reported a checkpoint, it begins with the oldest redo left.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
@@ -113,8 +113,6 @@ class CaptureHost(Host):
     """One capture process.
 
     Args:
-        spec: the topology.
-        name: name of the capture process.
         fingerprint: fingerprint of the topology; shown in its status.
         make_links: makes its streams, and serves the apply process with which it is combined.
         make_miner: makes the miner of the redo.

@@ -38,11 +38,7 @@ class CaptureCheckpoint:
         self._may_mine_again = True
 
     def open(self, redo: RedoWatch) -> None:
-        """Read the checkpoint that the keeper has on record.
-
-        Args:
-            redo: connection to the keeper.
-        """
+        """Read the checkpoint that the keeper has on record."""
         self.durable_scn, self.told_scn = FIRST_SCN, redo.checkpoint(FIRST_SCN)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ Worked flow
     this process is killed -> subscribes{60} -> Miner(60)
     apply is restored from a backup, subscribes{20} -> a loss is noted -> Miner(20) -> redo begins at 35: apply is
       refused.
-    Two minutes later (`REFUSED_HOLD_S`) nothing is held for it any more: what is mined is dropped and counts as DURABLE
+    Two minutes later (`REFUSED_HOLD_S`) nothing is held for it any longer: what is mined is dropped and counts as DURABLE
     this process is killed -> it reads the refusal from disk -> Miner(record): dropped as before, until apply is
       instantiated anew
     a new apply process subscribes{FIRST_SCN} -> the mark 0..record, then everything after it
@@ -131,7 +131,6 @@ class MountedQueue:
 
     Args:
         core: the queue; from now on it is only accessed behind the lock of its server.
-        capture: name of the capture process.
         source: site whose redo it mines.
         serve: begins to serve the apply process (`Links.serve`).
         wake: called when `poll` has news, or when `send_nowait` would no longer block.

@@ -85,10 +85,9 @@ _STARTING_POLL_S = 0.1  # while `up` waits
 
 
 class Controller(Host):
-    """The controller of one topology.
+    """The controller of the file's topology.
 
     Args:
-        spec: the topology of the file.
         actors: runs the components; None: the actor system of this process.
         environment: passed to every component's process (failpoints).
         keep_call: identifies a call of `up --keep-existing`: instantiation keeps the rows of destination tables, only

@@ -75,7 +75,6 @@ class RedoReceiver(RedoKeeper, Host):
     """One redo receiver.
 
     Args:
-        spec: the topology.
         name: name of the receiver, such as dbs1@dbs3.
         fingerprint: fingerprint of the topology; shown in its status.
         make_links: makes its stream, and serves the capture processes of its site.

@@ -1,9 +1,8 @@
 """Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
 
 Job
-    Manage one site that has a database: keep the embedded server running (or connect to the user's server),
-    drain the source's log into the site's redo log, report to captures how far redo is durable, and write
-    heartbeats. A site without capture processes has no log writer.
+    Manage one site that has a database. Keep the embedded server running (or connect to the user's server), and write
+    heartbeats. Drain the source's log into the site's redo log, and report to captures how far redo is durable. A site without capture processes has no log writer.
 
 Main path
     DatabaseSite.step -> SourceRedo.step -> LogWriter.step; `actors.site.sampling` queries the source's position.
@@ -64,8 +63,6 @@ class DatabaseSite(SiteHost):
     """One site with a database.
 
     Args:
-        spec: the topology.
-        name: name of the site.
         fingerprint: fingerprint of the topology; shown in its status.
         make_links: serves its redo.
 

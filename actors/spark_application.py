@@ -49,13 +49,7 @@ SILENCE_MAX_S = 60.0
 
 
 class SparkHost(Host):
-    """One site's Spark application.
-
-    Args:
-        spec: the topology.
-        name: name of the site.
-        fingerprint: fingerprint of the topology.
-    """
+    """One site's Spark application."""
 
     kind: ClassVar[str] = "spark"
 

@@ -53,9 +53,6 @@ def make_private(state_dir: Path) -> None:
     """Create a state folder, and revoke rights that an earlier version gave to others; idempotent.
 
     Data of embedded servers belong to the servers' user anyway.
-
-    Args:
-        state_dir: state folder of a topology.
     """
     # Other processes may do the same, and remove files, at the same time.
     way, sites = _way(), state_dir / "sites"

@@ -6,7 +6,7 @@ Longer than 500 lines: encoding and decoding must be seen side by side.
 checked before it is used: every index in range, every length fitting its data, every row in exactly one place. The checks
 are vectorised and cost a few microseconds per array, so they are always on.
 
-Arrays of a decoded batch are aligned and writable like those of a newly made batch: numba compiles separate machine code
+Arrays of a decoded batch are aligned and writable, like those of a newly made batch. Numba compiles separate machine code
 for each kind of array, and a read-only array would be another kind.
 """
 

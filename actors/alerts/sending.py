@@ -217,7 +217,6 @@ class Sender:
     Args:
         target: destination of the alerts.
         per_hour_max: largest number of alerts within an hour.
-        clock: clock of the limit.
         send: sends one alert; raises `_NotSent`.
     """
 
@@ -303,10 +302,9 @@ class Sender:
 
 
 class Alerts:
-    """The alerts of one topology.
+    """The alerts of the file's topology.
 
     Args:
-        spec: the topology of the file.
         clock: clock of limits and times.
     """
 

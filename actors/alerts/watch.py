@@ -15,8 +15,8 @@ Unknown does not mean over: a reported condition holds until the opposite is kno
 every condition that holds is reported again: a condition that began while it was away must not be missed.
 
 States of `status` without an alert: those in which changes pass, or wait only for space (PAUSED FOR FLOW CONTROL, PAUSED
-FOR BANDWIDTH; `lag` covers these), a window of the schedule (CLOSED), the end of a copy (INSTANTIATING, also covered by
-`lag`), and BYPASSED.
+FOR BANDWIDTH), and the end of a copy (INSTANTIATING); `lag` covers these. Also a window of the schedule (CLOSED), and
+BYPASSED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A process that a file names, identified so that another process with its number is never taken for it.
 
-The system reuses process numbers. The time of day at which a process started does not identify it either: the system
-derives it from its clock at every query, so a step of the clock (time service, a resumed virtual machine) moves it for
-all running processes. The number of clock ticks between the start of the system and that of the process is constant,
+The system reuses process numbers. The time of day at which a process started does not identify it either. The system
+derives it from its clock at every query: a step of the clock (time service, a resumed virtual machine) moves it for all
+running processes. The number of clock ticks between the start of the system and that of the process is constant,
 within one run of the system.
 """
 

@@ -115,7 +115,6 @@ class LocalCluster:
     """The private cluster of one state folder. Any process can control it.
 
     Args:
-        state_dir: state folder of the topology.
         cpus: Ray CPUs of its node.
         resources: custom resources of its node.
         secrets: names of environment variables that its processes do not get.

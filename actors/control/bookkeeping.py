@@ -32,7 +32,6 @@ class Bookkeeping:
 
     Args:
         state_dir: state folder of the topology, with the record.
-        actors: the sites.
         clock: spaces attempts to reach them.
         keep_call: as for `KeptCall`.
 

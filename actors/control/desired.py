@@ -139,11 +139,7 @@ class DesiredTopology:
         return set(present) - self.names - set(leaving) - {CONTROLLER}
 
     def clients_of(self, source: str) -> set[str]:
-        """Return the full names of the components that capture the changes of a source or propagate them.
-
-        Args:
-            source: name of the site.
-        """
+        """Return the full names of the components that capture the changes of a source or propagate them."""
         captures = {f"capture:{each.name}" for each in self.spec.captures if each.source == source}
         propagations = {f"propagation:{each.name}" for each in self.spec.propagations if source in each.sources}
         return (captures | propagations) & self.names

@@ -213,7 +213,6 @@ class EarlierShapes:
     """The recorded shapes in a running controller.
 
     Args:
-        record: the controller's record.
         actors: runs the sites, which write markers.
         clock: spaces the attempts to have one written.
 

@@ -19,7 +19,6 @@ class KeptCall:
     """One call of `up --keep-existing`, or none.
 
     Args:
-        record: the controller's record.
         call: identifies the call; empty: none.
     """
 
@@ -40,11 +39,7 @@ class KeptCall:
         return bool(self.call) and self._record.read().get("keep_call") != self.call
 
     def tables(self, apply: str) -> tuple[str, ...]:
-        """Return the identities of the tables whose rows an apply process keeps.
-
-        Args:
-            apply: name of the apply process.
-        """
+        """Return the identities of the tables whose rows an apply process keeps."""
         return self._tables.get(apply, ())
 
     def note(self, tables: Mapping[str, tuple[str, ...]]) -> None:

@@ -5,7 +5,7 @@ so is everything that was committed when a sample with that SCN or a lower one w
 newest such sample. A dead source, log writer, queue or destination therefore makes the lag grow; an unknown lag is
 `None`, never 0.
 
-The age ends when the apply process reported its position, not when the lag is queried: a report that is half a second
+The age ends when the apply process reported its position, not when the lag is queried. A report that is half a second
 old is not half a second of lag. If the last report is older than `TOLD_MAX_S`, the age ends now.
 """
 

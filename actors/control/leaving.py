@@ -32,7 +32,6 @@ class LeavingSites:
     """The left sites, and the attempts to clear them.
 
     Args:
-        record: the controller's record.
         actors: runs the sites.
         clock: spaces the attempts.
     """

@@ -30,8 +30,6 @@ class NotedReceivers:
     """Lets the sites record which apply process gets which table.
 
     Args:
-        record: the controller's record.
-        actors: the sites.
         clock: spaces the attempts.
     """
 

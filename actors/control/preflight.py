@@ -54,7 +54,6 @@ class Preflight:
     Args:
         actors: runs the sites.
         observation: the last answers of all components.
-        record: the controller's record.
         shapes: shapes of tables that left.
 
     Attributes:
@@ -115,11 +114,7 @@ class Preflight:
         )  # a site's two roles, and two apply processes, may report the same finding
 
     def stopped(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Return findings for stopped components whose stop the edit would lift (`stopped_against_edit`).
-
-        Args:
-            spec: the wanted topology.
-        """
+        """Return findings for stopped components whose stop an edit to the wanted topology would lift."""
         return stopped_against_edit(self._actors, self._record.topology, spec)
 
     def _instantiations(self, apply: ApplySpec) -> tuple[Instantiation, ...]:

@@ -36,7 +36,6 @@ class Preparation:
     """Prepares the databases, then records the topology as prepared.
 
     Args:
-        books: the controller's record.
         actors: the sites, and all running components.
         preflight: has allowed the topology; its facts are recorded.
 
@@ -51,18 +50,11 @@ class Preparation:
         self.statements: dict[str, list[str]] = {}
 
     def open(self, desired: DesiredTopology) -> None:
-        """Read the record.
-
-        Args:
-            desired: the topology.
-        """
+        """Read the record."""
         self.is_done = self._books.record.read().get("prepared") == desired.fingerprint
 
     def uncaptured(self, desired: DesiredTopology) -> list[str]:
         """Return source sites with tables that the rules select and that were created after the last preparation.
-
-        Args:
-            desired: the topology.
 
         Returns:
             Full names of their components, sorted.

@@ -21,11 +21,7 @@ __all__ = ["PreparedRecord"]
 
 
 class PreparedRecord:
-    """`desired.json` of one state folder. Only the topology's controller writes it.
-
-    Args:
-        state_dir: the state folder.
-    """
+    """`desired.json` of one state folder. Only the topology's controller writes it."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir

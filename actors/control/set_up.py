@@ -42,9 +42,7 @@ class SetUp:
     """Successive set-ups: the first one, and those that `headrace up` requests while components run.
 
     Args:
-        actors: the sites.
         observation: the last answers of components.
-        books: the controller's record.
         preflight: allows the topology or refuses it.
         preparation: prepares it.
 
@@ -89,11 +87,7 @@ class SetUp:
         self._repeats, self.phase = True, Phase.STARTING_SITES
 
     def is_put_off(self, desired: DesiredTopology) -> bool:
-        """Return whether no preparation begins before a missing or failing site is back, or `up` is called again.
-
-        Args:
-            desired: the topology.
-        """
+        """Return whether no preparation begins before a missing or failing site is back, or `up` is called again."""
         return self.phase == Phase.REFUSED or (
             self.phase == Phase.STARTING_SITES
             and bool(self._observation.at_us)

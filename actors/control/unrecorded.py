@@ -38,8 +38,6 @@ class Unrecorded:
     """The recorded list of such sources, and the tables that apply processes may use.
 
     Args:
-        record: the controller's record.
-        actors: the sites.
         clock: spaces checks of what is captured.
 
     Attributes:
@@ -58,19 +56,12 @@ class Unrecorded:
         self._left_behind, self._name_at = {}, 0.0
 
     def tables(self, source: str) -> Receivers | None:
-        """Return the tables of a source that are recorded as taken up; None: an earlier version prepared it.
-
-        Args:
-            source: name of the site.
-        """
+        """Return the tables of a source that are recorded as taken up; None: an earlier version prepared it."""
         stored = self._record.read().get("receivers", {}).get(source)
         return None if stored is None else from_json(Receivers, stored)
 
     def noted_ahead(self, source: SiteSpec) -> Receivers | None:
         """Return the recorded tables of a source where an administrator may be ahead of the record.
-
-        Args:
-            source: the site.
 
         Returns:
             None: no administrator captures its tables.
@@ -79,9 +70,6 @@ class Unrecorded:
 
     def told_tables(self, source: SiteSpec) -> Receivers | None:
         """Return the tables that a new apply process of a source is told to take.
-
-        Args:
-            source: the site.
 
         Returns:
             None: it takes the tables that are captured when it begins.

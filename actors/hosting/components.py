@@ -1,7 +1,7 @@
 """The components that share one process: each starts, fails, restarts and ends independently.
 
 Job
-    Hold the hosts of one process, and bring them in line with the cluster's records: start components that are recorded
+    Hold the hosts of one process, and bring them in line with the cluster's records. Start components that are recorded
     for this process, and end components that no longer are.
 
 Main path
@@ -150,8 +150,8 @@ class Components:
         Args:
             name: full name of a component of this process; started first if it is recorded and does not run.
             method: public method of its host. "status" is refused while too many calls of it wait. A method that takes
-                effect at the end of a step ends the process while a user function has overrun its time: the step may
-                never end, and the change is recorded.
+                effect at the end of a step ends the process if a user function has overrun its time: that step may
+                never end. The change is recorded by then.
             arguments: arguments of the method.
 
         Raises:

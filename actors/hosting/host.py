@@ -76,7 +76,6 @@ class Host:
     Args:
         name: name of the component, e.g. "capture:capture_hr".
         state_dir: state folder of the topology; the wanted state is kept below it.
-        clock: clock of the status times.
 
     Attributes:
         life: its state, and its last error.
@@ -150,11 +149,7 @@ class Host:
         raise BugError(f"{self.name} cannot adopt a changed topology")
 
     def answering(self, method: str) -> object:  # noqa: ARG002 - for subclasses that have parts
-        """Return the object that answers calls of a method: the host, or the part of it that is responsible.
-
-        Args:
-            method: name of the public method.
-        """
+        """Return the object that answers calls of a method: the host, or the part of it that is responsible."""
         return self
 
     def endpoint(self) -> str:

@@ -19,9 +19,6 @@ S = TypeVar("S", bound=ComponentStatus)
 class Life:
     """One life of a component, from the start of its process on. The component's thread writes, any thread reads.
 
-    Args:
-        clock: clock of the times.
-
     Attributes:
         state: one of the states of `actors.hosting.host`.
         error: the last error; None: no error so far.

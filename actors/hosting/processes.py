@@ -3,8 +3,8 @@
 A Python process that is connected to Ray takes 64 MB before it does any work. Queues and propagations only forward
 bytes, capture processes of a site mine the same redo, redo receivers copy it. Each of these kinds shares one process per
 site, where a further component costs a few megabytes. Four apply processes of a site share a process. A site and a Spark
-application each have their own process. A site works all the time and would take turns with others to run Python code;
-a Spark application ends with its process and takes half a minute to come back.
+application each have their own process. A site works all the time and would take turns with others to run Python code.
+A Spark application ends with its process and takes half a minute to come back.
 
 With `processes: apart` each component has its own process, named like the component: a process that ends affects only
 that component.

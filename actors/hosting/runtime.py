@@ -545,7 +545,7 @@ class RayActors:
         These are processes whose last component was ended, and records of components whose process never started. Call
         it only when no command creates components of this namespace.
         """
-        # before the processes: records that another `up` adds meanwhile must not look like leftovers
+        # before the processes: records that another `up` adds in between must not look like leftovers
         places = self._records.places()
         processes = self.processes()
         for process, names in processes.items():
@@ -754,7 +754,6 @@ class ProcessActor:
     """The one actor class: a process with the components that are recorded for it.
 
     Args:
-        name: name of the process.
         namespace: namespace of its topology's actors.
         state_dir: state folder of the topology: the log is written below it.
         environment: set before any module of a component is imported (it arms failpoints).

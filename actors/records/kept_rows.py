@@ -22,7 +22,6 @@ class KeptRows:
     """The file of one apply process.
 
     Args:
-        state_dir: state folder of the topology.
         name: name of the component, e.g. "apply:apply_from_dbs1".
         call: identifies the call of `up`.
     """

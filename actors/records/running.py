@@ -24,10 +24,6 @@ log = logging.getLogger("headrace")
 class Running:
     """The lock of one component, held until `release`.
 
-    Args:
-        state_dir: state folder of the topology.
-        name: name of the component.
-
     Raises:
         PropagationError: another process (named) holds the lock, or the file cannot be opened; retry.
     """

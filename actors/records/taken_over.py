@@ -1,7 +1,7 @@
 """The topology that a running component adopted, kept for its restarted process.
 
 Ray restarts an actor with the arguments of its creation. A component that has adopted a changed topology since then
-must not return to the old one: a capture process would omit an added table, a queue would not wait for a new
+must not return to the old one. A capture process would omit an added table; a queue would not wait for a new
 subscriber.
 """
 
@@ -26,8 +26,6 @@ class TakenOver:
     """The file of one component.
 
     Args:
-        state_dir: state folder of the topology.
-        name: name of the component.
         creation: identifies the creation of its actor; files of an earlier actor of the same name are ignored.
     """
 

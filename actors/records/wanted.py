@@ -19,7 +19,6 @@ class Wanted:
     """The file of one component; without it the component is enabled.
 
     Args:
-        state_dir: state folder of the topology.
         name: name of the component, e.g. "capture:capture_hr".
     """
 

@@ -22,10 +22,9 @@ RENEWAL_INTERVAL_S = 3_600.0
 
 
 class Renewal:
-    """Checks once an hour whether a certificate that `up` made is due for renewal.
+    """Checks once an hour whether a certificate that `up` made for the file's topology is due for renewal.
 
     Args:
-        spec: the topology of the file.
         clock: spaces the checks, and dates the certificates.
     """
 

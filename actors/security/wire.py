@@ -39,12 +39,7 @@ MakeRedoLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "RedoLi
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
-    """Return the certificate of a site; None: the topology has no `tls`.
-
-    Args:
-        spec: the topology.
-        site: name of the site.
-    """
+    """Return the certificate of a site; None: the topology has no `tls`."""
     tls = spec.site(site).tls
     if tls is None:
         return None

@@ -113,9 +113,6 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
     After a restart of the machine every object exists. Then an administrator who has no access now, or is not meant to
     have any, delays nothing.
 
-    Args:
-        spec: the topology.
-
     Returns:
         Why an administrator could not connect whose work is done, or whose database the role of `dsn` does not reach
         either. Components wait for such a database, and check it then.

@@ -24,7 +24,6 @@ class SiteClaim:
     """The claim of one site; callable from any thread.
 
     Args:
-        spec: the topology.
         site: the site. An embedded database needs no claim: it belongs to the state folder.
     """
 

@@ -21,10 +21,6 @@ __all__ = ["SiteDatabase"]
 class SiteDatabase:
     """The database of one site. A site whose database changes is created again, so this object needs no update.
 
-    Args:
-        spec: the topology.
-        site: name of a site with a database.
-
     Attributes:
         site: the site in the topology.
     """
@@ -96,9 +92,5 @@ class SiteDatabase:
         return open_destination(access_to(self.site, self.dsn(), tables))
 
     def remove(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Remove the topology's objects from the database; return one line per object.
-
-        Args:
-            spec: the topology.
-        """
+        """Remove the topology's objects from the database; return one line per object."""
         return remove_from(spec, self.site, self.dsn())

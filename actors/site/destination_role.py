@@ -25,12 +25,7 @@ __all__ = ["DestinationRole", "applies_at"]
 
 
 def applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
-    """Return the apply processes of a site.
-
-    Args:
-        spec: the topology.
-        site: name of the site.
-    """
+    """Return the apply processes of a site."""
     return tuple(apply for apply in spec.applies if apply.site == site)
 
 
@@ -38,7 +33,6 @@ class DestinationRole:
     """The destination role of a site. Every site has it, because it may have been a destination.
 
     Args:
-        topology: name of the topology.
         database: the site's database.
         claim: the site's claim on the database.
 
@@ -97,11 +91,7 @@ class DestinationRole:
     # ------------------------------------------------------------------ what the controller asks
 
     def instantiations(self, apply: str) -> tuple[Instantiation, ...]:
-        """Return the records of the instantiation of an apply process's tables.
-
-        Args:
-            apply: name of the apply process.
-        """
+        """Return the records of the instantiation of an apply process's tables."""
         with closing(self._database.open_destination()) as destination:
             return destination.instantiations(self._topology, apply)
 

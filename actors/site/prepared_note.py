@@ -18,7 +18,6 @@ class PreparedNote:
 
     Args:
         folder: the site's folder.
-        topology: name of the topology.
     """
 
     def __init__(self, folder: Path, topology: str) -> None:

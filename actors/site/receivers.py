@@ -2,7 +2,7 @@
 
 Sources need the record for capture processes, destinations for tables that come back later.
 
-Both get the same answer of the source, so that they agree about a table that was just renamed: either its apply process
+Both get the same answer of the source, so that they agree about a table that was just renamed. Either its apply process
 no longer gets it and has it recorded as LEFT, or the capture process waits for an operator. The answer is the source's
 at its preparation, with the table names at the first look of `up`. Preparing waits for every running transaction; the
 changes of a table that is renamed meanwhile would otherwise be dropped silently.
@@ -99,15 +99,9 @@ def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTab
 
 
 def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> None:
-    """Make a destination record the tables whose changes an apply process no longer gets.
+    """Make a destination record the tables whose changes an apply process no longer gets by the wanted topology.
 
-    If such a table comes back, changes are missing at the destination, so it is copied again.
-
-    Args:
-        actors: the sites.
-        spec: the wanted topology.
-        apply: the apply process.
-        captured: the tables of its source.
+    If such a table is added again, changes are missing at the destination, so it is copied again.
     """
     coming = identities(spec, apply, captured)
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)
@@ -120,7 +114,7 @@ def leave_out_dropped(
 
     Their records then no longer block a table.
 
-    At a destination of the topology this covers apply processes dropped at any time: an earlier version left their
+    At a destination of the topology this covers apply processes dropped at any time. An earlier version left their
     records unchanged, and every other copy waited for a copy that never continued. A leaving site may be away: its
     records then stay until it is a destination again.
 

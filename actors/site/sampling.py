@@ -41,7 +41,6 @@ class PositionSampler:
     """The querying thread and its last answers, which any thread may read.
 
     Args:
-        name: name of the site's component.
         clock: clock that dates the answers.
         open_source: opens a connection to the site's database.
         is_source: whether something is captured from it.

@@ -1,7 +1,7 @@
 """The redo log of a source's site: the log writer, the stream of the source's log into it, and the service for readers.
 
 Job
-    Drain the source's log into the site's redo log, keep redo for the capture processes and redo receivers that mine
+    Drain the source's log into the site's redo log. Keep redo for the capture processes and redo receivers that mine
     it, and report to them how far it is durable.
 
 Main path
@@ -63,7 +63,6 @@ class SourceRedo(RedoKeeper):
     """Runs the log writer of a site, and serves its redo log.
 
     Args:
-        spec: the topology.
         database: the site's database.
         folder: folder of the redo log.
         make_links: makes the service.
@@ -284,9 +283,6 @@ class SourceRedo(RedoKeeper):
         """Check that the source is still the one that was prepared, as far as that is known without the stream.
 
         This runs even while a full redo log stops the log writer: the growing log may cost us the slot.
-
-        Args:
-            source: connection to the source.
 
         Raises:
             LogGone: the source is another one.

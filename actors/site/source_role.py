@@ -36,12 +36,7 @@ UNCAPTURED_INTERVAL_S = 30.0  # between searches for new tables: a query over al
 
 
 def is_source(spec: TopologySpec, site: str) -> bool:
-    """Return whether something is captured from a site.
-
-    Args:
-        spec: the topology.
-        site: name of the site.
-    """
+    """Return whether something is captured from a site."""
     return any(capture.source == site for capture in spec.captures)
 
 
@@ -49,7 +44,6 @@ class SourceRole:
     """The source role of a site. Every site has it; without captures it answers that there is nothing.
 
     Args:
-        spec: the topology.
         database: the site's database.
         redo: redo log into which the database's log is written.
         folder: the site's folder.
@@ -108,9 +102,6 @@ class SourceRole:
     def watch(self, source: SourceDatabase) -> None:
         """Check for other changes in the database while a stream is open; called by the sampler.
 
-        Args:
-            source: connection to the source.
-
         Raises:
             LogGone: the source is not the one that was prepared.
         """
@@ -139,11 +130,7 @@ class SourceRole:
             return source_findings(spec, self._site, source)
 
     def prepare(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Create what the database needs as a source; idempotent. Return the statements that were run.
-
-        Args:
-            spec: the wanted topology.
-        """
+        """Create what the database needs as a source of the wanted topology; idempotent. Return the statements run."""
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.prepare(spec.name, spec.capture_rules(self._site.name))
             self.tables.take_up(source, spec)

@@ -19,7 +19,7 @@ A stop is not lifted
     A stream that reads another queue, or whose clones end, would get what an operator's stop holds back. So no stream is
     split off, or goes from SPLITTING to SPLIT, while its queue or a capture process of it is stopped. No stream is merged
     while one of its clones, or its queue, is stopped. A component that does not answer may be stopped, and a status is a
-    second old: so its site is asked at that moment, and nothing changes while the site does not answer.
+    second old. So its site is asked at that moment, and nothing changes while the site does not answer.
 
 Where a stream is merged
     When the original queue adopts MERGING, the propagation is a new subscriber of it. It begins at F, the position of the
@@ -109,9 +109,6 @@ class Facts(Protocol):
         """Return the SCN from which redo is kept, or soon will be, for a capture process.
 
         None: the capture process does not answer, or has not begun.
-
-        Args:
-            capture: name of the capture process.
         """
         ...
 

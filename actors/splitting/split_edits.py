@@ -40,11 +40,9 @@ log = logging.getLogger("headrace")
 
 
 class SplitEdits:
-    """Performs the split edits of one topology.
+    """Performs the split edits of the file's topology.
 
     Args:
-        file: the topology of the file.
-        books: the controller's record.
         actors: runs the components.
         observation: their last answers.
         clock: measures how long a merge takes.

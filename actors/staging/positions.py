@@ -111,7 +111,6 @@ class SavedPositions:
     Args:
         file: the file, with one writer at a time.
         places: the sites to which the subscribers bring the changes.
-        clock: clock of the period.
 
     Attributes:
         places: as given; those of another topology after the queue has adopted it.

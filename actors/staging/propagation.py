@@ -89,12 +89,10 @@ class PropagationCore:
     """Moves one source's batches from queue to queue. No threads; the clock only serves statistics.
 
     Args:
-        source: the source.
         rules: the rules; a rule set that takes everything costs nothing: bytes pass unchanged.
         destination: a stream into the destination queue, not yet connected.
         origin: makes a stream out of the source queue, not yet subscribed; called again after a rewind.
         statistics: counters to continue.
-        clock: clock of the statistics and of the pace.
         pacer: the pace of the whole propagation; None: limited by credit alone.
         tracks: records labelled transactions.
         last_call: records calls of transformation functions, even those that end the process.

@@ -22,11 +22,8 @@ class PropagationHost(Host):
     """One propagation, at the site of its source queue.
 
     Args:
-        spec: the topology.
-        name: name of the propagation.
         fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
         make_links: makes its streams.
-        clock: clock of the statistics and the schedule.
     """
 
     kind: ClassVar[str] = "propagation"

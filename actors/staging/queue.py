@@ -28,9 +28,9 @@ Durable when
 
 Beginnings
     A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
-    acknowledged, except refused ones; if all are refused, at the queue's own position. It begins at a lower position to
-    replace another subscriber: one that leaves with the same edit, or that no longer brings the changes to a site of the
-    new one. The new subscriber then continues at that subscriber's position. The position is on disk before the queue
+    acknowledged. Refused ones do not count; if all are refused, it begins at the queue's own position. It may replace
+    another subscriber: one that leaves with the same edit, or that no longer brings the changes to a site of the new
+    one. Then it continues at that subscriber's position, if that is lower. The position is on disk before the queue
     serves anyone: from then on nothing after it is DURABLE without the new subscriber, and nothing before it is
     requested. If all subscribers are new, the position is FIRST_SCN: whatever the publisher has. The publisher's first
     mark, from FIRST_SCN, states where that begins. A subscriber that needs FIRST_SCN never had anything, and gets such a
@@ -55,7 +55,7 @@ Bounds
     Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is counted in bytes
     of batches. It is limited so that everything in flight fits even as the smallest possible batches, each of which costs
     more memory than it has bytes. The batch that will be read last is spilled first, so a slow subscriber does not slow
-    the others before both are full. A transaction that is larger than both cannot become durable before its end: the
+    the others before both are full. A transaction that is larger than both cannot become durable before its end. The
     queue drops parts that every connected subscriber has received, and requests them again if a subscriber needs them.
     A subscriber that was disconnected waits for that until the others have the whole transaction.
 

@@ -32,8 +32,6 @@ class QueueHost(Host):
     """One queue of a site.
 
     Args:
-        spec: the topology.
-        name: name of the queue.
         fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
         make_links: serves the queue.
         clock: clock of periods and statistics.

@@ -43,7 +43,6 @@ class SourceLog:
     """The chain of one source. Owned by one queue.
 
     Args:
-        source: name of the source site.
         position: where the chain begins.
     """
 

@@ -1,7 +1,7 @@
 """One source in a queue: the log of its batches, the publisher that sends them, and the subscribers that take them.
 
-Everything that moves the log is here, because each step relies on the result of the others: what is appended, what each
-subscriber is sent next, what is dropped because all have it, and where a publisher must begin again. The rules are those
+Everything that moves the log is here, because each step relies on the result of the others. The steps append batches,
+send them to subscribers, drop what all subscribers have, and decide where a publisher must begin again. The rules are those
 of `actors.staging.queue`.
 """
 
@@ -31,7 +31,6 @@ class StagedSource:
     More than 25 methods: each is a rule of when the log moves, and most call one another.
 
     Args:
-        source: name of the source.
         space: the queue's space; entries that leave the log free it.
         refusals: the queue's refusals.
         totals: the queue's totals.

@@ -26,7 +26,6 @@ class GrpcLinks:
     Every stream resolves the other end's endpoint anew, because a restarted component has another port.
 
     Args:
-        topology: name of the topology.
         component: name of the connecting component, as its peers know it.
         resolve: returns a component's endpoint ("queue:q_dbs1") with the site whose certificate it must present; raises
             a PropagationError if the component does not serve.

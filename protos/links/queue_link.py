@@ -265,7 +265,6 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
     """A queue on its own port: its service and the server, as `headrace.links.serving.ServingQueue`.
 
     Args:
-        core: the queue.
         host: address to listen on.
         admission: admission of its callers; None: any caller with a valid handshake, without TLS.
     """
@@ -404,9 +403,6 @@ class EnqueueClient(_Client):
     Args:
         address: the queue's endpoint, with the site whose certificate it must present; or a callable that returns it on
             the stream's thread.
-        topology: name of the topology.
-        component: name of the capture process or propagation.
-        queue: name of the queue.
         incarnation: incarnation of the component, from `transport.new_incarnation`.
         source: the source whose batches will be sent.
         wake: called on a gRPC thread whenever `poll` has news; must not block.
@@ -576,9 +572,6 @@ class DequeueClient(_Client):
     Args:
         address: the queue's endpoint, with the site whose certificate it must present; or a callable that returns it on
             the stream's thread.
-        topology: name of the topology.
-        component: name of the propagation or apply process.
-        queue: name of the queue.
         incarnation: incarnation of the component, from `transport.new_incarnation`.
         wake: called on a gRPC thread whenever `poll` has news; must not block.
     """

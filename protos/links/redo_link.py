@@ -44,7 +44,6 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
     """The gRPC service of one site's redo log.
 
     Args:
-        topology: name of the topology.
         source: source site of the redo.
         writer: its log writer; `attach` replaces it when it is opened again.
         admission: admission of its callers; None: any caller with a valid handshake.
@@ -120,7 +119,6 @@ class RedoServer:
     """A redo log on its own port, as `headrace.links.serving.ServingRedo`.
 
     Args:
-        topology: name of the topology.
         source: the source site.
         writer: its log writer, or the standby redo log of a downstream site.
         shipper: ships it to the redo receivers of other sites; None: it is not shipped.
@@ -187,8 +185,6 @@ class RedoWatchClient:
 
     Args:
         address: endpoint of the source site's redo, with the site whose certificate it must present.
-        topology: name of the topology.
-        capture: name of the capture process.
         source: the source site.
         incarnation: incarnation of the capture process, from `transport.new_incarnation`.
         wake: called on a gRPC thread whenever the position has moved; must not block.

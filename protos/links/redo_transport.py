@@ -47,7 +47,6 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
     """The gRPC service that ships the redo log of one source.
 
     Args:
-        topology: name of the topology.
         source: the source site.
         shipper: shipper of its log writer; `attach` replaces it when that is opened again.
         acknowledged: called when a receiver has more redo durably; must not block.
@@ -204,8 +203,6 @@ class RedoShippingClient:
 
     Args:
         address: endpoint of the source site's redo, with the site whose certificate it must present.
-        topology: name of the topology.
-        receiver: name of the redo receiver.
         source: the source site.
         incarnation: incarnation of the receiver, from `transport.new_incarnation`; the source ends the stream of a lower
             one.

@@ -1,7 +1,7 @@
 """Admission: decides who is served on a port, and records refusals.
 
 Job
-    Compare the site of a caller's certificate with the site of the component that it claims to be, bound the cost of a
+    Compare the site of a caller's certificate with the site of the component that it claims to be. Bound the cost of a
     caller before it is known, and count and log refusals.
 
 Main path

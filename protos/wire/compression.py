@@ -1,6 +1,6 @@
 """Compression of a hop: zstd on the pieces of a batch, between a propagation and the destination queue.
 
-Queues hold batches as they were captured: compression concerns only the wire. Each fragment is a separate zstd frame, so
+Queues hold batches as they were captured: compression concerns only the wire. Each fragment is a separate zstd frame. So
 neither side ever holds more than one piece twice, and a peer can make us allocate at most the size of one fragment.
 
 pyarrow provides the codec. It is a dependency already, is loaded only where something is compressed (27 MB), and

@@ -48,8 +48,8 @@ BATCH_MESSAGES_PER_S = 20_000
 CONTROL_MESSAGES_PER_S = 2_000
 # New streams a second of one connection. Our clients open one, and close the connection with it.
 STREAMS_PER_S = 20
-# Requests a second of one connection that only report or ask: a capture process reports its checkpoint once a second, a
-# task asks for access once, the Spark application's health is checked every five seconds.
+# Requests a second of one connection that only report or ask. A capture process reports its checkpoint once a second, a
+# task asks for access once, and the Spark application's health is checked every five seconds.
 ASKS_PER_S = 20
 # Requests a second of a copying task: one for each piece of a table, which takes the databases milliseconds even if it is
 # empty. All tasks of a site together have four times as many, which is more than Python can answer: a refused task would

@@ -79,9 +79,6 @@ _CERTIFICATES_KEPT = 64  # cached fingerprints: one or two certificates for each
 def fingerprint_of(pem: str) -> str:
     """Return the SHA-256 fingerprint of the first certificate of a text in PEM form: 64 hexadecimal digits.
 
-    Args:
-        pem: the text.
-
     Raises:
         ValueError: the text contains no certificate.
     """
@@ -176,9 +173,6 @@ def printed_fingerprint(fingerprint: str) -> str:
 def read_list(path: str) -> tuple[frozenset[str], str]:
     """Read a list.
 
-    Args:
-        path: path of the file.
-
     Returns:
         Its fingerprints, and what is wrong with it; empty: nothing.
 
@@ -226,7 +220,6 @@ class Revoked:
     """The current list of revoked certificates. Callable from any thread.
 
     Args:
-        path: path of the file.
         must_exist: whether a missing file is a problem from the start; False: a file that never existed lists nothing.
     """
 
