@@ -164,7 +164,7 @@ class ApplyHost(Host):
             if not driver.join(END_TIMEOUT_S):
                 # Two drivers must never run in one process. Ray restarts this process, and the next driver's higher
                 # epoch fences the old one out.
-                log.error("%s: its driver does not end: the process ends with it", self.name)
+                log.error("%s: its driver does not end: this process ends", self.name)
                 _end_process()
         finally:
             self._latest = ApplyStatus(name=self.name)

@@ -270,15 +270,14 @@ class RedoReceiver(RedoKeeper, Host):
             problem = (
                 f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN"
                 f" {scn_text(statistics.position.scn)}; "
-                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then"
+                "the source keeps the rest: raise redo_bytes_max above the size of that transaction, then"
                 " `headrace up`"
             )
         else:
             problem = (
                 f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the"
-                " source keeps what "
-                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and"
-                " `headrace up` to keep more"
+                " source keeps the rest: it continues by itself when the captures here need less of the copy; to keep"
+                " more, raise redo_bytes_max and run `headrace up`"
             )
         waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
         return problem + (waits if self._receiver.is_sync else "")
@@ -338,9 +337,9 @@ class RedoReceiver(RedoKeeper, Host):
         except BlockingIOError as error:
             os.close(descriptor)
             raise PropagationError(
-                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that"
-                " still lives",
-                hint="it goes on by itself when that one has ended; `lslocks` names it, end it if it stays",
+                f"another process writes the standby redo log in {self._folder}: an earlier process of {self.name}"
+                " that still runs",
+                hint="it continues by itself when that process has ended; if it stays, find it with `lslocks` and end it",
             ) from error
         self._held = descriptor
 

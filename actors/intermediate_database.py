@@ -65,7 +65,7 @@ class IntermediateSite(SiteHost):
         Raises:
             ConfigError: the file no longer names the database that was a source here.
         """
-        raise ConfigError(f"{self.name} has no database now, and no connection string of the one that it had")
+        raise ConfigError(f"{self.name} has no database now, and no connection string of its former one")
 
     def remove(self) -> tuple[str, ...]:
         """Remove nothing."""

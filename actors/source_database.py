@@ -2,7 +2,8 @@
 
 Job
     Manage one site that has a database. Keep the embedded server running (or connect to the user's server), and write
-    heartbeats. Drain the source's log into the site's redo log, and report to captures how far redo is durable. A site without capture processes has no log writer.
+    heartbeats. Drain the source's log into the site's redo log, and report to captures how far redo is durable. A site
+    without capture processes has no log writer.
 
 Main path
     DatabaseSite.step -> SourceRedo.step -> LogWriter.step; `actors.site.sampling` queries the source's position.
@@ -16,7 +17,7 @@ States
     the log writer's states  listed in `actors.site.source_redo`.
 
 Durable when
-    The log writer says so. The embedded server is a separate daemon: it survives this process, and the next one finds it.
+    The log writer has synced it. The embedded server is a separate daemon: it survives this process, and the next one finds it.
 
 Worked flow
     the source's server stops -> LogStream.read raises DatabaseUnavailable -> the host opens again with backoff, the

@@ -127,7 +127,7 @@ def not_owned(state_dir: Path, *, what: str = "state_dir", may_be_roots: bool = 
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
             return (
                 f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})",
-                f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours",
+                f"chmod go-w {shlex.quote(str(folder))}, after checking that its contents are yours",
             )
         is_shared = is_shared or bool(may_write)
     return None
@@ -145,7 +145,7 @@ def check_owned(state_dir: Path) -> None:
     found = not_owned(state_dir)
     if found is not None:
         raise ConfigError(
-            f"state_dir: {found[0]}: who can change what is in it decides what Headrace does, and where it sends"
+            f"state_dir: {found[0]}: a user who can change its contents decides what Headrace does, and where it sends"
             " connection strings",
             hint=found[1],
         )

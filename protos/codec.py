@@ -317,7 +317,7 @@ def _table(data: bytes) -> TableVersion:
                 type_modifier=column.type_modifier,
                 is_key=column.is_key,
                 is_binary=column.is_binary,
-                # An earlier version did not record this. It never treated a missing value as an error: as of a computed column.
+                # Unknown for an earlier version, to which a missing value was never an error: counts as computed.
                 is_computed=column.is_computed or not column.HasField("is_computed"),
             )
             for column in message.columns
@@ -357,14 +357,14 @@ def _group(data: memoryview, tables: tuple[TableVersion, ...]) -> RowGroup:
     images = _unrepeated(value_fields)
     old, new = images.get(lcr_pb2.RowGroup.OLD_FIELD_NUMBER), images.get(lcr_pb2.RowGroup.NEW_FIELD_NUMBER)
     if message.table >= len(tables):
-        _refuse("a row group names a table version that is not there", table=message.table)
+        _refuse("a row group references a missing table version", table=message.table)
     if message.command not in (Command.INSERT, Command.UPDATE, Command.DELETE):
         _refuse("a row group has an unknown command type", command_type=message.command)
     command = Command(message.command)
     if (old is None) != (command is Command.INSERT):
-        _refuse("a row group's old values do not go with its command type", command_type=command.name)
+        _refuse("a row group's old values do not match its command type", command_type=command.name)
     if (new is None) != (command is Command.DELETE):
-        _refuse("a row group's new values do not go with its command type", command_type=command.name)
+        _refuse("a row group's new values do not match its command type", command_type=command.name)
     row_numbers = _array(message.row_numbers, np.int32)
     shape = (len(tables[message.table].columns), int(row_numbers.shape[0]))
     return RowGroup(
@@ -439,7 +439,7 @@ def _check_transactions(transactions: Transactions, header: BatchHeader, tag_cou
     if not count:
         return
     if int(transactions.tag.min()) < -1 or int(transactions.tag.max()) >= tag_count:
-        _refuse("a transaction has a tag that is not there", tags=tag_count)
+        _refuse("a transaction references a missing tag", tags=tag_count)
     _check_scns(transactions, header)
 
 
@@ -519,7 +519,7 @@ def _split(data: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, list[tupl
 
 def _unrepeated(fields: list[tuple[int, memoryview]]) -> dict[int, memoryview]:
     if len({number for number, _ in fields}) != len(fields):
-        _refuse("a field that can only be there once is repeated")
+        _refuse("a field that may occur only once is repeated")
     return dict(fields)
 
 

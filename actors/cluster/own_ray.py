@@ -48,7 +48,7 @@ def found_address(address: str) -> str:
         f"--address {AUTO}: several Ray clusters have nodes here that this user started: {', '.join(found)}"
         if found
         else f"--address {AUTO}: no Ray runs here that this user started",
-        hint="name the one that you mean: --address HOST:PORT, of its head (6379 is Ray's port)",
+        hint="specify the address of its head: --address HOST:PORT (6379 is Ray's port)",
     )
 
 
@@ -62,7 +62,7 @@ def _of_variable(named: str) -> str:
     if not _HOST.fullmatch(host) or not port.isdecimal():
         raise ConfigError(
             f"--address {AUTO}: {_VARIABLE} is {named!r}, and no HOST:PORT",
-            hint=f"set {_VARIABLE} to the address of the cluster's head, or leave it out, or name --address HOST:PORT",
+            hint=f"set {_VARIABLE} to the address of the cluster's head, unset it, or specify --address HOST:PORT",
         )
     # Ray's nodes are known by their own addresses; a user on the head may name it as this machine.
     here = [each for each in _addresses() if each.rpartition(":")[2] == port] if host in _LOOPBACK else []

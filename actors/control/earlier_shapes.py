@@ -129,7 +129,7 @@ def on_the_way(
             name = found.apply if passing is None else passing.name
             marker, reached = shape.markers.get(found.source), watermarks.get(name, 0)
             if marker is None or reached < marker:
-                until = f"a position that {found.source} is still to be asked for"
+                until = f"a position that {found.source} has not reported yet"
                 if marker is not None:
                     until = f"SCN {scn_text(marker)} (it is at {scn_text(reached)})"
                 yield Finding(
@@ -149,8 +149,8 @@ def on_the_way(
     ):
         yield Finding(
             path="applies",
-            problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow"
-            " no more",
+            problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace cannot"
+            " track more",
             fix="run `headrace wait EARLIER_FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 

@@ -94,8 +94,8 @@ class Reconciler:
 
         An apply process must not copy a table before every capture process and propagation on its way handles the
         table's changes. Nor may it take the captured tables for the known ones while these may change. A capture process
-        must not begin before its site keeps redo for it. A queue must not begin before the queue in front of it holds
-        what it held for a site.
+        must not begin before its site keeps redo for it. A queue must not begin before the upstream queue holds what
+        it held for a site.
         """
         spec, name = desired.spec, component.name.partition(":")[2]
         before: set[str] = set()

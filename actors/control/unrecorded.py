@@ -78,7 +78,7 @@ class Unrecorded:
 
     @contextlib.contextmanager
     def preparing(self, site: str, *, has_admin: bool) -> Iterator[None]:
-        """Keep a source in the record during its preparation, and afterwards, unless the database reports a failure.
+        """Keep a source in the record during its preparation, and afterwards, unless the database reports that nothing was done.
 
         Args:
             site: full name of the source's component.

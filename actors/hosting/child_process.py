@@ -116,7 +116,7 @@ class ChildProcess:
             process.stdin.write(configuration + "\n")
             process.stdin.flush()
         except OSError as error:
-            raise ChildEnded(f"{self._name}: {self._what} did not take its configuration") from error
+            raise ChildEnded(f"{self._name}: {self._what} did not read its configuration") from error
         threading.Thread(
             target=_read_lines, args=(process.stdout, self._answers), name=f"{self._name}-output", daemon=True
         ).start()
@@ -230,7 +230,7 @@ class ChildProcess:
                 end_it()
             if not psutil.wait_procs([process], timeout=END_TIMEOUT_S / 2)[1]:
                 return
-        raise DatabaseUnavailable(f"{self._name}: process {process.pid}, an older one of its own, cannot be ended")
+        raise DatabaseUnavailable(f"{self._name}: its earlier process {process.pid} cannot be ended")
 
 
 def _words_of(answer: object) -> dict[str, Any]:

@@ -189,7 +189,7 @@ class Components:
                 running.taken_over.save(*arguments)
             answer = getattr(running.host, method)(*arguments)
         if method in _WAIT_FOR_A_STEP and (late := running.host.late_call()):
-            log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
+            log.error("%s: %s: this process ends, and its other components start again", name, late)
             self._end_process()
         return answer
 
@@ -199,7 +199,6 @@ class Components:
         Its creator died before requesting that, it could not be built, or its thread died.
         """
         # Return at once: a component may take long to end, and a caller of `status` must not wait for that.
-        # A component may take long to end, and who asks for its status must not wait for that.
         self._to_settle.add(name)
         if not self._settle_now(name):
             raise PropagationError(f"{name} is about to begin or to end")
@@ -214,7 +213,7 @@ class Components:
             with self._changing[name]:
                 del self._running[name]
             if not running.host.end():
-                log.error("%s does not end: this process ends, and what else runs in it begins again", name)
+                log.error("%s does not end: this process ends, and its other components start again", name)
                 self._end_process()
             running.lock.release()
             log.info("%s: ended", name)

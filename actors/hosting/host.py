@@ -55,7 +55,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.
 WAITS_FOR_FUNCTION = "PAUSED: WAITING FOR FUNCTION"
 _LATE_HINT = (
     "a call that waits in the kernel (a socket, a lock, time.sleep) is ended when it returns to Python: give"
-    " it a time limit of its own, and run `headrace up`"
+    " the call its own time limit, and run `headrace up`"
 )
 
 log = logging.getLogger("headrace")

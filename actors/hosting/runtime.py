@@ -226,7 +226,7 @@ def connect(address: str, topology: str) -> RayActors:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"no Ray cluster answers at {address}: {error}",
-                hint="run `headrace up` again, or name another --address",
+                hint="run `headrace up` again, or specify another --address",
             ) from error
         if threading.current_thread() is threading.main_thread():
             # Ray's own handlers would end the process with a stack dump.
@@ -265,7 +265,7 @@ def _check_answers(address: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
-            hint="run `headrace up` again, or name another --address",
+            hint="run `headrace up` again, or specify another --address",
         ) from error
 
 

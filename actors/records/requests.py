@@ -73,7 +73,7 @@ class Requests:
                 replace_file(self._file, json.dumps(wanted) + "\n")
         except OSError as error:
             raise PropagationError(
-                f"{self._file}: {error.strerror or error}: the request is not kept",
+                f"{self._file}: {error.strerror or error}: the request was not saved",
                 hint="free space there, and try again",
             ) from error
         self._wanted = wanted

@@ -205,7 +205,7 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
                 Finding(
                     path=f"sites.{name}.database.admin_dsn",
                     is_error=False,
-                    problem=f"this was done before the refusal, and could not be taken back ({error.message}):"
+                    problem=f"this was done before the refusal, and could not be reverted ({error.message}):"
                     f" {'; '.join(published.statements)}",
                     fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the"
                     " publication; nothing that runs applies them",
@@ -274,7 +274,7 @@ def finish_as_admin(
                     is_error=False,
                     problem="tables that are no longer replicated are still published, which only costs the source a"
                     f" little: {error.message}",
-                    fix="correct that, and run headrace up FILE again: it takes them out of the publication",
+                    fix="fix this, and run headrace up FILE again: it takes them out of the publication",
                 )
             )
     return tuple(found)

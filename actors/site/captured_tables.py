@@ -1,6 +1,6 @@
 """A source site's knowledge of its captured tables: current names, receivers, and what `up` would change.
 
-Durable when
+Durable
     `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
     (`topology.edits.receivers.Receivers`). A site without the file reports no renames.
     `taken_up.json`, at a site with an administrator: the tables with which `up` got as far as preparing the site. The

@@ -317,8 +317,8 @@ class SourceRedo(RedoKeeper):
             )
             self._folder.rename(aside)
             kept = (
-                f"-- redo of an earlier time, which no file of the site knows, is kept in {aside}: remove it when"
-                " nothing of it is needed",
+                f"-- redo of an earlier time, which no file of the site describes, is kept in {aside}: remove it"
+                " when it is no longer needed",
             )
         shutil.rmtree(self._folder, ignore_errors=True)
         return kept

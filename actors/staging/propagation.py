@@ -86,7 +86,7 @@ class PropagationStatistics:
 
 
 class PropagationCore:
-    """Moves one source's batches from queue to queue. No threads; the clock only serves statistics.
+    """Moves one source's batches from queue to queue. No threads; the clock only serves statistics and the pace.
 
     Args:
         rules: the rules; a rule set that takes everything costs nothing: bytes pass unchanged.

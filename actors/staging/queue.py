@@ -30,11 +30,12 @@ Beginnings
     A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
     acknowledged. Refused ones do not count; if all are refused, it begins at the queue's own position. It may replace
     another subscriber: one that leaves with the same edit, or that no longer brings the changes to a site of the new
-    one. Then it continues at that subscriber's position, if that is lower. The position is on disk before the queue
-    serves anyone: from then on nothing after it is DURABLE without the new subscriber, and nothing before it is
-    requested. If all subscribers are new, the position is FIRST_SCN: whatever the publisher has. The publisher's first
-    mark, from FIRST_SCN, states where that begins. A subscriber that needs FIRST_SCN never had anything, and gets such a
-    mark first. An apply process requests it before it copies its tables, so that its copies are later than the mark.
+    one. Then it continues at that subscriber's position, if that is lower, so that the components behind it continue.
+    The position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without the new
+    subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever the
+    publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
+    FIRST_SCN never had anything, and gets such a mark first. An apply process requests it before it copies its tables,
+    so that its copies are later than the mark.
 
 Passing on
     A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has it, and it
@@ -44,12 +45,12 @@ Passing on
 Refusals
     A destination that lost commits (a failover, a restored backup) asks for an earlier position than it had
     acknowledged. What the redo log still has is sent again, and `status` reports that. If redo is gone, only this
-    subscriber is refused (LogGone); the others continue. What it lacks is held for two more minutes: an old process that
-    was suspended may have been refused while the newest one's stream is broken. A propagation forwards the answer to the
-    next queue, which refuses the subscriber concerned; meanwhile the queue holds what follows the beginning of redo for
-    the propagation. A refused subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber
-    again. Refusals are durable before any component learns of them: a refused apply process does not return to be
-    refused again by a restarted queue.
+    subscriber is refused (LogGone); the others continue. Nothing is held for it, except for two minutes what a newer
+    process of it may need: an old process that was suspended may have been refused while the newest one's stream is
+    broken. A propagation forwards the answer to the next queue, which refuses the subscriber concerned; meanwhile the
+    queue holds what follows the beginning of redo for the propagation. A refused subscriber that returns with a
+    sufficient position, or with FIRST_SCN, is a subscriber again. Refusals are durable before any component learns of
+    them: a refused apply process does not return to be refused again by a restarted queue.
 
 Bounds
     Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is counted in bytes

@@ -103,7 +103,7 @@ class SourceLog:
             if header.is_progress_mark and header.previous_scn == FIRST_SCN:
                 raise ProtocolError(
                     f"the publisher of {self.source} begins above what the queue has: LCRs are missing in between",
-                    hint="the publisher reconnects and is asked for them",
+                    hint="the publisher reconnects, and the queue requests them",
                     expected_scn=self.position,
                     found_scn=header.through_scn,
                 )

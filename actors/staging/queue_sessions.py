@@ -171,9 +171,9 @@ def unsent(component: str, source: str, scn: Scn, sent: Scn) -> ProtocolError:
         sent: the SCN up to which changes were sent.
     """
     return ProtocolError(
-        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, and was sent those up"
-        f" to {scn_text(sent)}",
-        hint="it connects again; if that recurs, it is another version of Headrace, or not Headrace",
+        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, but was only sent"
+        f" those up to {scn_text(sent)}",
+        hint="it reconnects; if this recurs, the peer is another version of Headrace, or not Headrace",
     )
 
 

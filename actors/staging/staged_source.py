@@ -338,9 +338,9 @@ class StagedSource:
         )
 
     def _held_alone_s(self, subscription: Subscription) -> float:
-        """Return for how long something has been held that only this subscriber has not acknowledged.
+        """Return for how long something has existed that another subscriber has acknowledged and this one has not.
 
-        0: nothing is, or it is refused.
+        0: nothing exists, or this subscriber is refused.
 
         No subscriber acknowledges parts of a transaction that is larger than the queue. There it is what this subscriber
         has not read, while another has read it, or waits because it cannot get the transaction from its beginning

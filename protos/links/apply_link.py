@@ -95,7 +95,7 @@ class Joiner(Generic[_Message]):
         try:
             return type(message).FromString(data)
         except DecodeError as error:
-            raise ProtocolError("the pieces of a message make none", size=len(data)) from error
+            raise ProtocolError("the pieces do not form a message", size=len(data)) from error
 
 
 # --------------------------------------------------------------------------- driver

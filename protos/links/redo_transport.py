@@ -185,7 +185,7 @@ class _Stream:
 
 def _begin(request: redo_pb2.ShipRequest | None) -> redo_pb2.BeginShipping:
     if request is None or request.WhichOneof("kind") != "begin":
-        raise ProtocolError("a redo receiver must say first where it is")
+        raise ProtocolError("a redo receiver must send its position first")
     return request.begin
 
 
@@ -194,7 +194,7 @@ def _shipped(number: int) -> Shipped:
         return Shipped(number)
     except ValueError as error:
         raise ProtocolError(
-            f"a redo receiver asked for what is not known here ({number})", hint="run the same version at both sites"
+            f"a redo receiver requested an unknown kind of redo ({number})", hint="run the same version at both sites"
         ) from error
 
 

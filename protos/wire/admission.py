@@ -229,7 +229,7 @@ class Admission:
         if site is None:
             raise NotAdmitted(
                 f"{printable(component)} may not {role} at {self.name}",
-                hint="the topology does not say so, or one of the two still runs an older topology file",
+                hint="the topology does not allow it, or one of the two still runs an older topology file",
                 component=printable(component),
             )
         self._check_site(context, site, component)
@@ -339,8 +339,7 @@ class Admission:
             raise NotAdmitted(
                 f"{component} connects to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not"
                 f" of {wanted}",
-                hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check`"
-                " examines it",
+                hint=f"site {site} needs its own certificate: `headrace certs` makes one, `headrace check` examines it",
                 component=component,
             )
 

@@ -69,6 +69,6 @@ def _codec() -> Any:  # noqa: ANN401 - pyarrow has no types
 
     if not pa.Codec.is_available("zstd"):
         raise ConfigError(
-            "this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or leave out compression: zstd"
+            "this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or remove compression: zstd"
         )
     return pa.Codec("zstd", compression_level=LEVEL)

@@ -134,8 +134,8 @@ def _read(path: str, what: str) -> bytes:
     except OSError as error:
         raise CertificateError(
             f"{path}: {what} cannot be read: {error.strerror or error}",
-            hint="`headrace check` looks at every file that `tls` names; on a cluster each node needs those of its own"
-            " sites",
+            hint="`headrace check` examines every file that `tls` names; on a cluster each node needs the files of its"
+            " own sites",
             file=path,
         ) from error
 

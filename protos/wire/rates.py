@@ -85,7 +85,6 @@ class Limit:
     Args:
         messages_per_s: messages read from all its streams together, per second.
         calls_per_s: calls begun, per second.
-        calls_per_s: begun.
     """
 
     messages_per_s: float = CONTROL_MESSAGES_PER_S
@@ -156,7 +155,6 @@ class RateListener(Protocol):
         Args:
             peer: the connection.
             problem: the exceeded limit.
-            problem: what is too much.
         """
         ...
 
@@ -212,15 +210,15 @@ class Meter:
             self._hold_back(now, wait_s, max(wait_s, site_wait_s))
 
     def _hold_back(self, now: float, own_s: float, wait_s: float) -> None:
-        problem = f"it sends more messages to {self._method} than are taken"
+        problem = f"it exceeds the message rate of {self._method}"
         if own_s > 0.0:  # not for messages of other connections of its site
             if now - self._held_at > PAUSE_S:
                 self._held_since = now
             self._held_at = now
             if now - self._held_since > HELD_BACK_S_MAX:
-                problem = f"{self._peer} sent more messages to {self._method} than are taken, for {HELD_BACK_S_MAX:g} s"
+                problem = f"{self._peer} exceeded the message rate of {self._method} for {HELD_BACK_S_MAX:g} s"
                 self._listener.refused(self._peer, problem)
-                raise RateExceeded(problem, hint="no component of Headrace does so; the stream may be opened again")
+                raise RateExceeded(problem, hint="no component of Headrace does this; the stream may be opened again")
         self._listener.held_back(self._peer, problem)
         self._sleep(max(wait_s, WAIT_S_MIN))
 
@@ -273,20 +271,20 @@ class Rates:
             site = _found(self._sites, (principal, method), limit, SITE_MESSAGES, SITE_CALLS, SITE_BURST_S)
             wait_s = own.calls.take_within(self.clock(), CALL_WAIT_S_MAX)
         if count >= calls_max:
-            raise self._refusal(peer, f"{printable(principal)} has {count} open calls here, and no more are taken")
+            raise self._refusal(peer, f"{printable(principal)} has {count} open calls here, which is the maximum")
         try:
             self._wait_for_call(peer, method, wait_s)
             with self._lock:
                 is_taken = site.calls.take_within(self.clock(), 0.0) is not None
             if not is_taken:
-                raise self._refusal(peer, f"{printable(principal)} begins more calls of {method} than are taken")
+                raise self._refusal(peer, f"{printable(principal)} exceeds the call rate of {method}")
         except BaseException:
             self.ended(principal)
             raise
         return Meter(self, peer, method, own.messages, site.messages)
 
     def _wait_for_call(self, peer: str, method: str, wait_s: float | None) -> None:
-        problem = f"it begins more calls of {method} than are taken"
+        problem = f"it exceeds the call rate of {method}"
         if wait_s is None:
             raise self._refusal(peer, f"{peer}: {problem}")
         if wait_s > 0.0:

@@ -165,7 +165,7 @@ _STATUS = {
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
 _HANDSHAKE_WORDS = ("handshake", "verification check", "ssl_error")
 _CERTIFICATE_ADVICE = (
-    "the peer shows no certificate of the site that is expected there: `headrace check` examines the files of `tls`"
+    "the peer presented no certificate of the expected site: `headrace check` examines the files of `tls`"
 )
 
 _Message = TypeVar("_Message")
@@ -375,7 +375,7 @@ class Server:
         """End every call, at the latest after `grace_s`; idempotent."""
         self._stopped.set()
         if not self._server.stop(grace_s).wait(grace_s + STOP_TIMEOUT_S):
-            log.error("%s: a call does not end; the server is left to the end of its process", self.endpoint)
+            log.error("%s: a call does not end; the server remains until its process ends", self.endpoint)
         self._pool.shutdown(wait=False)
 
 
@@ -467,7 +467,7 @@ def _server_credentials(identity: Identity, admission: Admission) -> grpc.Server
         try:
             found = identity.read()
         except CertificateError as error:
-            log.warning("%s: goes on with the certificate that it has: %s", admission.name, error.message)
+            log.warning("%s: keeps its current certificate: %s", admission.name, error.message)
             return None
         if found == configured:
             return None
