@@ -194,6 +194,8 @@ class ApplyHost(Host):
         """Adopt a topology in which only the origin of the batches has changed.
 
         The driver connects to the new origin when its current stream breaks.
+
+        See `Host.adopt` for the arguments.
         """
         self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint
 

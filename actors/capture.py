@@ -236,7 +236,10 @@ class CaptureHost(Host):
         return self._last_call.late
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Adopt changed rules or another queue; mining begins at the queue's position."""
+        """Adopt changed rules or another queue; mining begins at the queue's position.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 
     def detail_state(self) -> str:

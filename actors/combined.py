@@ -179,6 +179,8 @@ class MountedQueue:
 
         Blocks without credit, while no apply process is connected, and when a stream has begun since the batch was
         mined.
+
+        See `Outlet.send_nowait` for the arguments.
         """
         with self._serving.changing():
             # What is held for a refused apply process expires silently.

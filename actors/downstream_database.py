@@ -211,6 +211,8 @@ class RedoReceiver(RedoKeeper, Host):
         """Serve changed capture processes, and reopen if the way in which redo arrives has changed.
 
         Only the source decides whether its commits wait (`transport: sync`).
+
+        See `Host.adopt` for the arguments.
         """
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
         self._spec = spec

@@ -42,7 +42,10 @@ class IntermediateSite(SiteHost):
         return SiteStatus(name=self.name, site=self._name, fingerprint=self._fingerprint, database="none", ready=True)
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Adopt a changed topology; only the label depends on it."""
+        """Adopt a changed topology; only the label depends on it.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._fingerprint = spec, fingerprint
 
     def database_identity(self) -> str:
@@ -54,7 +57,10 @@ class IntermediateSite(SiteHost):
         return ()
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
-        """Delete what earlier components left under the names of new ones; there is no database to prepare."""
+        """Delete what earlier components left under the names of new ones; there is no database to prepare.
+
+        See `DatabaseSite.prepare` for the arguments.
+        """
         forget_queues(spec, self._name, new)
         forget_standby_logs(spec, self._name, new)
         return ()

@@ -138,7 +138,10 @@ class DatabaseSite(SiteHost):
         self.redo.detach()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Serve changed capture processes; a site that is no longer a source ends its log writer."""
+        """Serve changed capture processes; a site that is no longer a source ends its log writer.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec = spec
         self.source.adopt(spec)
         self.redo.adopt(spec, is_source=self.source.is_wanted)

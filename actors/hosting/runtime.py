@@ -381,7 +381,10 @@ class RayActors:
         node: Mapping[str, float],
         environment: Mapping[str, str],
     ) -> None:
-        """Create the component unless it exists; a process that holds no component is killed first."""
+        """Create the component unless it exists; a process that holds no component is killed first.
+
+        See `ActorSystem.create` for the arguments.
+        """
         import ray
 
         alive, places = self._alive(), self._records.places()
@@ -452,6 +455,8 @@ class RayActors:
     ) -> Any:  # noqa: ANN401 - whatever the method answers
         """Call a method of a component.
 
+        See `ActorSystem.call` for the arguments.
+
         Raises:
             PropagationError: the component does not exist, or does not answer now: retry.
             HeadraceError: raised by the method.
@@ -464,7 +469,10 @@ class RayActors:
             raise _translate(name, error) from error
 
     def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
-        """Call a method of several components concurrently; a component whose last call is still pending is not called."""
+        """Call a method of several components concurrently; a component whose last call is still pending is not called.
+
+        See `ActorSystem.call_all` for the arguments.
+        """
         import ray
 
         answers: dict[str, Any] = {}
@@ -521,7 +529,10 @@ class RayActors:
             self._told[name] = _settle(self._actor(process), name)
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
-        """End components for good and orderly, then kill the processes that hold no other."""
+        """End components for good and orderly, then kill the processes that hold no other.
+
+        See `ActorSystem.end` for the arguments.
+        """
         import ray
 
         places = dict(self._records.places())
@@ -774,7 +785,10 @@ class ProcessActor:
             self._components.settle(component)
 
     def call(self, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
-        """Call a public method of a component."""
+        """Call a public method of a component.
+
+        See `Components.call` for the arguments.
+        """
         return self._components.call(component, method, *arguments)
 
     def pid(self) -> int:

@@ -39,7 +39,12 @@ MakeRedoLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "RedoLi
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
-    """Return the certificate of a site; None: the topology has no `tls`."""
+    """Return the certificate of a site; None: the topology has no `tls`.
+
+    Args:
+        spec: the topology.
+        site: name of the site.
+    """
     tls = spec.site(site).tls
     if tls is None:
         return None

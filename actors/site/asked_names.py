@@ -37,7 +37,10 @@ class AskedNames:
         return self._now
 
     def lost_by(self, object_number: int, owner: str, name: str) -> tuple[str, ...]:
-        """Return the apply processes that got the table when it was prepared and do not get it under this name."""
+        """Return the apply processes that got the table when it was prepared and do not get it under this name.
+
+        See `NamesAtSource.lost_by` for the arguments.
+        """
         if self._receivers is None:
             self._receivers = self._ask("receivers")
         identity = self._receivers.identity_of(object_number)

@@ -119,6 +119,10 @@ class CapturedTables:
         """Record durably the tables that components will use, where an administrator publishes tables ahead of them.
 
         These are the tables that the wanted topology selects and that are in the log now, and those recorded before.
+
+        Args:
+            source: connection to the database.
+            spec: the wanted topology.
         """
         if self._has_admin:
             selected = {table.identity for table in source.captured(spec.name) if self._is_selected(spec, table)}

@@ -25,7 +25,12 @@ __all__ = ["DestinationRole", "applies_at"]
 
 
 def applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
-    """Return the apply processes of a site."""
+    """Return the apply processes of a site.
+
+    Args:
+        spec: the topology.
+        site: name of the site.
+    """
     return tuple(apply for apply in spec.applies if apply.site == site)
 
 

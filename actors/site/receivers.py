@@ -102,6 +102,12 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
     """Make a destination record the tables whose changes an apply process no longer gets by the wanted topology.
 
     If such a table is added again, changes are missing at the destination, so it is copied again.
+
+    Args:
+        actors: the sites.
+        spec: the wanted topology.
+        apply: the apply process.
+        captured: the tables of its source.
     """
     coming = identities(spec, apply, captured)
     actors.call(f"site:{apply.site}", "leave_out", apply.name, coming, timeout_s=TIMEOUT_S)

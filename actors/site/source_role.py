@@ -36,7 +36,12 @@ UNCAPTURED_INTERVAL_S = 30.0  # between searches for new tables: a query over al
 
 
 def is_source(spec: TopologySpec, site: str) -> bool:
-    """Return whether something is captured from a site."""
+    """Return whether something is captured from a site.
+
+    Args:
+        spec: the topology.
+        site: name of the site.
+    """
     return any(capture.source == site for capture in spec.captures)
 
 

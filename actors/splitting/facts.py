@@ -69,7 +69,10 @@ class ObservedFacts:
         return self._stopped[component]
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
-        """Return how much later the source was at another SCN, in seconds; None: unknown."""
+        """Return how much later the source was at another SCN, in seconds; None: unknown.
+
+        See `Facts.behind_s` for the arguments.
+        """
         samples = self._samples.get(source)
         first, second = (None, None) if samples is None else (samples.time_us(scn), samples.time_us(other))
         return None if first is None or second is None else max(0, second - first) / 1e6

@@ -79,7 +79,10 @@ class PropagationHost(Host):
         return "" if runner is None else runner.late_call
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Adopt changed sources and rules; they take effect with the next connection."""
+        """Adopt changed sources and rules; they take effect with the next connection.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
         self._runner = None
 
@@ -97,5 +100,11 @@ class PropagationHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:
-    """Build the host of a propagation (`actors.hosting.runtime.Factory`)."""
+    """Build the host of a propagation (`actors.hosting.runtime.Factory`).
+
+    Args:
+        spec: the topology.
+        name: name of the propagation.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
+    """
     return PropagationHost(spec, name, fingerprint)

@@ -303,6 +303,8 @@ class QueueCore:
         """Raise a `ProtocolError` if a batch exceeds the publisher's credit.
 
         A publisher exceeds its credit with a single batch only if, to its knowledge, nothing of it is in flight.
+
+        See `QueuePort.check_credit` for the arguments.
         """
         is_alone = session.told.accepted_bytes == session.accepted_bytes < session.granted_bytes
         if not is_alone and session.accepted_bytes + size > session.granted_bytes:
@@ -465,7 +467,10 @@ class QueueCore:
         self._sources[session.source].refuse_below(first_scn)
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """Add to a subscriber's credit."""
+        """Add to a subscriber's credit.
+
+        See `QueuePort.grant` for the arguments.
+        """
         session.credit_bytes += credit_bytes
         self._tell_publishers(session)
 
@@ -474,6 +479,8 @@ class QueueCore:
 
         Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination
         lost what the older one had acknowledged.
+
+        See `QueuePort.acknowledge` for the arguments.
 
         Raises:
             ProtocolError: the session did not subscribe to the source, or is an apply process's and acknowledges more

@@ -80,7 +80,10 @@ class QueueHost(Host):
                 serving.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Continue with changed subscribers and sources, without disturbing the streams of unchanged ones."""
+        """Continue with changed subscribers and sources, without disturbing the streams of unchanged ones.
+
+        See `Host.adopt` for the arguments.
+        """
         from actors.staging.subscribers import forget_former_subscribers
 
         if self._serving is not None and self._core is not None:
@@ -127,7 +130,13 @@ class QueueHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
-    """Build the host of a queue (`actors.hosting.runtime.Factory`)."""
+    """Build the host of a queue (`actors.hosting.runtime.Factory`).
+
+    Args:
+        spec: the topology.
+        name: name of the queue.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
+    """
     return QueueHost(spec, name, fingerprint)
 
 

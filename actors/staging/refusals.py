@@ -38,7 +38,12 @@ class Refusals:
         self._gone = self._read()
 
     def gone_scn(self, source: str, subscriber: str) -> Scn | None:
-        """Return the SCN up to which changes that a refused subscriber lacks are gone; None: it is not refused."""
+        """Return the SCN up to which changes that a refused subscriber lacks are gone; None: it is not refused.
+
+        Args:
+            source: source of the changes.
+            subscriber: name of the subscriber.
+        """
         return self._gone.get(source, {}).get(subscriber)
 
     def everyone(self) -> Mapping[str, Collection[str]]:

@@ -52,7 +52,10 @@ class GrpcLinks:
         self._host, self._admission = host, admission
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
-        """Make a publisher's stream into a queue."""
+        """Make a publisher's stream into a queue.
+
+        See `Links.publisher` for the arguments.
+        """
         return EnqueueClient(
             self._resolve(f"queue:{queue}"),
             topology=self._topology,
@@ -76,7 +79,10 @@ class GrpcLinks:
         )
 
     def redo(self, keeper: str, source: str) -> RedoWatchClient:
-        """Make a capture process's connection to the keeper of its redo."""
+        """Make a capture process's connection to the keeper of its redo.
+
+        See `Links.redo` for the arguments.
+        """
         return RedoWatchClient(
             self._resolve(keeper),
             topology=self._topology,
@@ -108,7 +114,10 @@ class GrpcLinks:
         shipper: RedoShipper | None = None,
         acknowledged: Callable[[], None] | None = None,
     ) -> RedoServer:
-        """Serve a redo log."""
+        """Serve a redo log.
+
+        See `RedoLinks.serve_redo` for the arguments.
+        """
         return RedoServer(
             self._topology,
             source,

@@ -97,7 +97,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
         requests: Iterator[queue_pb2.EnqueueRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.EnqueueReply]:
-        """Serve a publisher's stream (`Queue.Enqueue` in queue.proto); called by gRPC."""
+        """Serve a publisher's stream; called by gRPC. See `Queue.Enqueue` in queue.proto."""
         if not self._core.takes_publishers:
             transport.abort(
                 context,
@@ -156,7 +156,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
         requests: Iterator[queue_pb2.DequeueRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.DequeueReply]:
-        """Serve a subscriber's stream (`Queue.Dequeue` in queue.proto); called by gRPC."""
+        """Serve a subscriber's stream; called by gRPC. See `Queue.Dequeue` in queue.proto."""
         try:
             with self._admission.opening(context):
                 hello = self._hello(requests, context, SUBSCRIBE)
@@ -617,7 +617,10 @@ class DequeueClient(_Client):
         self._wait(timeout_s)
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
-        """Open the stream without waiting for the queue's answer."""
+        """Open the stream without waiting for the queue's answer.
+
+        See `Subscriber.subscribe_nowait` for the arguments.
+        """
         if credit_bytes <= 0:
             raise ConfigError("a subscriber without credit would never get anything")
         self._withheld_max = credit_bytes // 8  # one eighth of the window: few messages, and the rest still flows

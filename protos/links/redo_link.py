@@ -70,7 +70,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
             self._changed.notify_all()
 
     def Watch(self, request: queue_pb2.Hello, context: Any) -> Iterator[redo_pb2.RedoPosition]:  # noqa: N802, ANN401
-        """Yield the position at once and whenever it moves (`Redo.Watch` in redo.proto); called by gRPC."""
+        """Yield the position at once and whenever it moves; called by gRPC. See `Redo.Watch` in redo.proto."""
         self._admit(request, context)
         gone = threading.Event()
 
@@ -95,7 +95,7 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
         request: redo_pb2.RequiredCheckpoint,
         context: Any,  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
-        """Record a capture process's required checkpoint SCN (`Redo.Checkpoint` in redo.proto); called by gRPC."""
+        """Record a capture process's required checkpoint SCN; called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         needed = self._admit(request.hello, context, request.scn)
         writer = self._writer
         checkpoints = writer.required_checkpoints

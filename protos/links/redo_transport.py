@@ -87,7 +87,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         requests: Iterator[redo_pb2.ShipRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[redo_pb2.ShippedRedo]:
-        """Serve a receiver's stream (`RedoTransport.Ship` in redo.proto); called by gRPC."""
+        """Serve a receiver's stream; called by gRPC. See `RedoTransport.Ship` in redo.proto."""
         shipper = self._shipper
         shipment, stream = self._begin(shipper, requests, context)
         self.announce()  # ends an older stream of the receiver
