@@ -1,18 +1,18 @@
 """Apply: hosts one apply process, its reader and its coordinator.
 
 Job
-    Keep exactly one driver of the apply process running in this process, and answer calls for it.
+    Keep exactly one driver of the apply process running in this process, and forward calls to it.
 
 Main path
-    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks it; its apply
-    servers are tasks of the site's Spark application (`actors.spark_application`).
+    ApplyHost.open -> ApplyDriver.start (`spark_apply.driver.apply_driver`) -> ApplyHost.step checks the driver. The
+    apply servers are tasks of the site's Spark application (`actors.spark_application`).
 
 States
-    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING; see
-    `spark_apply`. Memory only.
+    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING
+    (`spark_apply`). Memory only.
 
 Durable when
-    Nothing is kept here: progress is in the destination.
+    Nothing is stored here: progress is in the destination.
 
 Worked flow
     this process is killed -> its connections break: the Spark application cancels its tasks, its queue waits -> Ray
@@ -57,29 +57,26 @@ if TYPE_CHECKING:
 __all__ = ["ApplyHost", "build"]
 
 STATUS_INTERVAL_S = 0.5  # the displayed status is at most this old
-# While `up` probably waits for it: an apply process that finds everything copied is ready two seconds after its process
-# began.
+# While `up` is probably waiting: with every table copied already, an apply process is ready two seconds after its process
+# started.
 STARTING_INTERVAL_S = 0.1
-STARTING_S = 30.0  # after that it waits for a copy, a database or an operator, and nobody waits for a tenth of a second
-STOP_TIMEOUT_S = 20.0  # servers finish the group they are in
-END_TIMEOUT_S = 10.0  # after that: for a running statement to return
+STARTING_S = 30.0  # later it waits for a copy, a database or an operator, and a tenth of a second does not matter
+STOP_TIMEOUT_S = 20.0  # apply servers finish their current group
+END_TIMEOUT_S = 10.0  # then a running statement has this long to return
 
 log = logging.getLogger("headrace")
 
 
 class ApplyHost(Host):
-    """One apply process; see the module.
+    """One apply process, its reader and coordinator.
 
     Args:
-        spec: of the topology.
-        name: of the apply process.
-        fingerprint: of the topology.
         keep_existing: identities of the tables whose rows instantiation keeps at the destination, until all of them are
             recorded there.
-        keep_call: identifies the call of `up --keep-existing` that said so.
-        known: identities of the source's tables that the controller has in its record, where others may be in the log
-            ahead of it, by an administrator or by a preparation that is to be repeated: those are strangers. None:
-            nobody is ahead.
+        keep_call: identifies the call of `up --keep-existing` that named them.
+        known: identities of the source's tables in the controller's record. Other tables in the log are ignored: an
+            administrator, or a preparation that will be repeated, added them ahead of the record. None: the log is not
+            ahead of the record.
     """
 
     kind: ClassVar[str] = "apply"
@@ -104,10 +101,10 @@ class ApplyHost(Host):
         # identities of tables
         self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)
         self._known = None if known is None else frozenset(known)
-        self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of those that come to the driver
+        self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of the kept tables that the driver got
         self._driver: ApplyDriver | None = None
-        self._latest = ApplyStatus(name=self.name)  # as the driver said last; without a state: there is none
-        self._described: dict[str, Any] = {}  # of the configuration that the driver has
+        self._latest = ApplyStatus(name=self.name)  # the driver's last status; without a state when no driver runs
+        self._described: dict[str, Any] = {}  # the driver's configuration, as the views show it
         self._starting_until = 0.0
 
     # ------------------------------------------------------------------ hosting
@@ -134,20 +131,20 @@ class ApplyHost(Host):
         self._driver.start()
 
     def step(self) -> float:
-        """Check the driver; raises the error that ended it."""
+        """Check the driver; raise the error that ended it."""
         driver = self._driver
         assert driver is not None
         driver.outcome()
         asked_us = self._clock.time_us()
         status = driver.control.status()
-        # A coordinator that is busy is shown as it was when it last answered.
+        # A busy coordinator is shown as of its last answer.
         self._latest = replace(_status(self.name, status), answered_us=status.asked_us or asked_us)
         self._note_kept(self._latest)
         is_starting = not status.ready and self._clock.monotonic() < self._starting_until
         return STARTING_INTERVAL_S if is_starting else STATUS_INTERVAL_S
 
     def _note_kept(self, status: ApplyStatus) -> None:
-        """Once every table of the call of `up --keep-existing` is recorded at the destination, no later driver keeps rows."""
+        """Stop keeping rows when the destination has recorded every table of the call of `up --keep-existing`."""
         if not (self._keep_existing and status.ready):
             return
         recorded = {(each.owner, each.name) for each in status.instantiation if each.state in {"DONE", "KEPT"}}
@@ -156,7 +153,7 @@ class ApplyHost(Host):
             self._keep_existing = frozenset()
 
     def close(self) -> None:
-        """End the driver, orderly if possible; returns when nothing of it runs."""
+        """End the driver, orderly if possible; return when all of it has ended."""
         driver, self._driver = self._driver, None
         if driver is None:
             self._latest = ApplyStatus(name=self.name)
@@ -165,9 +162,9 @@ class ApplyHost(Host):
         try:
             driver.stop(STOP_TIMEOUT_S)
             if not driver.join(END_TIMEOUT_S):
-                # Two drivers must never run in one process. Ray restarts this process, and its epoch fences the old
-                # driver out.
-                log.error("%s: its driver does not end: the process ends with it", self.name)
+                # Two drivers must never run in one process. Ray restarts this process, and the next driver's higher
+                # epoch fences the old one out.
+                log.error("%s: its driver does not end: this process ends", self.name)
                 _end_process()
         finally:
             self._latest = ApplyStatus(name=self.name)
@@ -190,29 +187,31 @@ class ApplyHost(Host):
         )
 
     def late_call(self) -> str:
-        """See `Host.late_call`."""
+        """Return the warning about a user function that has not returned in time, or an empty string."""
         return self._last_call.late
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Take the batches from elsewhere, as soon as the stream that they come on breaks.
+        """Adopt a topology in which only the origin of the batches has changed.
 
-        See `Host.adopt`: nothing else has changed.
+        The driver connects to the new origin when its current stream breaks.
+
+        See `Host.adopt` for the arguments.
         """
         self._spec, self._apply, self._fingerprint = spec, spec.apply(self._apply.name), fingerprint
 
     # ------------------------------------------------------------------ what the command line asks
 
     def low_watermark(self) -> int:
-        """The low watermark, as far as no crash of the destination takes it back.
+        """Return the low watermark that survives a crash of the destination; asks the driver.
 
-        Everything of the source up to it is applied or in the error queue. Asks the driver.
+        Everything of the source up to it is applied or in the error queue.
         """
         return int(self._live().status().counters["kept_scn"])
 
     def caught_up_scn(self) -> int:
-        """As `low_watermark`, of every table: less while one is copied.
+        """Return the SCN up to which every table is complete: below `low_watermark` while a table is copied.
 
-        0: one is not copied, or the driver is starting.
+        0: a table is not copied yet, or the driver is starting.
         """
         return int(self._live().status().caught_up_scn)
 
@@ -221,8 +220,8 @@ class ApplyHost(Host):
 
         Args:
             tables: (owner, name) at the source; empty: all tables of this apply process.
-            rechecks: how often a table that differs is compared again.
-            recheck_delay_s: pause before each of these, in seconds.
+            rechecks: number of further comparisons of a table that differs.
+            recheck_delay_s: pause before each of them, in seconds.
         """
         from protos import apply_pb2 as pb
 
@@ -234,16 +233,16 @@ class ApplyHost(Host):
         return [_plain(answer) for answer in self._live().compare(request)]
 
     def copy_again(self, tables: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """Begin to empty tables at the destination and copy them again; how they were before."""
+        """Begin to empty tables at the destination and copy them again; return their states before."""
         from protos import apply_pb2 as pb
 
         names = [pb.TableName(owner=owner, name=name) for owner, name in tables]
         return [_plain(each) for each in self._live().copy_again(pb.CopyAgainRequest(tables=names)).tables]
 
     def look_at_tables(self) -> bool:
-        """Look at once at the tables that could not be copied: an operator may have corrected what was wrong.
+        """Check now the tables that could not be copied: an operator may have corrected the cause.
 
-        Whether that is done.
+        Returns whether the check was made.
         """
         return self._live().look_at_tables()
 
@@ -256,17 +255,17 @@ class ApplyHost(Host):
         stops: bool = False,  # noqa: FBT001, FBT002 - a call through Ray has no keywords
         besides: Sequence[int] = (),
     ) -> int:
-        """Begin to execute error transactions again; answers how many there are.
+        """Begin to execute error transactions again; return their number.
 
         Args:
-            execution: its name, by which `execution_outcomes` and `end_execution` know it; the same name begins nothing
-                again.
-            numbers: of the error transactions; empty: all that are in the queue now.
-            role: of the destination: whose rights are checked; empty: the apply servers' own.
-            handler: a function for their row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they go the
-                usual way.
-            stops: behind the first that fails, the others are not tried.
-            besides: of all, without these.
+            execution: name of the execution for `execution_outcomes` and `end_execution`; a second call with the same
+                name begins nothing.
+            numbers: numbers of the error transactions; empty: all that are in the queue now.
+            role: role of the destination whose rights are checked; empty: the apply servers' own.
+            handler: a function for their row LCRs (`headrace.rules.user_code.handlers.ExecutionHandler`); empty: they
+                take the usual path.
+            stops: whether the execution ends at the first failure.
+            besides: transactions that are excluded from "all".
         """
         from protos import apply_pb2 as pb
 
@@ -276,15 +275,15 @@ class ApplyHost(Host):
         return self._live().begin_execution(execution, request)
 
     def execution_outcomes(self, execution: str, wait_s: float) -> dict[str, Any]:
-        """The outcomes of an execution that were not asked for yet.
+        """Return the outcomes of an execution that no earlier call has returned.
 
         Args:
-            execution: as it was begun.
-            wait_s: how long to wait for one.
+            execution: its name.
+            wait_s: longest wait for an outcome, in seconds.
 
         Returns:
-            The `outcomes`, one of each error transaction that was tried; whether it `is_over`, and then how many are
-            `left` in the queue and how many of these `arrived` since.
+            `outcomes`, one per error transaction that was tried; and `is_over`. When it is over: how many transactions
+            are `left` in the queue, and how many of these `arrived` since the execution began.
         """
         from spark_apply.driver.control import outcome_message
 
@@ -293,20 +292,20 @@ class ApplyHost(Host):
         return {"outcomes": outcomes, "is_over": page.is_over, "left": page.left, "arrived": page.arrived}
 
     def end_execution(self, execution: str) -> None:
-        """Execute nothing of an execution that no apply server has begun."""
+        """End an execution: what no apply server has begun is not executed."""
         self._live().end_execution(execution)
 
     def edit_error(
         self, number: int, edit: int, position: int, values: Sequence[Mapping[str, Any]], edited_by: str
     ) -> dict[str, Any]:
-        """Edit one row LCR of an error transaction; answers what is recorded of it.
+        """Edit one row LCR of an error transaction; return the recorded edit.
 
         Args:
-            number: of the error transaction.
-            edit: which edit of it this is, from 1.
-            position: of the row LCR, from 0.
-            values: what it gets, each with the names of `spark_apply.driver.error_edits.ValueEdit`.
-            edited_by: who asks.
+            number: number of the error transaction.
+            edit: which edit of the transaction this is, from 1.
+            position: index of the row LCR, from 0.
+            values: its new values, each with the fields of `spark_apply.driver.error_edits.ValueEdit`.
+            edited_by: the user who edits.
         """
         from spark_apply.driver.error_edits import EditRequest, ValueEdit
 
@@ -333,10 +332,10 @@ class ApplyHost(Host):
         return driver.control
 
     def _queue_endpoint(self) -> Peer:
-        """Where its batches come from.
+        """Return where its batches come from.
 
-        Its queue, one before that (direct dequeuing), or the capture process that it is combined with, which serves as
-        its queue.
+        That is its queue, an earlier queue (direct dequeuing), or the capture process that it is combined with and that
+        serves as its queue.
         """
         from actors.hosting.runtime import resolver
         from actors.security.wire import peers_of
@@ -399,7 +398,7 @@ class ApplyHost(Host):
             host=own_host(),
             identity=identity_of(self._spec, apply.site),
             rules=rules_at_the_end(ways),
-            # Changes of this site that an apply process made at the source come home if they are captured there.
+            # Changes that an apply process made at the source come back to this site if they are captured there.
             returned_from=tuple(
                 other.name for other in self._spec.applies if (other.site, other.source) == (apply.source, apply.site)
             ),
@@ -419,16 +418,16 @@ class ApplyHost(Host):
         )
 
     def configuration(self) -> dict[str, Any]:
-        """Its parameters, rules, transformations, handlers and keys, as the views of the destination show them.
+        """Return its parameters, rules, transformations, handlers and keys, as the destination's views show them.
 
-        Empty before its first driver.
+        Empty before the first driver.
         """
         return self._described
 
     def views(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of the destination's views by their names, but for those of the error queue.
+        """Return the rows of the destination's views by view name, except those of the error queue.
 
-        From what its driver knows, so the destination is not asked.
+        They come from what the driver knows; the destination is not queried.
         """
         from headrace.databases.destination_views import rows_said
 
@@ -443,9 +442,9 @@ class ApplyHost(Host):
             return [dataclasses.asdict(error) for error in destination.errors(self._spec.name, self._apply.name)]
 
     def first_errors(self) -> list[dict[str, Any]]:
-        """As `errors`, without values, and the first `ERRORS_MAX` alone.
+        """Return the first `ERRORS_MAX` errors, without values.
 
-        A queue may have very many, and its driver works in this process.
+        A queue may hold very many errors, and the driver works in this process.
         """
         from headrace.databases.destination_views import ERRORS_MAX
 
@@ -466,7 +465,7 @@ def _end_process() -> None:
 
 
 def _plain(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any generated message
-    """A protobuf message as plain data; field names as in the .proto file, integers as integers."""
+    """Convert a protobuf message to plain data; field names as in the .proto file, integers as integers."""
     answer: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -482,11 +481,11 @@ def _plain(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any generated mess
 
 
 def _status(name: str, status: pb.ApplyStatus) -> ApplyStatus:
-    """What a driver says of itself.
+    """Convert a driver's status.
 
     Args:
         name: full name of the apply process.
-        status: as the driver says it.
+        status: the driver's answer.
     """
     counters = dict(status.counters)
     return ApplyStatus(
@@ -509,7 +508,7 @@ def _status(name: str, status: pb.ApplyStatus) -> ApplyStatus:
         groups_total=status.groups_applied,
         transactions_received_total=status.transactions_received,
         rollbacks_total=status.rollbacks,
-        # Without an epoch its driver has not read the error queue yet: unknown, not empty.
+        # Without an epoch the driver has not read the error queue yet: unknown, not empty.
         errors=status.errors if status.epoch else None,
         ready=status.ready,
         servers=tuple(map(_server_status, status.servers)),
@@ -561,14 +560,14 @@ def build(
     keep_call: str = "",
     known: Collection[str] | None = None,
 ) -> ApplyHost:
-    """Make the host of an apply process; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of an apply process (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the apply process in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
-        keep_existing: see `ApplyHost`.
-        keep_call: see `ApplyHost`.
-        known: see `ApplyHost`.
+        name: name of the apply process.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
+        keep_existing: as for `ApplyHost`.
+        keep_call: as for `ApplyHost`.
+        known: as for `ApplyHost`.
     """
     return ApplyHost(spec, name, fingerprint, keep_existing=keep_existing, keep_call=keep_call, known=known)

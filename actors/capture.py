@@ -1,30 +1,28 @@
 """Capture process: mine the redo at its site, the source's own or a copy, and enqueue the changes that its rules take.
 
 Job
-    Send everything that the queue does not have yet, in order, as soon as it is durable in redo. Where the topology
-    allows it, what is sent goes straight to the one apply process behind the queue (`actors.combined`).
+    Send everything that the queue does not have yet, in order, when it is durable in redo. Where the topology allows
+    it, batches go straight to the one apply process behind the queue (`actors.combined`).
 
 Main path
     CaptureHost.open -> Publisher.connect (the queue says where to begin) -> Miner
     CaptureHost.step -> Miner.next_batch -> encode -> Publisher.send_nowait; durable SCN -> RedoWatch.checkpoint.
-    Combined, the capture process mounts a small queue of its own (`MountedQueue`): the apply process says where to
-    begin.
+    Combined, the capture process mounts a small queue (`MountedQueue`), and the apply process says where to begin.
 
 States (V$STREAMS_CAPTURE.STATE)
-    INITIALIZING              it connects to site and queue, and finds the restart point in redo. Memory only.
+    INITIALIZING              connecting to site and queue, and finding the restart point in redo. Memory only.
     CAPTURING CHANGES         the last step sent something. Memory only.
     WAITING FOR REDO          all durable redo is mined. Memory only.
     PAUSED FOR FLOW CONTROL   the queue gives no credit. Memory only.
-    PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name that the rules leave out, here or on the way to
-                              an apply process that received it: its changes are not left out before an operator
-                              decides. Checked again periodically. Memory only: a restarted process finds the same
-                              change in redo.
+    PAUSED: A TABLE LEFT THE RULES   a captured table was renamed to a name outside the rules, here or on the way to an
+                              apply process that received it. Its changes are not dropped until an operator decides.
+                              Checked again periodically. Memory only: a restarted process finds the same change in redo.
 
 Durable when
-    Nothing is kept here, except that a combined apply process is refused (`actors.combined`). What the queue reports as
-    durable is committed at every destination: the site may purge its redo up to there. A restart begins where the queue
-    says; for FIRST_SCN, at the SCN from which on the site keeps redo for it, or with the oldest redo that is left when
-    it never told the site anything.
+    Nothing is stored here, except the refusal of a combined apply process (`actors.combined`). What the queue reports
+    as durable is committed at every destination: the site may purge its redo up to there. A restart begins where the
+    queue says. For FIRST_SCN it begins at the SCN from which the site keeps redo for this capture process. If the
+    capture process never reported a checkpoint, it begins with the oldest redo left.
 
 Worked flow
     connect: Resume{30} -> Miner(30) -> 30..50 sent, 50..60 sent -> killed -> again: Resume{50} -> 50..60
@@ -32,8 +30,8 @@ Worked flow
     a destination was restored from an old backup: Rewind{20} -> the site keeps redo from 20 on -> Miner(20): the queue
     drops what it and the other destinations have; or redo begins at 40 -> gone{40}: the queue refuses that destination
     alone -> Rewind{60}: Miner(60)
-    the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): everyone
-      drops what he has
+    the operator sets the start SCN to 20: checked by the site -> the queue answers Rewind{20} -> Miner(20): queue and
+      destinations drop duplicates
     a new queue: Resume{0} -> Miner(0), redo begins at 15 -> the mark 0..15, 15..50, ...
     a new queue, and the site has 30 on record: Resume{0} -> the mark 0..30, Miner(30) -> 30..50, ...
 """
@@ -80,18 +78,18 @@ __all__ = ["CaptureHost", "build", "miner_of"]
 log = logging.getLogger("headrace")
 
 NAMES_TIMEOUT_S = 30.0  # a catalog with very many tables, on a busy server
-IDLE_PAUSE_S = 1.0  # nothing to do: any change wakes the process; this pause only shows that it is alive
-LEFT_INTERVAL_S = 2.0  # how often a table that left the rules is checked again, which searches the redo for the change
+IDLE_PAUSE_S = 1.0  # any change wakes the idle process; this pause only shows that it is alive
+LEFT_INTERVAL_S = 2.0  # between checks of a table that left the rules; each check searches the redo for the change
 
 
 def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
-    """The miner of the redo at a capture process's site; whoever keeps the redo is asked for the names of tables.
+    """Make the miner of the redo at a capture process's site; the keeper of the redo supplies table names.
 
     Args:
         spec: the topology.
         capture: the capture process.
-        start_scn: what is committed up to here was captured before.
-        last_call: outlives transformation functions that end the process.
+        start_scn: everything committed up to here was captured before.
+        last_call: records transformation functions that end the process.
     """
     from actors.hosting.runtime import actors_of
     from headrace.redo.mining.miner import Miner
@@ -112,20 +110,18 @@ def miner_of(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call
 
 
 class CaptureHost(Host):
-    """One capture process; see the module.
+    """One capture process.
 
     Args:
-        spec: the topology.
-        name: of the capture process in it.
-        fingerprint: of the topology; shown in its status.
+        fingerprint: fingerprint of the topology; shown in its status.
         make_links: makes its streams, and serves the apply process with which it is combined.
-        make_miner: makes what mines the redo.
-        clock: of periods and statistics.
+        make_miner: makes the miner of the redo.
+        clock: clock of periods and statistics.
 
     Attributes:
         checkpoint: how far its changes are durable.
 
-    More than 15 fields: what is mined, what waits to be sent and why nothing is mined decide each step together.
+    More than 15 fields: each step decides from the miner, the pending batch and the reason for a pause together.
     """
 
     kind: ClassVar[str] = "capture"
@@ -148,7 +144,7 @@ class CaptureHost(Host):
         self._last_call = LastCall(component_file(spec.state_dir, self.name, LAST_CALL))
         self._redo: RedoWatch | None = None
         self._queue: Outlet | None = None
-        self._combined: MountedQueue | None = None  # the same when it is combined with an apply process
+        self._combined: MountedQueue | None = None  # the same object when it is combined with an apply process
         self._miner: Miner | None = None
         self._waiting: tuple[BatchHeader, bytes] | None = None
         self._capture_state = "INITIALIZING"
@@ -157,12 +153,12 @@ class CaptureHost(Host):
         self._unmatched: tuple[str, ...] = ()
         self._left: TableLeftRules | None = None
         self._left_at = 0.0
-        self._redo_end: RedoPosition | None = None  # of the redo that may be read, as it was last told
+        self._redo_end: RedoPosition | None = None  # end of the redo that may be read, as last reported
 
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Connect to site and queue, and begin where the queue says; combined, wait for the apply process to say it."""
+        """Connect to site and queue, and begin where the queue says; combined, wait for the apply process's position."""
         links = self._make_links(self._spec, self._capture.site, self.name, self.wake)
         self._capture_state = "INITIALIZING"
         self._redo = links.redo(self._redo_component, self._capture.source)
@@ -188,7 +184,7 @@ class CaptureHost(Host):
             self._begin(progress.rewind_scn)
             return 0.0
         self._tell_checkpoint(redo, progress.durable_scn)
-        # the queue knows that what it asked for is gone; combined, the apply process asked for nothing yet
+        # No miner: the queue knows that the redo it asked for is gone, or the combined apply process has not asked yet.
         if miner is None:
             return IDLE_PAUSE_S
         if self._left is not None:
@@ -236,15 +232,18 @@ class CaptureHost(Host):
                 closable.close()
 
     def late_call(self) -> str:
-        """See `Host.late_call`."""
+        """Return the warning about a user function that has not returned in time, or an empty string."""
         return self._last_call.late
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Mines by changed rules or into another queue, beginning at the queue's position."""
+        """Adopt changed rules or another queue; mining begins at the queue's position.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._capture, self._fingerprint = spec, spec.capture(self._capture.name), fingerprint
 
     def detail_state(self) -> str:
-        """See the module and `actors.combined`."""
+        """Return the state within ENABLED, or that the combined apply process is not connected."""
         combined = self._combined
         return (
             self._capture_state
@@ -253,7 +252,7 @@ class CaptureHost(Host):
         )
 
     def endpoint(self) -> str:
-        """The endpoint for the apply process that it is combined with."""
+        """Return the endpoint for the apply process that it is combined with."""
         combined = self._combined
         if combined is None:
             raise PropagationError(
@@ -262,7 +261,7 @@ class CaptureHost(Host):
         return combined.endpoint
 
     def details(self) -> CaptureStatus:
-        """The miner's statistics and the queue's answers."""
+        """Return the miner's statistics and the queue's answers."""
         left, miner, combined = self._left, self._miner, self._combined
         status = CaptureStatus(
             name=self.name,
@@ -304,17 +303,17 @@ class CaptureHost(Host):
         )
 
     def capture_again(self, start_scn: int) -> None:
-        """Set the start SCN, and capture everything after it again; queues and destinations drop what they have.
+        """Set the start SCN and capture everything after it again; queues and destinations drop duplicates.
 
-        On the thread of the call.
+        Runs on the caller's thread.
 
         Args:
-            start_scn: from the first SCN on, and no more than every destination has applied.
+            start_scn: at least the first SCN, and at most what every destination has applied.
 
         Raises:
-            ConfigError: it breaks a rule of start SCNs, the capture process does not run, or it is combined with an
-                apply process.
-            HeadraceError: who keeps the redo, or the queue, does not answer: nothing is captured again, ask once more.
+            ConfigError: the start SCN is not allowed, the capture process does not run, or it is combined with an apply
+                process.
+            HeadraceError: the keeper of the redo, or the queue, does not answer; nothing is captured again: retry.
         """
         from actors.hosting.runtime import actors_of
 
@@ -339,17 +338,17 @@ class CaptureHost(Host):
     def find_changes(
         self, owner: str, name: str, key: Sequence[tuple[str, str, bytes]], start_scn: int
     ) -> SearchedRedo:
-        """Search the redo that is kept here for changes of one row, a piece at a time; on the thread of the call.
+        """Search the redo kept here for changes of one row, one piece per call; runs on the caller's thread.
 
         Args:
             owner: schema of the table in the log.
-            name: of the table in it.
-            key: of each key column its name, and its value in text and in binary form.
-            start_scn: `through_scn` of the piece before; 0: begin with the oldest redo.
+            name: name of the table in the log.
+            key: for each key column its name, and its value in text and in binary form.
+            start_scn: `through_scn` of the previous piece; 0: begin with the oldest redo.
 
         Raises:
-            PropagationError: it does not know yet how far redo may be read.
-            LogGone: redo was purged meanwhile: begin again with 0.
+            PropagationError: the readable end of redo is not known yet.
+            LogGone: redo was purged during the search: begin again with 0.
         """
         from headrace.redo.mining.key_search import KeyPart, KeySearch
 
@@ -369,18 +368,17 @@ class CaptureHost(Host):
     # ------------------------------------------------------------------ inside
 
     def _begin(self, start_scn: Scn) -> None:
-        """Mine from `start_scn` on; a batch that waits to be sent is mined again."""
+        """Mine from `start_scn` on; a pending batch is dropped and mined again."""
         from headrace.links.ports import header_of
         from protos.codec import encode
 
-        # The new miner finds a change at which the earlier one paused again; waiting for that check would drop the mark
-        # below.
+        # The new miner finds again the change at which the earlier one paused. Waiting for the next check would drop
+        # the mark below.
         self._left = self._waiting = None
         if self._redo is not None:
             self.checkpoint.mine_again(self._redo, start_scn)
         if start_scn == FIRST_SCN:
-            # Not the oldest redo that is left: that may be purged at any moment. It would be while a new subscriber
-            # copies.
+            # Not the oldest redo left: that may be purged at any moment, and would be while a new subscriber copies.
             start_scn = self.checkpoint.begin_scn
             if start_scn > FIRST_SCN:
                 mark = LcrBatch(source=self._capture.source, previous_scn=FIRST_SCN, through_scn=start_scn)
@@ -403,25 +401,25 @@ class CaptureHost(Host):
         )
 
     def _forget_refusal(self) -> None:
-        """Before it enqueues: an apply process that is copied again through queues is not refused once it is combined again."""
+        """Forget a refusal before enqueuing, so that an apply process copied through queues can be combined again."""
         from actors.combined import forget_refusal
 
         forget_refusal(self._spec, self._capture)
 
     @property
     def _redo_component(self) -> str:
-        """Who writes the redo that is mined here: the source's site, or a redo receiver of this one."""
+        """The component that writes the redo mined here: the source's site, or a redo receiver of this site."""
         return keeper_of(self._capture.source, self._capture.site)
 
     def _pass_on(self, error: LogGone, queue: Outlet, miner: Miner) -> float:
         """Report to the queue that redo was purged.
 
-        It refuses subscribers that need it, and requests what the others need.
+        The queue refuses subscribers that need it, and requests what the others need.
         """
         log.warning("%s: %s", self.name, error.message)
         if "first_scn" not in error.context:
-            # It was purged while it was read: redo that was durable before a destination lost commits is purged late. A
-            # new miner finds where redo begins.
+            # Redo was purged while it was read: redo that was durable before a destination lost commits is purged late.
+            # A new miner finds where redo begins.
             self._begin(miner.sent_scn)
             return 0.0
         miner.close()
@@ -444,12 +442,12 @@ class CaptureHost(Host):
 
     @property
     def _receiver(self) -> str:
-        """Where its batches go: its queue, or the apply process that it is combined with."""
+        """The receiver of its batches: its queue, or the apply process that it is combined with."""
         apply = apply_of(self._spec, self._capture)
         return f"queue:{self._capture.queue}" if apply is None else f"apply:{apply.name}"
 
     def _note(self, mined: MinedLabel) -> None:
-        """Note what became of a labelled transaction."""
+        """Record what happened to a labelled transaction."""
         label, source = mined.label, self._capture.source
         if label.rows:
             self.tracks.note(label, source, "CAPTURED")
@@ -466,11 +464,11 @@ class CaptureHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> CaptureHost:
-    """Make the host of a capture process; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a capture process (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the capture process in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the capture process.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return CaptureHost(spec, name, fingerprint)

@@ -1,7 +1,7 @@
-"""How far a capture process's changes are durable at every destination, and what the keeper of its redo knows of that.
+"""The SCN up to which a capture process's changes are durable everywhere, and its report to the keeper of the redo.
 
 Durable when
-    `RedoWatch.checkpoint` has returned: who keeps the redo may purge it up to there.
+    `RedoWatch.checkpoint` has returned: the keeper of the redo may purge it up to there.
 """
 
 from __future__ import annotations
@@ -20,58 +20,54 @@ CHECKPOINT_INTERVAL_S = 1.0  # reporting which redo can be purged is never urgen
 
 
 class CaptureCheckpoint:
-    """See the module.
+    """Tracks how far the changes are durable, and reports that to the keeper of the redo.
 
     Args:
         clock: spaces the reports.
 
     Attributes:
-        durable_scn: up to here everything is durable, as the queue said last.
-        told_scn: up to here the keeper was told, also by an earlier life.
+        durable_scn: everything up to here is durable, by the queue's last report.
+        told_scn: the last checkpoint reported to the keeper, possibly by an earlier process.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.durable_scn = self.told_scn = FIRST_SCN
         self._told_at = 0.0
-        # the keeper may keep redo below `told_scn` because it was mined again, also by an earlier life
+        # the keeper may hold redo below `told_scn` because it was mined again, possibly by an earlier process
         self._may_mine_again = True
 
     def open(self, redo: RedoWatch) -> None:
-        """Ask the keeper what it has on record.
-
-        Args:
-            redo: connected to it.
-        """
+        """Read the checkpoint that the keeper has on record."""
         self.durable_scn, self.told_scn = FIRST_SCN, redo.checkpoint(FIRST_SCN)
 
     def close(self) -> None:
-        """The connection to the keeper ends."""
+        """Note that the connection to the keeper ends."""
         self._may_mine_again = True
 
     @property
     def begin_scn(self) -> Scn:
-        """Where a queue begins that has nothing; FIRST_SCN: with the oldest redo that is left."""
+        """Where mining begins for a queue that has nothing; FIRST_SCN: with the oldest redo left."""
         return max(self.told_scn, self.durable_scn)
 
     def mine_again(self, redo: RedoWatch, start_scn: Scn) -> None:
-        """Let the keeper keep redo that is about to be mined again, if it may be purged by what it was told.
+        """Make the keeper hold redo that is about to be mined again, if the reported checkpoint allows purging it.
 
         Args:
-            redo: connected to it.
-            start_scn: from where.
+            redo: connection to the keeper.
+            start_scn: start of the redo that is mined again.
         """
         if FIRST_SCN < start_scn < self.told_scn:
             redo.mine_again(start_scn)  # a destination lost commits
             self._may_mine_again = True
 
     def tell(self, redo: RedoWatch, durable_scn: Scn, *, mined_scn: Scn | None) -> None:
-        """Take what the queue says, and report it to the keeper when it is time.
+        """Take the queue's durable position, and report it to the keeper when a report is due.
 
         Args:
-            redo: connected to the keeper.
-            durable_scn: up to here everything is durable.
-            mined_scn: up to here redo is mined; None: it is not mined now, or a batch waits to be sent.
+            redo: connection to the keeper.
+            durable_scn: everything up to here is durable.
+            mined_scn: redo is mined up to here; None: nothing is mined now, or a batch is pending.
         """
         self.durable_scn = durable_scn
         now = self._clock.monotonic()
@@ -83,10 +79,10 @@ class CaptureCheckpoint:
             self.told_scn, self._may_mine_again = durable_scn, False
 
     def _has_mined_again(self, durable_scn: Scn, mined_scn: Scn | None) -> bool:
-        """Whether what the keeper has on record is reached again: redo that is kept below it may go.
+        """Return whether the recorded checkpoint is reached again, so that the keeper may purge the redo below it.
 
-        Without that, redo that is full of it would stay full, for every capture process of the site: nothing newer
-        comes into it, and so nothing newer becomes durable.
+        Without this report, redo that is full would stay full for every capture process of the site: no newer redo
+        could arrive, and so nothing newer could become durable.
         """
         if not self._may_mine_again or mined_scn is None:
             return False

@@ -1,4 +1,4 @@
-"""Controller: reconciles the running components with the topology, and reports the state of the whole.
+"""Controller: reconciles the running components with the topology, and reports the state of the whole topology.
 
 Job
     Create every component of the topology, prepare the databases before anything streams, recreate missing or
@@ -6,39 +6,38 @@ Job
 
 Main path
     Controller.step -> Reconciler.reconcile (components) -> Observation.look -> SetUp.advance (sites, preflight, prepare)
-    -> SplitEdits.next. What each of them has to bring about is one `DesiredTopology`.
+    -> SplitEdits.next. All of them work towards one `DesiredTopology`.
 
 States
-    STARTING SITES   waiting for every site's database. Memory only, like all but the last part of PREPARED.
+    STARTING SITES   waiting for every site's database. Memory only, like all states except the last part of RUNNING.
     PREFLIGHT        checking whether every database meets the topology's requirements.
-    REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when what the topology
-                     bypasses (`topology.routing.combined`) or has under another name was stopped by an operator: that would
-                     lift the stop.
+    REFUSED          a preflight found errors: nothing was created. `headrace up` tries again. Also when an operator stopped a
+                     component that the topology bypasses (`topology.routing.combined`) or renames: the change would lift
+                     the stop.
     PREPARING        publications, slots and catalogs are created in the databases.
-    RUNNING          all components exist and keep themselves running. It is persisted that a topology of this
-                     fingerprint was prepared: a restarted controller does not silently recreate a lost slot.
-    While components run, `headrace up` repeats these states when the rules select new tables, or when
-    the topology has changed; the components keep running meanwhile, even if the change is refused. Once everything is
-    prepared, components adopt their part of the change or are created again, and those whose part is unchanged are left
-    alone (`topology.edits.changes`, `actors.control.edit`).
+    RUNNING          all components exist and keep themselves running. The fingerprint of the prepared topology is
+                     persisted: a restarted controller does not silently recreate a lost slot.
+    While components run, `headrace up` repeats these states when the rules select new tables, or when the topology has
+    changed. The components keep running meanwhile, even if the change is refused. When everything is prepared,
+    components adopt their part of the change or are created again. Components whose part is unchanged are left alone
+    (`topology.edits.changes`, `actors.control.edit`).
 
-    What runs is the topology of the file with what is split off from it (`actors.splitting.phases`): splitting and
-    merging are edits too, which need no preparation and no database, so a destination that is away holds up none of
-    them.
+    What runs is the topology of the file plus its split streams (`actors.splitting.phases`). Splitting and merging are
+    edits too; they need no preparation and no database, so an unreachable destination delays none of them.
 
-    A site that does not answer, because its node is gone for example, holds up only what is to be done there. Ray
-    starts its components when a node for them is there again (`actors.cluster.nodes`); the first set-up and an edit of
-    the file wait for every site of the file.
+    A site that does not answer, for example because its node is down, delays only the work at that site. Ray starts its
+    components when a node for them is back (`actors.cluster.nodes`). The first set-up, and an edit of the file, wait for
+    every site of the file.
 
 Durable when
-    `desired.json` contains the prepared topology, without secrets, each component's label, what is split off, and the
-    shapes of tables that left (`actors.control.earlier_shapes`). It is written after the last `prepare` has returned; all
-    preparations are idempotent, so a controller that died in the middle repeats them: where the topology is prepared
-    again, for new tables, the sources whose preparation was begun stand there until all of it is recorded
-    (`actors.control.unrecorded`). While it is about to be repeated, their apply processes wait; while it cannot be,
-    because some site is away, they run with the tables of the record. A component that is not named there is new and
-    starts from scratch: it does not run before the file is written. The controller runs on the cluster's head, where the
-    file is.
+    `desired.json` contains the prepared topology without secrets, each component's label, the split streams, and the
+    shapes of tables that left (`actors.control.earlier_shapes`). It is written after the last `prepare` has returned.
+    All preparations are idempotent, so the controller that follows one killed in the middle repeats them. When the
+    topology is prepared again, for new tables, the file names the sources whose preparation was begun until all of it is
+    recorded (`actors.control.unrecorded`). Their apply processes wait while the preparation is about to be repeated;
+    while it cannot be repeated, because a site is away, they run with the tables of the record. A component that the
+    file does not name is new and starts from scratch: it does not run before the file is written. The controller runs on
+    the cluster's head, where the file is.
 
 Worked flow
     up -> site:dbs1, site:dbs2 created -> both READY -> preflight of both without errors -> prepare of both ->
@@ -86,15 +85,14 @@ _STARTING_POLL_S = 0.1  # while `up` waits
 
 
 class Controller(Host):
-    """The controller of one topology.
+    """The controller of the file's topology.
 
     Args:
-        spec: the topology of the file.
         actors: runs the components; None: the actor system of this process.
         environment: passed to every component's process (failpoints).
         keep_call: identifies a call of `up --keep-existing`: instantiation keeps the rows of destination tables, only
-            for the tables that exist at this call. Empty: not such a call.
-        clock: None: the machine's.
+            for the tables that exist at this call. Empty: a call without that option.
+        clock: None: the machine's clock.
     """
 
     kind: ClassVar[str] = "controller"
@@ -115,7 +113,7 @@ class Controller(Host):
             actors = actors_of(spec.name)
         self._actors = actors
         self._file, self._file_fingerprint = spec, fingerprint_of(spec)
-        # What an overview needs as long as `open` cannot read the record of what is prepared.
+        # For an overview before `open` has read the record of what is prepared.
         self._desired = DesiredTopology(spec=spec, fingerprint=self._file_fingerprint, edit=Edit(labels={}))
         self._books = Bookkeeping(spec.state_dir, actors, self._clock, keep_call=keep_call)
         self._observation = Observation(actors, self._clock)
@@ -139,14 +137,14 @@ class Controller(Host):
         self._set_up.open()
 
     def failed(self) -> None:
-        """Tell it: nobody else can say that the controller does not bring up what the file says."""
+        """Look at alerts: only the controller can report that it cannot bring up what the file says."""
         try:
             self._alerts.look(self.seen)
         except Exception:  # its thread must not end over it: it may succeed the next time
             log.exception("%s: no alert is sent now", self.name)
 
     def end(self) -> bool:
-        """See `Host.end`. Until then alerts go on being sent, also while it is closed between two attempts."""
+        """End the thread, then alerts, which are sent even while the controller is closed between two attempts."""
         ended = super().end()
         self._alerts.stop()
         return ended
@@ -154,7 +152,7 @@ class Controller(Host):
     def step(self) -> float:
         """Reconcile, advance the set-up by one step, and collect the status of all components."""
         self._renewal.look()
-        # Not while databases are prepared: that may have missed what a call of `up` is about.
+        # Not during a preparation: it may have missed the reason for a call of `up`.
         if not self._set_up.is_changing and self._calls.begin():
             self._set_up.begin_again()
         self._reconciler.reconcile(
@@ -169,16 +167,16 @@ class Controller(Host):
         if self._preparation.is_done and not self._set_up.is_changing:
             self._desired = self._splits.next(self._desired)
         self._keep_books()
-        self._alerts.look(self.seen)  # at the end: `failed` looks at a step that does not come to it
+        self._alerts.look(self.seen)  # at the end: `failed` looks after a step that raised earlier
         is_settled = self._set_up.phase == Phase.REFUSED or self._runs_as_desired()
         return OBSERVE_INTERVAL_S if is_settled else _STARTING_POLL_S
 
     def detail_state(self) -> str:
-        """See the module."""
+        """Return the phase of the set-up."""
         return self._set_up.phase.value
 
     def details(self) -> ControllerStatus:
-        """The controller's own facts; `overview` has those of all components."""
+        """Return the controller's own facts; `overview` has those of all components."""
         return ControllerStatus(
             name=self.name,
             fingerprint=self._file_fingerprint,
@@ -189,12 +187,12 @@ class Controller(Host):
     # ------------------------------------------------------------------ what the command line asks
 
     def overview(self) -> dict[str, Any]:
-        """`seen` as plain data, for other processes."""
+        """Return `seen` as plain data, for other processes."""
         return plain_overview(self.seen())
 
     def seen(self) -> Overview:
-        """The state of the whole topology at the last observation."""
-        # Preparing a database can take long, and `open` may fail; `step` observes nothing meanwhile.
+        """Return the state of the whole topology at the last observation."""
+        # Preparing a database can take long, and `open` may fail; `step` observes nothing during either.
         asks_now = self._set_up.phase == Phase.PREPARING or not self._observation.at_us
         latest = gather(self._actors, self._observed()) if asks_now else self._observation.latest
         desired = self._desired
@@ -221,11 +219,11 @@ class Controller(Host):
     def retry(self, call: str, earlier: bool = False) -> None:  # noqa: FBT001, FBT002 - arguments of actors have places, not names
         """Try the set-up again after a refusal, or for tables that were created since; idempotent.
 
-        `overview` tells when it is done.
+        `overview` shows when it is done.
 
         Args:
-            call: identifies the call of `headrace up`. What another one keeps (`--keep-existing`) is not kept any more.
-            earlier: an earlier controller had the call already, so what a later one keeps is kept.
+            call: identifies the call of `headrace up`. It ends what an earlier call keeps (`--keep-existing`).
+            earlier: an earlier controller had this call already: what a later call keeps stays kept.
         """
         if not earlier:
             self._books.kept.asked_again(call)
@@ -233,27 +231,27 @@ class Controller(Host):
         self.wake()
 
     def split(self, name: str) -> None:
-        """Have a propagation split off; idempotent.
+        """Request that a propagation is split off; idempotent.
 
-        It is done once every component has its part of the last edit, also by a later controller.
+        It happens when every component has its part of the last edit, possibly under a later controller.
 
         Raises:
-            ConfigError: there is no such propagation, or it cannot be split off.
+            ConfigError: the propagation does not exist or cannot be split off.
             PropagationError: the controller has not begun yet.
         """
         self._ask_split(name, split=True)
 
     def merge(self, name: str) -> None:
-        """Have a propagation merged as soon as it is close enough; idempotent.
+        """Request that a propagation is merged when it is close enough; idempotent.
 
         Raises:
-            ConfigError: there is no such propagation, or it is not split off.
+            ConfigError: the propagation does not exist or is not split off.
             PropagationError: the controller has not begun yet.
         """
         self._ask_split(name, split=False)
 
     def _ask_split(self, name: str, *, split: bool) -> None:
-        if not self._observation.at_us:  # what is recorded as split off, and as asked, is not read yet
+        if not self._observation.at_us:  # the record of splits and of requests is not read yet
             raise PropagationError(
                 f"the controller of topology {self._file.name} has not begun yet",
                 hint="`headrace status` says why; then ask again",
@@ -262,12 +260,12 @@ class Controller(Host):
         self.wake()
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
-        """End a component and create it with other environment variables (armed failpoints), in a process of its own.
+        """End a component and create it with other environment variables (armed failpoints), in its own process.
 
         Args:
             name: full name of the component, e.g. "queue:q_dbs1".
-            environment: variables besides the controller's own, until the next call for this component; empty: it goes
-                back to the process that it shares with others.
+            environment: variables added to the controller's, until the next call for this component; empty: the
+                component returns to the process that it shares with others.
 
         Raises:
             ConfigError: the topology has no such component.
@@ -286,7 +284,7 @@ class Controller(Host):
             self._books.unrecorded.name_tables(self._observation, spec)
 
     def _observed(self) -> tuple[Component, ...]:
-        """The components to ask: all, or until an edit is prepared the sites and those that run as before, with what it will bypass."""
+        """The components to query: all; until an edit is prepared, the sites and what still runs, with what the edit will bypass."""
         desired = self._desired
         if self._preparation.is_done:
             return desired.components
@@ -295,7 +293,7 @@ class Controller(Host):
         return (*desired.sites, *(each for each in others if each.name in present))
 
     def _keep_books(self) -> None:
-        """Do what the record still asks for, as far as the sites answer."""
+        """Do the work that the record still asks for, as far as the sites answer."""
         desired, sites = self._desired, self._desired.spec.sites
         if self._runs_as_desired() and all(self._observation.answers(site.name) for site in sites):
             self._books.receivers.note(desired.spec)
@@ -305,11 +303,11 @@ class Controller(Host):
             self._books.left.clear(desired.outdated(self._observation.labels))
 
     def _runs_as_desired(self) -> bool:
-        """Whether the set-up has ended, and no component goes by another topology."""
+        """Return whether the set-up has ended and every component has adopted the desired topology."""
         return self._set_up.phase == Phase.RUNNING and not self._desired.outdated(self._observation.labels)
 
     def _is_taken_over(self, source: str) -> bool:
-        """Whether a source answers, and those that run on the way of its changes go by this topology."""
+        """Return whether a source answers and the components on the path of its changes have adopted this topology."""
         seen, wanted = self._observation.labels, self._desired.edit.labels
         return self._observation.answers(source) and all(
             seen.get(name) == wanted[name] for name in self._desired.clients_of(source)
@@ -324,14 +322,14 @@ def build(
     *,
     keep_call: str = "",
 ) -> Controller:
-    """Make the controller's host; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the controller's host (`actors.hosting.runtime.Factory`).
 
     Args:
-        spec: the topology that is wanted.
+        spec: the wanted topology.
         name: `CONTROLLER`.
-        fingerprint: of `spec`.
+        fingerprint: fingerprint of `spec`.
         environment: passed to every component's process (failpoints); None: nothing.
-        keep_call: see `Controller`.
+        keep_call: as for `Controller`.
     """
     assert (name, fingerprint) == (CONTROLLER, fingerprint_of(spec))
     return Controller(spec, environment=environment, keep_call=keep_call)

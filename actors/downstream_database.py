@@ -1,30 +1,30 @@
 """Redo receiver: keeps a copy of another site's redo log, for the capture processes of its own site.
 
 Job
-    Take what the source's log writer shipped, write it into the standby redo log, fsync, and only then acknowledge it;
+    Receive what the source's log writer ships, write it into the standby redo log, fsync, and only then acknowledge it;
     serve the capture processes as the source's site would.
 
 Main path
-    RedoReceiver.open -> RedoReception.connect (the source goes on where the standby redo log ends)
+    RedoReceiver.open -> RedoReception.connect (the source continues where the standby redo log ends)
     RedoReceiver.step -> RedoReception.take_nowait -> StandbyLog.take -> StandbyLog.sync -> acknowledge, and
     ServingRedo.announce to the capture processes; their required checkpoints -> StandbyLog.purge.
-    Archived logs come the same way, complete segments only, or as files (`headrace.redo.standby.archive_folder.ArchiveFolder`):
-    then the source is only told what is here.
+    Archived logs arrive the same way, complete segments only, or as files
+    (`headrace.redo.standby.archive_folder.ArchiveFolder`): then the source only learns how far the copy reaches.
 
 States
     RECEIVING               the last step wrote redo. Memory only.
-    WAITING FOR REDO        all that was durable at the source is durable here. Memory only.
+    WAITING FOR REDO        everything durable at the source is durable here. Memory only.
     PAUSED: REDO IS FULL    the standby redo log has reached its bound. Ends when the captures here need less of it. Memory only.
-    The capture processes are served in every state: what is durable here can be mined while the source is away for
-    ever.
+    The capture processes are served in every state: what is durable here can be mined even if the source never
+    returns.
 
 Durable when
-    See `headrace.redo.standby.standby_log`. What is acknowledged is durable here, so the source may remove it, and with
-    `transport: sync` confirm it to its database. `receivers.json` beside the standby redo log is a copy of the
+    `headrace.redo.standby.standby_log` has synced it. What is acknowledged is durable here, so the source may remove it,
+    and with `transport: sync` confirm it to its database. `receivers.json` beside the standby redo log is a copy of the
     source's: which apply process gets which table.
 
 Worked flow
-    connect at (2, 500) -> frames up to (2, 900) -> fsync -> acknowledge (2, 900); the captures here are told (2, 900)
+    connect at (2, 500) -> frames up to (2, 900) -> fsync -> acknowledge (2, 900); (2, 900) is announced to the captures
     killed -> the standby redo log ends at (2, 900) -> connect at (2, 900)
     the source's machine is gone: RETRYING, and the captures mine up to (2, 900)
 """
@@ -66,20 +66,19 @@ if TYPE_CHECKING:
 __all__ = ["RedoReceiver", "build"]
 
 IDLE_PAUSE_S = 1.0  # a frame wakes the receiver; this pause only shows that it is alive, and purges
-FULL_PAUSE_S = 0.5  # as the log writer
-STEP_BYTES_MAX = 8 << 20  # of redo in one step, and one fsync: what may be on its way at once
-NAMES_TIMEOUT_S = 30.0  # as a capture process waits
+FULL_PAUSE_S = 0.5  # the same as the log writer's
+STEP_BYTES_MAX = 8 << 20  # of redo per step and fsync; bounds what may be in flight
+NAMES_TIMEOUT_S = 30.0  # the same as a capture process's
 
 
 class RedoReceiver(RedoKeeper, Host):
-    """One redo receiver; see the module.
+    """One redo receiver.
 
     Args:
-        spec: the topology.
-        name: of the receiver, such as dbs1@dbs3.
-        fingerprint: of the topology; shown in its status.
+        name: name of the receiver, such as dbs1@dbs3.
+        fingerprint: fingerprint of the topology; shown in its status.
         make_links: makes its stream, and serves the capture processes of its site.
-        clock: of periods and statistics.
+        clock: clock of periods and statistics.
     """
 
     kind: ClassVar[str] = "redo"
@@ -103,8 +102,8 @@ class RedoReceiver(RedoKeeper, Host):
         self._log: StandbyLog | None = None
         self._service: ServingRedo | None = None
         self._client: RedoReception | None = None
-        self._files: ArchiveFolder | None = None  # where complete segments come as files
-        self._held = -1  # descriptor of the folder's lock, while this process writes there
+        self._files: ArchiveFolder | None = None  # where complete segments arrive as files
+        self._held = -1  # descriptor of the folder's lock while this process writes there
         self._must_reopen = False
         self._connect_at, self._connecting = 0.0, Backoff()
         self._receiver_state = "WAITING FOR REDO"
@@ -112,10 +111,10 @@ class RedoReceiver(RedoKeeper, Host):
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """Read what is here, serve it, and ask the source to go on from there."""
+        """Read the standby redo log, serve it, and ask the source to continue from its end."""
         from headrace.redo.standby.archive_folder import ArchiveFolder
 
-        # Always from disk: the folder may have been restored or removed meanwhile, and what is here is what is
+        # Always from disk: the folder may have been restored or removed meanwhile, and only what is on disk counts as
         # acknowledged.
         self._hold_folder()
         log = self._open_log()
@@ -127,7 +126,7 @@ class RedoReceiver(RedoKeeper, Host):
             self._client = self._connected(log)
 
     def step(self) -> float:
-        """Take what came, make it durable, acknowledge it; purge what no capture process here needs."""
+        """Take what arrived, make it durable, acknowledge it; purge what no capture process here needs."""
         if self._must_reopen:
             self.close()
             self.open()
@@ -152,7 +151,7 @@ class RedoReceiver(RedoKeeper, Host):
         return client
 
     def _take_file(self, log: StandbyLog, files: ArchiveFolder) -> float:
-        """Take the next segment that was copied here; the source need not be there."""
+        """Take the next segment that was copied here; the source need not be reachable."""
         has_moved = files.take(log)
         if has_moved and self._service is not None:
             self._service.announce()
@@ -161,10 +160,10 @@ class RedoReceiver(RedoKeeper, Host):
         return 0.0 if has_moved else IDLE_PAUSE_S
 
     def _tell_source(self, log: StandbyLog, *, has_moved: bool) -> None:
-        """Let the source purge what is here; it is told again until it answers."""
+        """Report to the source what it may purge here; retried until the source answers."""
         try:
             if self._client is not None:
-                self._client.take_nowait()  # only a broken stream has something to say
+                self._client.take_nowait()  # raises if the stream is broken; nothing else arrives on it
                 if has_moved:
                     self._client.acknowledge(log.place)
             elif self._clock.monotonic() >= self._connect_at:
@@ -188,7 +187,7 @@ class RedoReceiver(RedoKeeper, Host):
             self._receiver_state = "WAITING FOR REDO"
             return IDLE_PAUSE_S
         log.sync()
-        if log.place != before:  # also when only the end of a segment is whole: taking the next one has synced it
+        if log.place != before:  # also when only the end of a segment is complete: taking the next one has synced it
             client.acknowledge(log.place)
             if self._service is not None:
                 self._service.announce()
@@ -197,7 +196,7 @@ class RedoReceiver(RedoKeeper, Host):
         return 0.0
 
     def close(self) -> None:
-        """End the stream and let go of the files; what is durable is served on to the capture processes."""
+        """End the stream and release the files; what is durable is still served to the capture processes."""
         client, self._client, self._files = self._client, None, None
         if client is not None:
             client.close()
@@ -209,9 +208,11 @@ class RedoReceiver(RedoKeeper, Host):
             self._held = -1
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Serves changed capture processes; how redo comes may change.
+        """Serve changed capture processes, and reopen if the way in which redo arrives has changed.
 
-        Whether the source waits, the source knows.
+        Only the source decides whether its commits wait (`transport: sync`).
+
+        See `Host.adopt` for the arguments.
         """
         before, self._receiver = self._receiver, receiver_of(spec, self._receiver.name)
         self._spec = spec
@@ -223,7 +224,7 @@ class RedoReceiver(RedoKeeper, Host):
             self._service.admit(callers_of(spec, self.name))
         if self._log is not None:
             self._register_captures(self._log)
-        # last: when it is seen, capture processes begin, whose redo must be kept by then
+        # Last: capture processes begin when they see it, and their redo must be kept by then.
         self._fingerprint = fingerprint
 
     def end(self) -> bool:
@@ -234,11 +235,11 @@ class RedoReceiver(RedoKeeper, Host):
         return ended
 
     def detail_state(self) -> str:
-        """See the module."""
+        """Return RECEIVING, WAITING FOR REDO or PAUSED: REDO IS FULL."""
         return self._receiver_state
 
     def details(self) -> RedoReceiverStatus:
-        """The standby redo log's statistics."""
+        """Return the standby redo log's statistics."""
         receiver, files, log = self._receiver, self._files, self._log
         transport = "sync" if receiver.is_sync else "async"
         status = RedoReceiverStatus(
@@ -265,31 +266,30 @@ class RedoReceiver(RedoKeeper, Host):
         )
 
     def _full(self, statistics: StandbyStatistics) -> str:
-        """Why nothing is taken, and how that ends, for the operator."""
+        """Return the problem text for the operator: why nothing is taken, and how that ends."""
         source, bound = self._receiver.source, f"redo_bytes_max ({statistics.redo_bytes_max} bytes)"
         if statistics.is_one_transaction:
             problem = (
                 f"one transaction fills {bound} of the copy of the redo of {source}, which ends at SCN"
                 f" {scn_text(statistics.position.scn)}; "
-                "the source keeps what comes after: raise redo_bytes_max above the size of that transaction, then"
+                "the source keeps the rest: raise redo_bytes_max above the size of that transaction, then"
                 " `headrace up`"
             )
         else:
             problem = (
                 f"the copy of the redo of {source} has reached {bound} at SCN {scn_text(statistics.position.scn)}, the"
-                " source keeps what "
-                "comes after: it goes on by itself when the captures here need less of it; raise redo_bytes_max and"
-                " `headrace up` to keep more"
+                " source keeps the rest: it continues by itself when the captures here need less of the copy; to keep"
+                " more, raise redo_bytes_max and run `headrace up`"
             )
         waits = f"; transport is sync: commits at {source} that wait for the log writer wait until then"
         return problem + (waits if self._receiver.is_sync else "")
 
     def kept_redo(self) -> StandbyLog | None:
-        """See `RedoKeeper.kept_redo`."""
+        """Return the standby redo log while it is open."""
         return self._log
 
     def endpoint(self) -> str:
-        """Where the capture processes of this site watch the copy."""
+        """Return the endpoint at which the capture processes of this site watch the copy."""
         if self._service is None:
             raise PropagationError(f"{self.name} does not serve redo yet")
         return self._service.endpoint
@@ -297,7 +297,7 @@ class RedoReceiver(RedoKeeper, Host):
     # ------------------------------------------------------------------ what capture processes and the controller ask
 
     def receivers(self) -> Receivers:
-        """Which apply process got which table when the topology was last prepared; of the source only the first time."""
+        """Return which apply process got which table at the last preparation; only the first call asks the source."""
         try:
             return from_json(Receivers, json.loads(self._receivers_file.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -312,7 +312,7 @@ class RedoReceiver(RedoKeeper, Host):
         replace_file(self._receivers_file, json.dumps(as_json(noted)) + "\n")
 
     def names_of_now(self) -> dict[int, NameOfNow]:
-        """What the source calls its captured tables now."""
+        """Return the current names of the source's captured tables."""
         names: dict[int, NameOfNow] = self._ask_source("names_of_now")
         return names
 
@@ -328,9 +328,9 @@ class RedoReceiver(RedoKeeper, Host):
         return actors_of(self._spec.name).call(f"site:{self._receiver.source}", method, timeout_s=NAMES_TIMEOUT_S)
 
     def _hold_folder(self) -> None:
-        """Be the only process that writes here.
+        """Lock the folder, so that only this process writes in it.
 
-        One that was cut off and lives would cut off what its successor has acknowledged.
+        An orphaned earlier process would cut off what its successor has acknowledged.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -339,9 +339,9 @@ class RedoReceiver(RedoKeeper, Host):
         except BlockingIOError as error:
             os.close(descriptor)
             raise PropagationError(
-                f"another process writes the standby redo log in {self._folder}: an earlier one of {self.name} that"
-                " still lives",
-                hint="it goes on by itself when that one has ended; `lslocks` names it, end it if it stays",
+                f"another process writes the standby redo log in {self._folder}: an earlier process of {self.name}"
+                " that still runs",
+                hint="it continues by itself when that process has ended; if it stays, find it with `lslocks` and end it",
             ) from error
         self._held = descriptor
 
@@ -363,16 +363,16 @@ class RedoReceiver(RedoKeeper, Host):
         return self._make_links(self._spec, self._receiver.site, self.name, self.wake)
 
     def _register_captures(self, log: StandbyLog) -> None:
-        """Keep redo for the capture processes of the topology only."""
+        """Keep redo only for the capture processes of the topology."""
         register_captures(log.required_checkpoints, self._spec, self._receiver.captures)
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> RedoReceiver:
-    """Make the host of a redo receiver; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a redo receiver (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the receiver, such as dbs1@dbs3.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the receiver, such as dbs1@dbs3.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return RedoReceiver(spec, name, fingerprint)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IntermediateSite", "build"]
 
-WATCH_INTERVAL_S = 1.0  # nothing to do; only shows that the process is alive
+WATCH_INTERVAL_S = 1.0  # an idle step only shows that the process is alive
 
 
 class IntermediateSite(SiteHost):
@@ -30,54 +30,60 @@ class IntermediateSite(SiteHost):
         self._fingerprint = fingerprint
 
     def step(self) -> float:
-        """Nothing to do."""
+        """Do nothing."""
         return WATCH_INTERVAL_S
 
     def detail_state(self) -> str:
-        """Always READY."""
+        """Return READY, always."""
         return "READY"
 
     def details(self) -> SiteStatus:
-        """See `Host.details`."""
+        """Return that the site has no database and is ready."""
         return SiteStatus(name=self.name, site=self._name, fingerprint=self._fingerprint, database="none", ready=True)
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Only the label depends on the topology."""
+        """Adopt a changed topology; only the label depends on it.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._fingerprint = spec, fingerprint
 
     def database_identity(self) -> str:
-        """There is no database, so there is no identity."""
+        """Return an empty identity: the site has no database."""
         return ""
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:  # noqa: ARG002 - as of a site with a database
-        """There is no database to check."""
+        """Return no findings: there is no database to check."""
         return ()
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
-        """See `DatabaseSite.prepare`. There is no database: only what new queues left from an earlier time is deleted."""
+        """Delete what earlier components left under the names of new ones; there is no database to prepare.
+
+        See `DatabaseSite.prepare` for the arguments.
+        """
         forget_queues(spec, self._name, new)
         forget_standby_logs(spec, self._name, new)
         return ()
 
     def end_source(self) -> tuple[str, ...]:
-        """See `DatabaseSite.end_source`.
+        """Refuse: without a database the site cannot drop a source's objects.
 
         Raises:
-            ConfigError: the file does not name the database any more that was a source here.
+            ConfigError: the file no longer names the database that was a source here.
         """
-        raise ConfigError(f"{self.name} has no database now, and no connection string of the one that it had")
+        raise ConfigError(f"{self.name} has no database now, and no connection string of its former one")
 
     def remove(self) -> tuple[str, ...]:
-        """Nothing to remove."""
+        """Remove nothing."""
         return ()
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> IntermediateSite:
-    """Make the host of a site without a database; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a site without a database (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the site in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the site.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return IntermediateSite(spec, name, fingerprint)

@@ -1,27 +1,27 @@
 """Site with a database: its embedded server, its log writer, its redo for captures, its preparation.
 
 Job
-    Manage one site that has a database: keep the embedded server running (or connect to the user's server),
-    drain the source's log into the site's redo log, report to captures how far redo is durable, and write
-    heartbeats. A site without capture processes has no log writer.
+    Manage one site that has a database. Keep the embedded server running (or connect to the user's server), and write
+    heartbeats. Drain the source's log into the site's redo log, and report to captures how far redo is durable. A site
+    without capture processes has no log writer.
 
 Main path
     DatabaseSite.step -> SourceRedo.step -> LogWriter.step; `actors.site.sampling` queries the source's position.
-    A call goes to the site itself or to the part that it is about: `DatabaseSite.answering`.
+    A call is answered by the site or by the part that is responsible for it: `DatabaseSite.answering`.
 
 States
     STARTING DATABASE        the embedded server or the user's server does not answer yet. Memory only.
-    DATABASE DOES NOT ANSWER it did before, and does not any more, whatever the log writer saw last. Memory only.
-    WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists that it was.
+    DATABASE DOES NOT ANSWER it answered before and no longer does, whatever the log writer saw last. Memory only.
+    WAITING FOR PREPARATION  the database answers, and `prepare` was not called yet. `prepared.json` persists the call.
     READY                    a site without a log writer.
-    the log writer's own     see `actors.site.source_redo`.
+    the log writer's states  listed in `actors.site.source_redo`.
 
 Durable when
-    See the log writer. The embedded server is a separate daemon: it survives this process, and the next one finds it.
+    The log writer has synced it. The embedded server is a separate daemon: it survives this process, and the next one finds it.
 
 Worked flow
     the source's server stops -> LogStream.read raises DatabaseUnavailable -> the host opens again with backoff, the
-    embedded server is started by `open` -> LogWriter.attach at its own SCN -> nothing lost, nothing twice
+    embedded server is started by `open` -> LogWriter.attach at its own SCN -> nothing lost, nothing duplicated
 """
 
 from __future__ import annotations
@@ -57,19 +57,17 @@ if TYPE_CHECKING:
 __all__ = ["DatabaseSite", "build"]
 
 WATCH_INTERVAL_S = 1.0  # a site without a log writer only monitors its server
-END_WRITER_S = 10.0  # a log writer's step ends within a second, a pause after an error within five
+END_WRITER_S = 10.0  # a log writer's step ends within a second, its pause after an error within five
 
 
 class DatabaseSite(SiteHost):
-    """One site with a database; see the module.
+    """One site with a database.
 
     Args:
-        spec: the topology.
-        name: of the site in it.
-        fingerprint: of the topology; shown in its status.
+        fingerprint: fingerprint of the topology; shown in its status.
         make_links: serves its redo.
 
-    More than 25 methods: half are what a host defines, half what the controller calls that concerns both roles.
+    More than 25 methods: half are those of every host, half are the controller's calls that concern both roles.
 
     Attributes:
         redo: its redo log.
@@ -95,7 +93,7 @@ class DatabaseSite(SiteHost):
             keep_claim=self._keep_claim,
             look=self.source.watch,
         )
-        self._ends_source = False  # it is no source any more: its log writer ends, and its slot is dropped
+        self._ends_source = False  # it is no longer a source: its log writer ends, and its slot is dropped
 
     # ------------------------------------------------------------------ hosting
 
@@ -110,7 +108,7 @@ class DatabaseSite(SiteHost):
             self._attach()
 
     def start_component(self) -> None:
-        """See `Host.start_component`; also checks the claim again."""
+        """Start the component, and check the claim again."""
         self._claim.forget()
         super().start_component()
 
@@ -131,7 +129,7 @@ class DatabaseSite(SiteHost):
             if not self.redo.is_paused:
                 self.redo.drop()
                 raise
-            # The writer keeps what it has read: the stream stays open until there is space again.
+            # The writer keeps what it has read: the stream stays open until the redo log has space again.
             self.life.note_error(error)
             return FULL_PAUSE_S
 
@@ -140,14 +138,17 @@ class DatabaseSite(SiteHost):
         self.redo.detach()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Serves changed capture processes; a site that is no longer a source ends its log writer."""
+        """Serve changed capture processes; a site that is no longer a source ends its log writer.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec = spec
         self.source.adopt(spec)
         self.redo.adopt(spec, is_source=self.source.is_wanted)
         self._fingerprint = fingerprint
 
     def end(self) -> bool:
-        """End everything of this process; the embedded server goes on."""
+        """End everything in this process; the embedded server keeps running."""
         ended = super().end()
         self._sampler.stop()
         self._claim.close()
@@ -155,16 +156,16 @@ class DatabaseSite(SiteHost):
         return ended
 
     def answering(self, method: str) -> object:
-        """See `Host.answering`. Each part names the methods that other components call; all others are the site's."""
+        """Return the part whose `answers` contains the method, or the site itself."""
         parts = (self.redo, self.source, self.source.tables, self.destination)
         return next((part for part in parts if method in part.answers), self)
 
     def endpoint(self) -> str:
-        """Where captures watch the redo log."""
+        """Return the endpoint at which captures watch the redo log."""
         return self.redo.endpoint()
 
     def detail_state(self) -> str:
-        """See the module."""
+        """Return the database's state while it does not answer, else READY or the log writer's state."""
         if not self._sampler.has_answered:
             return "STARTING DATABASE"
         if not self._sampler.is_answering:
@@ -174,7 +175,7 @@ class DatabaseSite(SiteHost):
         return self.redo.state or "WAITING FOR PREPARATION"
 
     def details(self) -> SiteStatus:
-        """The log writer's statistics and facts about the database."""
+        """Return the log writer's statistics and facts about the database."""
         status = SiteStatus(
             name=self.name,
             site=self._database.site.name,
@@ -182,7 +183,7 @@ class DatabaseSite(SiteHost):
             database=self._database.site.database.kind,
             ready=self._sampler.is_answering,
             is_source=self.source.is_wanted,
-            # Old facts about a source that does not answer say nothing about how far a destination is behind.
+            # Old facts about a source that does not answer do not show how far a destination is behind.
             source_scn=self._sampler.source_scn,
             source_samples=tuple(self._sampler.samples),
             database_problem=self._sampler.problem,
@@ -194,17 +195,17 @@ class DatabaseSite(SiteHost):
     # ------------------------------------------------------------------ what the controller and the command line ask
 
     def database_dsn(self) -> str:
-        """The connection string, with the password: only for components, never displayed."""
+        """Return the connection string, with the password: only for components, never displayed."""
         return self._database.dsn()
 
     def database_identity(self) -> str:
-        """The identity of the site's database."""
+        """Return the identity of the site's database."""
         connect = self._database.open_source if self.source.is_wanted else self._database.open_destination
         with closing(connect()) as database:
             return database.database_identity()
 
     def claimed_dsn(self) -> str:
-        """The connection string for components that write; see `database_dsn`.
+        """Return the connection string for components that write, after claiming the database.
 
         Raises:
             RunsElsewhere: another copy of the topology uses the database.
@@ -219,7 +220,7 @@ class DatabaseSite(SiteHost):
         self._try_again()
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Claim the database, and check it for a topology that this site need not have adopted yet."""
+        """Claim the database, and check it for a topology that this site may not have adopted yet."""
         if refused := self._claim.findings():
             return refused
         session = session_folder()
@@ -230,11 +231,12 @@ class DatabaseSite(SiteHost):
         )
 
     def prepare(self, spec: TopologySpec, new: Collection[str] = ()) -> tuple[str, ...]:
-        """Create the objects that the database needs for its roles; idempotent. Returns the statements that were run.
+        """Create the objects that the database needs for its roles; idempotent. Return the statements that were run.
 
         Args:
-            spec: the wanted topology; this site need not have adopted it yet.
-            new: components that the topology did not have before; what they left from an earlier time is deleted.
+            spec: the wanted topology; this site may not have adopted it yet.
+            new: components that the topology did not have before; leftovers of earlier components of these names are
+                deleted.
         """
         site = self._database.site.name
         self._claim.hold()
@@ -247,27 +249,25 @@ class DatabaseSite(SiteHost):
             statements += self.source.prepare(spec)
         statements += self.destination.prepare(spec, new)
         self.source.tables.is_prepared()
-        # Not before `end_source`: until this topology is valid, another `up` may go back to one in which it is a
-        # source.
+        # Before `end_source`, the note still says source: until this topology is in force, another `up` may return to
+        # one in which this site is a source.
         self._prepared.save(is_source=will_be_source or self._is_prepared())
         self.wake()
         return tuple(statements)
 
     def end_source(self) -> tuple[str, ...]:
-        """Drop what the database has of this site as a source, which it is no more; idempotent.
+        """Drop the database's objects of this site as a former source; idempotent.
 
-        Returns the statements that were run.
-
-        The redo stays until the site is prepared as a source again.
+        Returns the statements that were run. The redo stays until the site is prepared as a source again.
 
         Raises:
-            DatabaseUnavailable: the database does not answer, or the log writer has not ended yet: call again.
+            DatabaseUnavailable: the database does not answer, or the log writer has not ended yet: retry.
         """
         if not self._is_prepared():
             return ()
         self._claim.hold()
         self._ends_source = True
-        self._try_again()  # whatever it ended with: it has only to let go of the redo log
+        self._try_again()  # whatever error stopped it: it only has to release the redo log
         self.reopen()
         deadline = self._clock.monotonic() + END_WRITER_S
         while self.redo.writer is not None:
@@ -294,7 +294,7 @@ class DatabaseSite(SiteHost):
         return self._database.remove(self._spec)
 
     def clear_up(self, keep_server: bool = False) -> None:  # noqa: FBT001, FBT002 - called by position, through Ray
-        """See `SiteHost.clear_up`."""
+        """End the component, destroy the embedded server unless it is kept, and delete the site's files."""
         self.end()
         if not keep_server:
             self._database.destroy()
@@ -303,7 +303,7 @@ class DatabaseSite(SiteHost):
     # ------------------------------------------------------------------ inside
 
     def _begin_as_source(self) -> tuple[str, ...]:
-        """Forget what an earlier time as a source left. Returns what is to be said of it, see `SourceRedo.forget_earlier`."""
+        """Delete the leftovers of an earlier time as a source; return where redo of an unknown end is kept."""
         kept: tuple[str, ...] = ()
         if not self._is_prepared() and self.redo.writer is None:
             kept = self.redo.forget_earlier(is_known=self._prepared.is_source is not None)
@@ -312,9 +312,9 @@ class DatabaseSite(SiteHost):
         return kept
 
     def _is_prepared(self) -> bool:
-        """Whether it is prepared as a source: a site that was only a destination has no log stream yet.
+        """Return whether it is prepared as a source: a site that was only a destination has no log stream yet.
 
-        Without its file, redo says so.
+        Without the file of the note, the redo log decides.
         """
         noted = self._prepared.is_source
         return self.redo.was_prepared if noted is None else noted
@@ -340,17 +340,17 @@ class DatabaseSite(SiteHost):
                 self._claim.hold()
 
     def _keeps_claim(self) -> bool:
-        """Whether the database is prepared, as a source or for apply processes."""
+        """Return whether the database is prepared, as a source or for apply processes."""
         is_noted = self._prepared.is_source is not None
         return self._is_prepared() or (is_noted and bool(applies_at(self._spec, self._database.site.name)))
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> DatabaseSite:
-    """Make the host of a site with a database; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a site with a database (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the site in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the site.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return DatabaseSite(spec, name, fingerprint)

@@ -1,25 +1,24 @@
 """Spark application: supervises the one Spark application of a destination site.
 
 Job
-    Keep exactly one process of the site's application running, and give its apply processes the endpoint.
+    Keep exactly one process of the site's application running, and give its endpoint to the apply processes.
 
 Main path
-    SparkHost.open -> end the process of an earlier life -> `python -m spark_apply.application.process` -> its first
-    line of output names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its
-    health.
+    SparkHost.open -> end the earlier process -> `python -m spark_apply.application.process` -> its first line of output
+    names its endpoint and its token -> `access`, which apply processes call -> SparkHost.step checks its health.
 
 States
     STARTING SPARK  the process was started and has not reported its endpoint. Memory only.
     RUNNING         it serves. Memory only.
 
 Durable when
-    Nothing is kept here. `application.json` names the process, so that the next life of this actor can make sure that
-    it is gone before it starts another one.
+    Nothing is stored here. `application.json` names the process, so that a restarted actor can make sure that it has
+    ended before starting another one.
 
 Worked flow
     this actor is killed -> the kernel closes the process's standard input -> it ends, and every task with it -> Ray
     restarts the actor -> another process with another endpoint and token -> the site's apply processes, which have kept
-    their coordinators and epochs, ask for it and run their servers' tasks there
+    their coordinators and epochs, ask for these and run their servers' tasks there
 """
 
 from __future__ import annotations
@@ -45,18 +44,12 @@ START_TIMEOUT_S = 180.0  # Spark needs 12 s on an idle machine; a loaded small o
 STATUS_INTERVAL_S = 0.5  # the end of the process is noticed within this time
 HEALTH_INTERVAL_S = 5.0
 HEALTH_TIMEOUT_S = 5.0
-# A process that does not answer for this long hangs; it is not just slow, because the answer is ready in memory.
+# A process that is silent for this long hangs; slowness cannot explain it, because the answer is ready in memory.
 SILENCE_MAX_S = 60.0
 
 
 class SparkHost(Host):
-    """One site's Spark application; see the module.
-
-    Args:
-        spec: of the topology.
-        name: the site's.
-        fingerprint: of the topology.
-    """
+    """One site's Spark application."""
 
     kind: ClassVar[str] = "spark"
 
@@ -74,14 +67,14 @@ class SparkHost(Host):
         self._access: dict[str, str] = {}
         self._started = 0
         self._executors = self._runs = 0
-        self._wire: WireStatus | None = None  # whom the process refused, as it said last
+        self._wire: WireStatus | None = None  # refused connections, by the process's last report
         self._client: HealthClient | None = None
         self._answered_at = self._health_at = 0.0
 
     # ------------------------------------------------------------------ hosting
 
     def open(self) -> None:
-        """End the process of an earlier life, then start a new one and wait for its endpoint."""
+        """End the earlier process, then start a new one and wait for its endpoint."""
         from actors.cluster.nodes import placement
         from actors.hosting.runtime import own_address, own_host
         from actors.security.wire import identity_of
@@ -125,7 +118,7 @@ class SparkHost(Host):
             )
             self._answered_at = self._clock.monotonic()
         except CertificateError as error:
-            # That says nothing about the application, whose runs go on over the connections that they have.
+            # This says nothing about the application, whose runs continue over their existing connections.
             self._answered_at = self._clock.monotonic()
             self._wire = replace(self._wire or WireStatus(), problem=error.message)
         except HeadraceError as error:
@@ -148,7 +141,7 @@ class SparkHost(Host):
         return self._client
 
     def close(self) -> None:
-        """End the process; returns when it is gone."""
+        """End the process; return when it has ended."""
         self._access = {}
         if self._client is not None:
             self._client.close()
@@ -158,16 +151,16 @@ class SparkHost(Host):
         remove_left_scratch(self._folder)
 
     def detail_state(self) -> str:
-        """See the module."""
+        """Return RUNNING when the application has reported its endpoint, else STARTING SPARK."""
         return "RUNNING" if self._access else "STARTING SPARK"
 
     def status(self) -> ComponentStatus:
-        """See `Host.status`; also shows that the process is starting."""
+        """Return the status; INITIALIZING is refined to show that the process is starting."""
         status = super().status()
         return replace(status, state=self.detail_state()) if status.state == "INITIALIZING" else status
 
     def details(self) -> SparkStatus:
-        """The process and its last answer."""
+        """Return facts about the process and its last answer."""
         return SparkStatus(
             name=self.name,
             site=self._site,
@@ -182,10 +175,10 @@ class SparkHost(Host):
     # ------------------------------------------------------------------ what apply processes ask
 
     def access(self) -> dict[str, str]:
-        """The application's current endpoint and token.
+        """Return the application's current endpoint and token.
 
         Raises:
-            PropagationError: it does not serve (yet): call again.
+            PropagationError: the application does not serve (yet): retry.
         """
         access = self._access
         if not access:
@@ -194,11 +187,11 @@ class SparkHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> SparkHost:
-    """Make the host of a site's Spark application; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a site's Spark application (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the site in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the site.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return SparkHost(spec, name, fingerprint)

@@ -1,12 +1,12 @@
-"""A state folder: where a site keeps what, and whose it is.
+"""A state folder: its layout, its permissions and its owner.
 
-Redo, row values in logs and the address of the cluster are its owner's alone. Every process of Headrace has the umask
-077, commands (`headrace.cli.entry`) and components (`keep_private`) alike, and their children inherit it: what they
-write is their user's. So no place that writes a file has to name a mode, and none can forget it. Folders of earlier
-versions are closed by `make_private`.
+Redo, row values in logs and the address of the cluster are private to the owner. Every process of Headrace has the umask
+077, commands (`headrace.cli.entry`) and components (`keep_private`) alike, and their children inherit it: their files
+are private to their user. So no code that writes a file has to set a mode, and none can forget it. `make_private`
+closes folders of earlier versions.
 
-Where root starts embedded servers, these run as a spare user, who must get through the folders above the data: such
-folders are 0711 then. That user can enter them, but neither list nor write.
+Embedded servers that root starts run as a spare user, who must be able to traverse the folders above the data. Such
+folders have mode 0711: that user can enter them, but neither list nor write.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["check_owned", "keep_private", "make_folder", "make_private", "not_owned", "site_folder"]
 
 UMASK = 0o077
-_DATABASE = "database"  # below a site's folder: an embedded server's own
+_DATABASE = "database"  # below a site's folder; belongs to an embedded server
 
 
 def keep_private() -> None:
-    """Let what this process and its children write from now on be their user's alone."""
+    """Make everything that this process and its children write from now on private to their user."""
     os.umask(UMASK)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder on the way to embedded servers, and those above it; idempotent. What is there stays as it is.
+    """Create a folder on the path to embedded servers, with its parents; idempotent. Existing folders stay unchanged.
 
     Args:
         folder: a state folder, or one above it; absolute.
@@ -42,7 +42,7 @@ def make_folder(folder: Path) -> None:
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(mode=0o700, exist_ok=True)
-            each.chmod(_way())  # the umask takes away what a server's user needs
+            each.chmod(_way())  # the umask removes the rights that a server's user needs
 
 
 def _way() -> int:
@@ -50,14 +50,11 @@ def _way() -> int:
 
 
 def make_private(state_dir: Path) -> None:
-    """Make a state folder, and take from others what an earlier version gave them; idempotent.
+    """Create a state folder, and revoke rights that an earlier version gave to others; idempotent.
 
-    Data of embedded servers are their user's anyway.
-
-    Args:
-        state_dir: of a topology.
+    Data of embedded servers belong to the servers' user anyway.
     """
-    # Other processes do the same, and remove files, at this moment.
+    # Other processes may do the same, and remove files, at the same time.
     way, sites = _way(), state_dir / "sites"
     make_folder(state_dir)
     _limit(state_dir, way)
@@ -77,9 +74,9 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _limit(path: Path, mode: int) -> None:
-    """Give others of a folder what a mode says, and of a file nothing; what its owner may do with it stays.
+    """Limit others' rights on a folder to those of a mode, and on a file to none; the owner's rights stay.
 
-    Links, and what another process has just removed, stay as they are.
+    Links stay unchanged; a path that another process has just removed is ignored.
     """
     try:
         facts = path.lstat()
@@ -94,14 +91,14 @@ def _limit(path: Path, mode: int) -> None:
 
 
 def not_owned(state_dir: Path, *, what: str = "state_dir", may_be_roots: bool = False) -> tuple[str, str] | None:
-    """Why a state folder, or a file, may be another user's, and what to do about it.
+    """Return why a state folder, or a file, may be another user's, and what to do about it.
 
-    None: nobody else made it, can write it or can put another one in its place.
+    None: no other user made it, can write it or can replace it.
 
     Args:
-        state_dir: absolute; it need not be there.
-        what: it is, in the topology file.
-        may_be_roots: root may have made it for this user.
+        state_dir: absolute path; it may be missing.
+        what: its name in the topology file.
+        may_be_roots: whether root may have made it for this user.
     """
     elsewhere = f"else name a {what} in a folder that others cannot write"
     as_owner = f"run it as that user, if it is the topology's; {elsewhere}"
@@ -117,11 +114,11 @@ def not_owned(state_dir: Path, *, what: str = "state_dir", may_be_roots: bool = 
                 as_owner,
             )
         except OSError:
-            return None  # it is made there, by us
+            return None  # this process creates it
         if stat.S_ISLNK(facts.st_mode):
             return f"{folder} is a link that user {facts.st_uid} made", elsewhere
-        # Root works in folders of others; but in one such as /tmp, whoever is first has made the folder for whoever
-        # comes later.
+        # Root works in folders of others. But in a shared folder such as /tmp, any user may have created the folder
+        # first.
         is_others = facts.st_uid not in {0, own} and (own != 0 or is_shared or folder == state_dir)
         is_ours = facts.st_uid == own or (may_be_roots and facts.st_uid == 0)
         if is_others or (folder == state_dir and not is_ours):
@@ -130,7 +127,7 @@ def not_owned(state_dir: Path, *, what: str = "state_dir", may_be_roots: bool = 
         if may_write and (folder == state_dir or not facts.st_mode & stat.S_ISVTX):
             return (
                 f"other users may write {folder} (mode {stat.S_IMODE(facts.st_mode):04o})",
-                f"chmod go-w {shlex.quote(str(folder))}, once you have seen that what is in it is yours",
+                f"chmod go-w {shlex.quote(str(folder))}, after checking that its contents are yours",
             )
         is_shared = is_shared or bool(may_write)
     return None
@@ -140,25 +137,25 @@ def check_owned(state_dir: Path) -> None:
     """Refuse a state folder that may be another user's.
 
     Args:
-        state_dir: absolute.
+        state_dir: absolute path.
 
     Raises:
-        ConfigError: another user made it, may write it, or may put another one in its place.
+        ConfigError: another user made it, may write it, or may replace it.
     """
     found = not_owned(state_dir)
     if found is not None:
         raise ConfigError(
-            f"state_dir: {found[0]}: who can change what is in it decides what Headrace does, and where it sends"
+            f"state_dir: {found[0]}: a user who can change its contents decides what Headrace does, and where it sends"
             " connection strings",
             hint=found[1],
         )
 
 
 def site_folder(spec: TopologySpec, site: str) -> Path:
-    """The folder with everything that a site keeps on disk.
+    """Return the folder with everything that a site keeps on disk.
 
     Args:
-        spec: the topology, whose state folder has it.
+        spec: the topology with the state folder.
         site: name of the site.
     """
     return spec.state_dir / "sites" / site

@@ -1,13 +1,13 @@
-"""LCR batches to bytes and back, and the header that queues look at.
+"""Encoding of LCR batches, and their headers, which queues read.
 
-Longer than 500 lines: what is written and what is read back must be seen side by side.
+Longer than 500 lines: encoding and decoding must be seen side by side.
 
-`encode` and `decode` are inverse for every batch that keeps the promises of `headrace.lcr.batch`. What comes from
-the wire is checked before anybody computes with it: every index in range, every length fitting its data, every
-row in exactly one place. The checks are vectorised and cost a few microseconds per array, so they are always on.
+`encode` and `decode` are inverse for every batch that keeps the promises of `headrace.lcr.batch`. Data from the wire is
+checked before it is used: every index in range, every length fitting its data, every row in exactly one place. The checks
+are vectorised and cost a few microseconds per array, so they are always on.
 
-Arrays of a decoded batch are aligned and writable like those of a batch that was just made: numba compiles one
-machine code per kind of array, and a read-only array would be another kind.
+Arrays of a decoded batch are aligned and writable, like those of a newly made batch. Numba compiles separate machine code
+for each kind of array, and a read-only array would be another kind.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _HEADER_TAG = 0x0A  # field 1, length-delimited: the first byte of every batch t
 _VARINT_BYTES_MAX = 10  # 64 bits, seven per byte
 _FIXED_BYTES = {1: 8, 5: 4}  # by wire type
 _LITTLE_ENDIAN = {kind: np.dtype(kind).newbyteorder("<") for kind in (np.uint8, np.int16, np.int32, np.int64)}
-# of 3 KB with ten columns, of 15 KB with fifty; a table has a new version with each ALTER, and what is gone is read
-# again
+# A version takes 3 KB with ten columns, 15 KB with fifty. A table has a new version with each ALTER, and a version that
+# was dropped from the cache is read again.
 _TABLES_KEPT = 1024
 
 _Message = TypeVar("_Message", bound=Message)
@@ -76,7 +76,7 @@ def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
     """Turn the message (`lcr_pb2.BatchHeader`) into a header.
 
     Raises:
-        ProtocolError: it contradicts itself.
+        ProtocolError: the message contradicts itself.
     """
     header = BatchHeader(
         source=message.source,
@@ -94,10 +94,10 @@ def header_from_message(message: lcr_pb2.BatchHeader) -> BatchHeader:
 
 
 def scn_from_message(scn: int) -> Scn:
-    """A position from the wire.
+    """Check a position from the wire.
 
     Raises:
-        ProtocolError: it is negative.
+        ProtocolError: the position is negative.
     """
     if scn < 0:
         raise ProtocolError("a position from the wire is negative", scn=scn)
@@ -125,11 +125,11 @@ def read_header(data: bytes) -> BatchHeader:
 def encode(batch: LcrBatch) -> bytes:
     """Serialize a batch.
 
-    The values are copied once, into the result. Building one large message instead copies them on every level
-    of nesting: measured 20 times slower on a batch of 1 MiB.
+    The values are copied once, into the result. One large nested message would copy them on every level of nesting:
+    measured 20 times slower on a batch of 1 MiB.
 
     Args:
-        batch: keeps the promises of `headrace.lcr.batch`; they are checked by `decode`, not here.
+        batch: keeps the promises of `headrace.lcr.batch`, which `decode` checks, not this function.
     """
     outline = lcr_pb2.LcrBatch(
         header=header_to_message(header_of(batch)),
@@ -157,10 +157,10 @@ def encode(batch: LcrBatch) -> bytes:
 
 
 def decode(data: bytes) -> LcrBatch:
-    """Read a serialized batch and check that it can be computed with.
+    """Read a serialized batch and check that it is consistent.
 
-    The values are copied once, into memory of the batch's own. Through protobuf messages they would be copied on
-    every level of nesting, which takes five times as long for a batch of 1 MiB.
+    The values are copied once, into the batch's own memory. Protobuf messages would copy them on every level of nesting,
+    which takes five times as long for a batch of 1 MiB.
 
     Raises:
         ProtocolError: the bytes are no batch, or a batch that contradicts itself.
@@ -264,13 +264,13 @@ def _append_values(pieces: list[Buffer], number: int, values: ColumnValues) -> N
     shape = lcr_pb2.ColumnValues(column_count=values.column_count, row_count=values.row_count)
     inner: list[Buffer] = [shape.SerializeToString()]
     lengths = np.ascontiguousarray(values.lengths, "<i4").reshape(-1).view(np.uint8)
-    # A view may begin in the middle of a larger array; what is outside of its columns does not travel.
+    # A view may begin in the middle of a larger array; bytes outside its columns are not sent.
     data = np.ascontiguousarray(values.data[int(values.starts[0]) : int(values.starts[-1])], np.uint8)
     for field, array in (
         (lcr_pb2.ColumnValues.LENGTHS_FIELD_NUMBER, lengths),
         (lcr_pb2.ColumnValues.DATA_FIELD_NUMBER, data),
     ):
-        if array.nbytes:  # like protobuf's own writer, which leaves out what is empty
+        if array.nbytes:  # like protobuf's own writer, which omits empty fields
             _append_field(inner, field, [array.data])
     _append_field(pieces, number, inner)
 
@@ -299,7 +299,7 @@ def _bytes(array: NDArray[Any], dtype: str) -> bytes:
 
 @lru_cache(_TABLES_KEPT)
 def _table(data: bytes) -> TableVersion:
-    """A table version; one object for all batches that bring it, so that whoever looks it up compares no columns."""
+    """Decode a table version; all batches with it share one object, so that a lookup compares no columns."""
     message = _parsed(lcr_pb2.TableVersion, data)
     if message.old_image > max(OldImage):
         _refuse("a table version has an unknown kind of old image", old_image=message.old_image)
@@ -317,7 +317,7 @@ def _table(data: bytes) -> TableVersion:
                 type_modifier=column.type_modifier,
                 is_key=column.is_key,
                 is_binary=column.is_binary,
-                # Of an earlier version nothing is known: such a value was never missed.
+                # Unknown for an earlier version, to which a missing value was never an error: counts as computed.
                 is_computed=column.is_computed or not column.HasField("is_computed"),
             )
             for column in message.columns
@@ -357,14 +357,14 @@ def _group(data: memoryview, tables: tuple[TableVersion, ...]) -> RowGroup:
     images = _unrepeated(value_fields)
     old, new = images.get(lcr_pb2.RowGroup.OLD_FIELD_NUMBER), images.get(lcr_pb2.RowGroup.NEW_FIELD_NUMBER)
     if message.table >= len(tables):
-        _refuse("a row group names a table version that is not there", table=message.table)
+        _refuse("a row group references a missing table version", table=message.table)
     if message.command not in (Command.INSERT, Command.UPDATE, Command.DELETE):
         _refuse("a row group has an unknown command type", command_type=message.command)
     command = Command(message.command)
     if (old is None) != (command is Command.INSERT):
-        _refuse("a row group's old values do not go with its command type", command_type=command.name)
+        _refuse("a row group's old values do not match its command type", command_type=command.name)
     if (new is None) != (command is Command.DELETE):
-        _refuse("a row group's new values do not go with its command type", command_type=command.name)
+        _refuse("a row group's new values do not match its command type", command_type=command.name)
     row_numbers = _array(message.row_numbers, np.int32)
     shape = (len(tables[message.table].columns), int(row_numbers.shape[0]))
     return RowGroup(
@@ -402,7 +402,7 @@ def _array(data: Buffer, dtype: type[np.uint8 | np.int16 | np.int32 | np.int64])
     kind = _LITTLE_ENDIAN[dtype]
     if len(data) % kind.itemsize:
         _refuse("an array ends in the middle of an element", size=len(data), element=kind.itemsize)
-    # A bytearray is what makes the array writable; see the module.
+    # The bytearray makes the array writable (the module says why).
     return np.frombuffer(bytearray(data), dtype=kind)
 
 
@@ -439,7 +439,7 @@ def _check_transactions(transactions: Transactions, header: BatchHeader, tag_cou
     if not count:
         return
     if int(transactions.tag.min()) < -1 or int(transactions.tag.max()) >= tag_count:
-        _refuse("a transaction has a tag that is not there", tags=tag_count)
+        _refuse("a transaction references a missing tag", tags=tag_count)
     _check_scns(transactions, header)
 
 
@@ -463,7 +463,7 @@ def _check_scns(transactions: Transactions, header: BatchHeader) -> None:
 def _check_places(
     groups: tuple[RowGroup, ...], truncates: tuple[Truncate, ...], row_count: int, table_count: int
 ) -> None:
-    """Every row of the batch has exactly one place, and the rows of a group are in source order."""
+    """Check that every row of the batch has exactly one place, and that the rows of a group are in source order."""
     placed = len(truncates) + sum(group.row_count for group in groups)
     if placed != row_count:
         _refuse("the number of rows differs from the number of places", rows=row_count, places=placed)
@@ -487,10 +487,10 @@ def _check_places(
 
 
 def _split(data: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, list[tuple[int, memoryview]]]:
-    """Take the length-delimited fields with these numbers out of a serialized message, without copying them.
+    """Separate the length-delimited fields with these numbers from a serialized message, without copying them.
 
     Returns:
-        What is left of the message, and (number, content) of each field taken out, in order.
+        The rest of the message, and (number, content) of each separated field, in order.
     """
     left: list[memoryview] = []
     taken: list[tuple[int, memoryview]] = []
@@ -519,7 +519,7 @@ def _split(data: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, list[tupl
 
 def _unrepeated(fields: list[tuple[int, memoryview]]) -> dict[int, memoryview]:
     if len({number for number, _ in fields}) != len(fields):
-        _refuse("a field that can only be there once is repeated")
+        _refuse("a field that may occur only once is repeated")
     return dict(fields)
 
 
@@ -531,7 +531,7 @@ def _parsed(kind: type[_Message], data: bytes) -> _Message:
 
 
 def _varint(data: Buffer, start: int) -> tuple[int, int]:
-    if start < len(data) and data[start] < 0x80:  # most of them
+    if start < len(data) and data[start] < 0x80:  # the usual case
         return data[start], start + 1
     value = shift = 0
     for place in range(start, min(len(data), start + _VARINT_BYTES_MAX)):

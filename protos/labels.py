@@ -32,7 +32,7 @@ def labels_from_messages(messages: Sequence[lcr_pb2.Label]) -> tuple[Label, ...]
     """Turn the messages into labels.
 
     Raises:
-        ProtocolError: there are too many, or one is too long.
+        ProtocolError: there are too many labels, or one is too long.
     """
     if len(messages) > LABELS_PER_BATCH_MAX or any(len(message.text) > LABEL_BYTES_MAX for message in messages):
         raise ProtocolError("an LCR batch has too many labels, or one that is too long", labels=len(messages))

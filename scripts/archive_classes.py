@@ -1,12 +1,12 @@
-"""Have Java archive the classes of Spark applications now.
+"""Let Java archive the classes of Spark applications now.
 
-The start of a topology does not wait for each JVM to read and check them then.
+Otherwise the start of a topology would wait for each JVM to read and check them.
 
 usage: python -P archive_classes.py [--folder FOLDER]      (-P: this folder's names must not hide the packages)
 
-Which classes that are is found by running an application, with tasks, on a private Ray cluster. The archive (90 MB,
-which all JVMs of a machine share) is for the installed jars as they are (`spark_apply.application.jvm.class_path`); where
-there is one for them, nothing is done. JVMs start without it too, at twice the processor time.
+An application with tasks, run on a private Ray cluster, determines these classes. The archive (90 MB, shared by all JVMs
+of a machine) is valid for exactly the installed jars (`spark_apply.application.jvm.class_path`); if it exists for them, the
+script does nothing. JVMs also start without it, at twice the processor time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_S = 0.2
 
 
 def task(number: int, items: Iterable[int]) -> Iterator[int]:
-    """Give the items back."""
+    """Return the items."""
     del number
     yield from items
 
@@ -44,7 +44,7 @@ def run_application(folder: Path, lists: Path) -> None:
     """Run an application whose JVMs list the classes that they load.
 
     Args:
-        folder: for everything that it writes.
+        folder: folder for all files that it writes.
         lists: folder for the lists.
     """
     cluster = LocalCluster(folder / "state", cpus=CPUS)
@@ -60,7 +60,7 @@ def run_application(folder: Path, lists: Path) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError("the executors did not start")
             time.sleep(LOOK_S)
-        # The items' order says that the tasks ran.
+        # The order of the items proves that the tasks ran.
         if application.run_job("classes", task, range(TASKS), TASKS) != list(range(TASKS)):
             raise AssertionError("the tasks gave something else back")
         application.stop()
@@ -69,7 +69,7 @@ def run_application(folder: Path, lists: Path) -> None:
 
 
 def merge(lists: Path, merged: Path) -> None:
-    """Write one list of what is in any of them.
+    """Merge the lists into one.
 
     Args:
         lists: folder with a list per JVM.
@@ -77,7 +77,7 @@ def merge(lists: Path, merged: Path) -> None:
     """
     lines: dict[str, None] = {}
     for file in sorted(lists.iterdir()):
-        # "name id: 1", in Java's own lists; numbers mean something in one list only. A class of another loader has a
+        # "name id: 1" in Java's own lists; numbers are only meaningful in one list. A class of another loader has a
         # source.
         lines |= {
             line if line.startswith("@") else line.partition(" ")[0]: None
@@ -91,8 +91,8 @@ def dump(folder: Path, archives: Path) -> None:
     """Write the archive, complete or not at all.
 
     Args:
-        folder: with the merged list.
-        archives: where archives are.
+        folder: folder with the merged list.
+        archives: folder of the archives.
     """
     path = archived(archives)
     assert path.archive is not None
@@ -128,7 +128,7 @@ def main() -> int:
     prepared = archived(archives).archive
     if prepared is not None and prepared.is_file():
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with everything ended and removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: everything is ended and removed
     prepare_archive(archives)
     folder = Path(tempfile.mkdtemp(prefix="headrace-classes-"))
     try:

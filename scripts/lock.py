@@ -1,8 +1,8 @@
-"""Write requirements.lock: every package that Headrace runs with, at one version, with the hash of its file.
+"""Write requirements.lock: one version of every package that Headrace runs with, and the hash of its file.
 
     .venv/bin/python scripts/lock.py
 
-For CPython 3.11 on Linux, x86-64: the files that pip takes there. Install with it:
+It lists the files that pip selects for CPython 3.11 on Linux, x86-64. Install with it:
 
     pip install --require-hashes -r requirements.lock && pip install --no-deps --no-build-isolation .
 """
@@ -25,7 +25,7 @@ _HEADER = """\
 
 
 def resolved() -> list[tuple[str, str, str]]:
-    """Name, version and SHA-256 of every package that pip would install, sorted by name."""
+    """Return name, version and SHA-256 of every package that pip would install, sorted by name."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(

@@ -4,7 +4,7 @@
     python scripts/protos.py --check   exit 1 when a committed module differs from what would be written
 
 The generator is pinned exactly in pyproject.toml, because the modules are committed and compared byte for byte:
-another version writes other bytes.
+another version may write other bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command line; the answer is the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only, change nothing")
     only_check = parser.parse_args(arguments).check
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def pinned_version() -> str:
-    """The version of grpcio-tools that pyproject.toml asks for."""
+    """Return the version of grpcio-tools that pyproject.toml pins."""
     match = re.search(r'"grpcio-tools==([\w.]+)"', (ROOT / "pyproject.toml").read_text())
     if match is None:
         message = "pyproject.toml does not pin grpcio-tools with =="
@@ -56,8 +56,8 @@ def pinned_version() -> str:
 
 
 def generate() -> dict[str, bytes]:
-    """Every generated module, by its path relative to the repository."""
-    from grpc_tools import protoc  # only here: the test of what is stale needs no generator
+    """Return every generated module, by its path relative to the repository."""
+    from grpc_tools import protoc  # only here: the test of stale modules needs no generator
 
     sources = sorted(f"{FOLDER}/{path.name}" for path in (ROOT / FOLDER).glob("*.proto"))
     with tempfile.TemporaryDirectory(prefix="headrace-protos-") as folder:
@@ -71,7 +71,7 @@ def generate() -> dict[str, bytes]:
 
 
 def stale_modules(modules: dict[str, bytes]) -> list[str]:
-    """Paths whose committed bytes differ from `modules`, are missing, or have no .proto any more."""
+    """Return paths whose committed bytes differ from `modules`, are missing, or no longer have a .proto file."""
     committed = {
         f"{FOLDER}/{path.name}": path.read_bytes() for suffix in SUFFIXES for path in (ROOT / FOLDER).glob(f"*{suffix}")
     }

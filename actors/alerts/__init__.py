@@ -1,1 +1,4 @@
-"""Alerts: what an operator must hear of without asking. `watch` finds it in overviews; `sending`, which the controller uses, sends it."""
+"""Alerts: events that an operator must learn of without asking.
+
+`watch` finds them in overviews; `sending`, used by the controller, sends them.
+"""

@@ -1,10 +1,10 @@
-"""Sends alerts: one thread and one bounded queue per target, so that nothing the controller does waits for a target.
+"""Sends alerts: one thread and one bounded queue per target, so that the controller never waits for a target.
 
-An alert is tried a few times and then given up, which `status` shows. Beyond the hour's limit alerts are left out and
-counted; the next one that is sent says how many. Nothing is kept on disk: after a restart of the controller, what holds
-is told again.
+An alert is tried a few times and then given up, which `status` shows. Alerts beyond the hourly limit are skipped and
+counted; the next alert that is sent contains the count. Nothing is stored on disk: after a restart of the controller,
+every condition that holds is reported again.
 
-Secrets (the address of a webhook, its token) are in no message, status or log: a target is called by its host.
+Secrets (the address of a webhook, its token) appear in no message, status or log: a target is named by its host.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = ["Alerts", "Sender", "deliver"]
 
 log = logging.getLogger("headrace")
 
-WAITING_MAX = 100  # of one target: five hours of the default limit
-TIMEOUT_S = 10.0  # of one attempt: a service that takes longer is as good as away
-KILLED_S = 1.0  # within which a command that was killed is gone
+WAITING_MAX = 100  # alerts pending for one target: five hours of the default limit
+TIMEOUT_S = 10.0  # of one attempt: a service that takes longer counts as unavailable
+KILLED_S = 1.0  # in which a killed command ends
 PAUSES_S = (1.0, 5.0, 25.0)  # between attempts: a service that restarts is back after that
 HOUR_S = 3600.0
 
 
 class _NotSent(Exception):  # noqa: N818 - an outcome
-    """A target did not take an alert, and why; without secrets."""
+    """Why a target did not take an alert, without secrets."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - of the base class
-        """None: a token goes where the file says, and nowhere else."""
+        """Follow no redirect: a token goes only where the file says."""
         return
 
 
@@ -60,11 +60,11 @@ def deliver(target: AlertTarget, document: Mapping[str, Any]) -> None:
     """Send one alert.
 
     Args:
-        target: where to.
+        target: destination of the alert.
         document: the alert, JSON-able.
 
     Raises:
-        _NotSent: it did not take it.
+        _NotSent: the target did not take it.
     """
     body = json.dumps(document).encode()
     if target.command:
@@ -75,8 +75,8 @@ def deliver(target: AlertTarget, document: Mapping[str, Any]) -> None:
 
 def _run(target: AlertTarget, body: bytes) -> None:
     try:
-        # Without its output: a process that it leaves would hold that open, and the alert would count as not sent. In a
-        # session of its own, so that what a script has started ends with it.
+        # Without its output: a process that the command leaves behind would hold that open, and the alert would count
+        # as not sent. In a separate session, so that everything a script has started ends with it.
         command = subprocess.Popen(
             target.command,
             stdin=subprocess.PIPE,
@@ -100,10 +100,10 @@ def _run(target: AlertTarget, body: bytes) -> None:
 
 
 def _killed(command: subprocess.Popen[bytes]) -> bool:
-    """End a command with what it has started; False: it is still there.
+    """Kill a command with everything it has started; False: it still runs.
 
-    One that took another user's rights (`sudo`) may not be ended, and one that waits for a disk does not end. The next
-    alert does not wait for either.
+    A command with another user's rights (`sudo`) may be protected from it, and one that waits for a disk does not end.
+    The next alert does not wait for either.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command.pid, signal.SIGKILL)
@@ -115,13 +115,13 @@ def _killed(command: subprocess.Popen[bytes]) -> bool:
 
 
 class _Kept(urllib.request.AbstractHTTPHandler):
-    """Knows its connection, which can be cut from another thread."""
+    """Holds its connection, so that another thread can cut it."""
 
     connection: http.client.HTTPConnection | None = None
     is_cut = False
 
     def do_open(self, http_class: Any, req: Any, **arguments: Any) -> Any:  # noqa: ANN401 - of the base class
-        """See the base class."""
+        """Open a connection that `cut` can end."""
 
         def connection(*args: Any, **more: Any) -> Any:  # noqa: ANN401 - of the base class
             made = http_class(*args, **more)
@@ -129,7 +129,7 @@ class _Kept(urllib.request.AbstractHTTPHandler):
 
             def connected() -> None:
                 connect()
-                if self.is_cut:  # while it was being made
+                if self.is_cut:  # during the connection attempt
                     made.close()
                     raise TimeoutError
 
@@ -139,7 +139,7 @@ class _Kept(urllib.request.AbstractHTTPHandler):
         return super().do_open(connection, req, **arguments)
 
     def cut(self) -> None:
-        """End what its thread waits for, or will wait for once it is connected."""
+        """End what its thread waits for, now or after it has connected."""
         self.is_cut = True
         if self.connection is not None and self.connection.sock is not None:
             with contextlib.suppress(OSError):
@@ -164,15 +164,15 @@ def _post(target: AlertTarget, body: bytes) -> None:
     def ask() -> None:
         try:
             request = urllib.request.Request(target.url, data=body, headers=headers, method="POST")  # noqa: S310 - http or https, see `topology.file.alerts`
-            # what it says besides its status is of no interest
+            # the content of the answer does not matter, only its status
             urllib.request.build_opener(_NoRedirect, *kept).open(request, timeout=TIMEOUT_S).close()
         except BaseException as error:  # noqa: BLE001 - raised in the sender's thread
             answered.set_exception(error)
         else:
             answered.set_result(None)
 
-    # The time-out of a socket is that of each of its calls: a name server, several addresses, or an answer that comes
-    # byte by byte can take longer by far.
+    # The time-out of a socket applies to each call: a name server, several addresses, or an answer that arrives byte by
+    # byte can take much longer.
     threading.Thread(target=ask, name=f"{threading.current_thread().name}: an attempt", daemon=True).start()
     if not wait((answered,), TIMEOUT_S).done:
         for each in kept:
@@ -185,7 +185,7 @@ def _post(target: AlertTarget, body: bytes) -> None:
         raise _NotSent(
             f"it answered {error.code}{', and redirects are not followed' if 300 <= error.code < 400 else ''}"
         ) from None
-    except http.client.RemoteDisconnected as error:  # of both kinds that follow
+    except http.client.RemoteDisconnected as error:  # matches both clauses that follow
         raise _NotSent(_unreachable(error)) from None
     except http.client.HTTPException:
         raise _NotSent("what it answered is not HTTP") from None
@@ -194,7 +194,7 @@ def _post(target: AlertTarget, body: bytes) -> None:
 
 
 def _unreachable(error: Exception) -> str:
-    """Why an attempt failed, without the text of the error, which may name the address."""
+    """Return why an attempt failed, without the text of the error, which may contain the address."""
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
         return f"it did not answer within {TIMEOUT_S:g} s"
@@ -215,10 +215,9 @@ class Sender:
     """The queue and the thread of one target.
 
     Args:
-        target: where to.
-        per_hour_max: alerts within an hour.
-        clock: of the limit.
-        send: sends one; raises `_NotSent`.
+        target: destination of the alerts.
+        per_hour_max: largest number of alerts within an hour.
+        send: sends one alert; raises `_NotSent`.
     """
 
     target: AlertTarget
@@ -238,7 +237,7 @@ class Sender:
     _thread: threading.Thread | None = None
 
     def put(self, document: Mapping[str, Any]) -> None:
-        """Have an alert sent, if the hour's limit and the queue leave room; returns at once."""
+        """Queue an alert, if the hourly limit and the queue have room; return at once."""
         now = self.clock.monotonic()
         with self._lock:
             while self._times and self._times[0] <= now - HOUR_S:
@@ -256,12 +255,12 @@ class Sender:
         self._wake.set()
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._stopped.set()
         self._wake.set()
 
     def described(self) -> SentAlerts:
-        """For the overview, without secrets."""
+        """Return the counters for the overview, without secrets."""
         return SentAlerts(
             to=self.target.name,
             sent=self.sent,
@@ -303,11 +302,10 @@ class Sender:
 
 
 class Alerts:
-    """The alerts of one topology.
+    """The alerts of the file's topology.
 
     Args:
-        spec: the topology of the file.
-        clock: of limits and times.
+        clock: clock of limits and times.
     """
 
     def __init__(self, spec: TopologySpec, clock: Clock) -> None:
@@ -319,10 +317,10 @@ class Alerts:
         )
 
     def look(self, overview: Callable[[], Overview]) -> None:
-        """Send what is new; returns at once.
+        """Send new alerts; return at once.
 
         Args:
-            overview: `Controller.seen`; not called where no alerts are wanted.
+            overview: `Controller.seen`; not called if no alerts are wanted.
         """
         if self._watch is None:
             return
@@ -334,12 +332,12 @@ class Alerts:
                 sender.put(self._document(alert))
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         for sender in self._senders:
             sender.stop()
 
     def described(self) -> tuple[SentAlerts, ...]:
-        """What was sent where, for the overview."""
+        """Return the counters of each target for the overview."""
         return tuple(sender.described() for sender in self._senders)
 
     def _document(self, alert: Alert) -> dict[str, Any]:

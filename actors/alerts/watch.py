@@ -1,23 +1,22 @@
-"""What an alert is sent of: found in one overview after the other, told once when it begins and once when it is over.
+"""The conditions for alerts: found in successive overviews, reported once when they begin and once when they end.
 
-Pure: no clock, no thread. The controller gives an overview a second; `AlertWatch.look` answers what is new in it.
+Pure: no clock, no thread. The controller gives an overview a second; `AlertWatch.look` returns what is new in it.
 
-    error_transaction   the error queue of an apply process has a transaction more than at the last look; of those that
-                        come soon after one was told,
-                        one alert tells together, and errors of all apply processes have a share of the hour's limit:
-                        else a storm of errors uses it up, and nobody hears what stops because of it
-    conflicts           so many conflicts within so many seconds at an apply process
-    lag                 a destination is further behind its source than it may be, or nobody knows how far for as long
+    error_transaction   the error queue of an apply process has grown since the last look. Errors that follow soon after
+                        an alert are reported together in the next one. The errors of all apply processes share a part
+                        of the hourly limit: otherwise a storm of errors would use it up and hide what stops because of
+                        them
+    conflicts           too many conflicts at an apply process within a number of seconds
+    lag                 a destination is too far behind its source, or its lag has been unknown for that long
     component           a component, or the controller itself, is stopped, has given up, waits for an operator or does not
-                        answer, for longer than a
-                        restart takes; or it does not get beyond its start
+                        answer for longer than a restart takes; or it does not complete its start
 
-What is unknown is not over: what was told holds until it is known to be otherwise. After a restart of the controller
-everything that holds then is told again: what began while it was away must not be missed.
+Unknown does not mean over: a reported condition holds until the opposite is known. After a restart of the controller
+every condition that holds is reported again: a condition that began while it was away must not be missed.
 
-States of `status` that are no alert: those in which changes pass, or wait for nothing but room (PAUSED FOR FLOW
-CONTROL, PAUSED FOR BANDWIDTH; `lag` tells these), a window of the schedule (CLOSED), the end of a copy (INSTANTIATING,
-which `lag` tells, too), and BYPASSED.
+States of `status` without an alert: those in which changes pass, or wait only for space (PAUSED FOR FLOW CONTROL, PAUSED
+FOR BANDWIDTH), and the end of a copy (INSTANTIATING); `lag` covers these. Also a window of the schedule (CLOSED), and
+BYPASSED.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Alert", "AlertWatch"]
 
-# A component that is ended by a crash, an edit or `up` is back within seconds, a Spark application within a minute.
+# A component that a crash, an edit or `up` ends is back within seconds, a Spark application within a minute.
 COMPONENT_AFTER_S = 60.0
-# A database recovers after a crash, and a Spark application finds its executors, well within that.
+# A database recovers after a crash, and a Spark application finds its executors, well within this time.
 STARTING_AFTER_S = 300.0
-# An operator who was called needs no call for each error that follows.
+# An operator who was alerted needs no alert for each error that follows.
 ERRORS_APART_S = 300.0
-# Of the hour's limit, for the errors of all apply processes: 12 of the default (20), one every five minutes. What stops
-# because of them needs the rest.
+# Share of the hourly limit for the errors of all apply processes: 12 of the default (20), one every five minutes. The
+# rest is for components that stop because of them.
 ERRORS_SHARE = 0.6
 _HOUR_S = 3600.0
-# Between two attempts a component shows for a moment that it starts, or even works. It waits 5 s at most between them
+# Between two attempts a component briefly shows that it starts, or even works. It pauses 5 s at most between them
 # (`headrace.base.backoff`).
 STEADY_S = 10.0
 
@@ -82,15 +81,15 @@ _STARTING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One thing an operator must hear of.
+    """One event that an operator must learn of.
 
     Args:
         kind: "error_transaction", "conflicts", "lag" or "component".
         subject: the component, by its full name; "controller": the topology as a whole.
         message: what happened, without row values and secrets.
         fix: what to do.
-        is_over: it has ended.
-        at_us: when, microseconds since the epoch.
+        is_over: whether the condition has ended.
+        at_us: time of the event, microseconds since the epoch.
     """
 
     kind: str
@@ -103,34 +102,38 @@ class Alert:
 
 @dataclass(slots=True)
 class AlertWatch:
-    """See the module.
+    """Finds new alerts in successive overviews.
 
     Args:
-        spec: what an alert is wanted of.
-        file: of the topology, for the commands that are named.
+        spec: the wanted alerts.
+        file: file of the topology, for the commands in fixes.
     """
 
     spec: AlertsSpec
     file: str
-    _errors: dict[str, tuple[int, int]] = field(default_factory=dict)  # in the queue, and since the driver's start
+    _errors: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # errors in the queue, and since the driver's start
     _errors_untold: dict[str, int] = field(default_factory=dict)
     _errors_told_at: dict[str, float] = field(default_factory=dict)
-    _error_alerts: deque[float] = field(default_factory=deque)  # when, within the last hour, of all apply processes
-    # when, and how many since the first look
+    _error_alerts: deque[float] = field(default_factory=deque)  # times within the last hour, of all apply processes
+    # (time, conflicts since the first look)
     _conflicts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
-    _counted: dict[str, int] = field(default_factory=dict)  # as the driver said last
+    _counted: dict[str, int] = field(default_factory=dict)  # the driver's last count
     _stopped_since: dict[str, float] = field(default_factory=dict)
     _starting_since: dict[str, float] = field(default_factory=dict)
     _retried_at: dict[str, float] = field(default_factory=dict)
     _unknown_since: dict[str, float] = field(default_factory=dict)
-    _told: dict[tuple[str, str], str] = field(default_factory=dict)  # (kind, subject) of what holds, and its message
+    _told: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # (kind, subject) of each reported condition, and its message
 
     def look(self, overview: Overview, now: float) -> list[Alert]:
-        """What is new.
+        """Return the new alerts.
 
         Args:
             overview: `Controller.seen`.
-            now: seconds on a monotonic clock.
+            now: time of a monotonic clock, in seconds.
         """
         at_us = overview.at_us
         applies = [apply_status(component) for component in overview.components if component.kind == "apply"]
@@ -138,7 +141,7 @@ class AlertWatch:
         if self.spec.error_transaction:
             while self._error_alerts and self._error_alerts[0] <= now - _HOUR_S:
                 self._error_alerts.popleft()
-            # Who was told longest ago comes first, else one of several would take every place that gets free.
+            # The apply process reported longest ago comes first; otherwise one of several would take every free place.
             turns = sorted(applies, key=lambda component: self._errors_told_at.get(component.name, -_HOUR_S))
             found += [alert for component in turns for alert in self._new_errors(component, now, at_us)]
         holding: dict[tuple[str, str], tuple[str, str]] = {}
@@ -155,7 +158,7 @@ class AlertWatch:
     # ------------------------------------------------------------------ inside
 
     def _changes(self, holding: Mapping[tuple[str, str], tuple[str, str]], at_us: int) -> Iterator[Alert]:
-        """What began to hold and what does not hold any more."""
+        """Yield the conditions that have begun and those that have ended."""
         for (kind, subject), (message, fix) in holding.items():
             if (kind, subject) not in self._told:
                 self._told[kind, subject] = message
@@ -168,13 +171,13 @@ class AlertWatch:
     def _new_errors(self, component: ApplyStatus, now: float, at_us: int) -> Iterator[Alert]:
         name, there, total = component.name, component.errors, (component.counters or {}).get("total_errors")
         if there is None or total is None:
-            return  # it does not answer, or its driver is starting and says 0: what it knew last counts
+            return  # it does not answer, or its driver is starting and reports 0: the last known counts hold
         is_first = name not in self._errors
         before, total_before = self._errors.get(name, (0, total))
         self._errors[name] = there, total
         if total < total_before:
-            total_before = 0  # another driver: its count is what happened since
-        # One that was executed while another one failed does not show in the length; the other count begins anew with a
+            total_before = 0  # a new driver: its count is what has happened since
+        # The queue's length hides an error that was executed while another one failed; the total restarts with each
         # driver.
         new = self._errors_untold.get(name, 0) + max(there - before, total - total_before, 0)
         if not new or self._must_wait(name, now):
@@ -182,7 +185,7 @@ class AlertWatch:
             return
         self._errors_untold[name], self._errors_told_at[name] = 0, now
         self._error_alerts.append(now)
-        # What was there when the controller began may be old, and may have been told by the one before.
+        # Errors that existed when the controller began may be old, and may have been reported by the one before.
         what = (
             counted(there, "error transaction") + " in the error queue"
             if is_first
@@ -191,14 +194,14 @@ class AlertWatch:
         yield Alert(kind="error_transaction", subject=name, at_us=at_us, fix="headrace errors list FILE", message=what)
 
     def _must_wait(self, name: str, now: float) -> bool:
-        """Whether an apply process's new errors are told later: together with those that follow."""
+        """Return whether an apply process's new errors are reported later, together with those that follow."""
         if len(self._error_alerts) >= max(1, int(self.spec.per_hour_max * ERRORS_SHARE)):
             return True
         told_at = self._errors_told_at.get(name)
         if told_at is None or now - told_at >= _HOUR_S:
-            return False  # the operator does not know of it yet
-        # Of any: several that fail for hours would use up their share at once, and one that begins to fail would have
-        # to wait.
+            return False  # the operator does not know of its errors yet
+        # The last alert of any apply process counts: several that fail for hours would use up their share at once, and
+        # a newly failing one would have to wait.
         return bool(self._error_alerts) and now - self._error_alerts[-1] < ERRORS_APART_S
 
     def _burst(self, component: ApplyStatus, now: float) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -209,7 +212,7 @@ class AlertWatch:
         seen = self._conflicts.setdefault(name, deque())
         before = self._counted.get(name, count)
         self._counted[name] = count
-        # Another driver counts from zero: what it says is what happened since.
+        # A new driver counts from zero: its count is what has happened since.
         total = (seen[-1][1] if seen else 0) + (count - before if count >= before else count)
         seen.append((now, total))
         while len(seen) > 1 and seen[1][0] <= now - self.spec.conflicts_seconds:
@@ -284,21 +287,21 @@ class AlertWatch:
         yield ("component", name), (f"{state}{': ' + why if why else ''}", fix)
 
     def _forget(self, present: set[str]) -> None:
-        """Components that left: one of the same name that comes later begins anew."""
+        """Drop components that left, so that a later one of the same name starts without a history."""
         for since in (self._stopped_since, self._starting_since, self._retried_at):
             for name in since.keys() - present:
                 del since[name]
 
     def _still(self, kind: str, subject: str) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-        """What was told holds on: nobody knows that it is over."""
+        """Repeat a reported condition: it is unknown whether it has ended."""
         if (kind, subject) in self._told:
             yield (kind, subject), (self._told[kind, subject], "")
 
 
 def _waits_for_others(component: ComponentStatus, *, is_up: bool) -> bool:
-    """Whether a component that starts, or is not created, waits for others, which are told themselves.
+    """Return whether a component that starts, or is not created, waits for others, which have their own alerts.
 
-    The controller, or the first copy of a combined apply process.
+    It waits for the controller, or for the first copy of a combined apply process.
     """
     state = component.state
     if component.kind == "controller" or state not in _STARTING | {"NOT CREATED"}:
@@ -309,7 +312,7 @@ def _waits_for_others(component: ComponentStatus, *, is_up: bool) -> bool:
 
 
 def _controller(overview: Overview) -> ComponentStatus:
-    """The topology's own state as that of a component: whether the controller could bring up what the file says."""
+    """Return the topology's state as that of a component: whether the controller could bring up what the file says."""
     refused = [each for each in overview.findings if each.is_error] if overview.state == "REFUSED" else []
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     problem, fix = (

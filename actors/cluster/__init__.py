@@ -1,4 +1,4 @@
-"""The Ray cluster: the private one of a topology on one machine (`local`, `ray_head`, `ray_stand_in`), and the nodes of the user's own.
+"""The Ray cluster: the private one of a topology on one machine (`local`, `ray_head`, `ray_stand_in`), or the nodes of a user's cluster.
 
-`nodes` says on which node a component runs, `openness` whether anybody could use the cluster, `known_process` which process is whose.
+`nodes` places a component on a node, `openness` checks whether other users could use the cluster, and `known_process` identifies processes.
 """

@@ -1,8 +1,8 @@
-"""A process that a file names, so that another one with its number is never taken for it.
+"""A process that a file names, identified so that another process with its number is never taken for it.
 
-A number alone is given out again. The time of day at which a process started does not tell two apart either: the system
-derives it from its clock at every question, so one step of the clock (time service, a resumed virtual machine) moves it
-for all that run. What stays is the number of clock ticks between the start of the system and that of the process,
+The system reuses process numbers. The time of day at which a process started does not identify it either. The system
+derives it from its clock at every query: a step of the clock (time service, a resumed virtual machine) moves it for all
+running processes. The number of clock ticks between the start of the system and that of the process is constant,
 within one run of the system.
 """
 
@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 
 __all__ = ["KnownProcess", "known_process", "living"]
 
-_STARTED = 19  # of the words behind the name in /proc/PID/stat: "starttime", in clock ticks
+_STARTED = 19  # index in the words behind the name in /proc/PID/stat: "starttime", in clock ticks
 _ROUNDING_S = 0.05  # a start time is a multiple of a clock tick of 0.01 s
 
 
@@ -25,11 +25,11 @@ class KnownProcess:
     """One process.
 
     Args:
-        pid: its number.
-        created: the time of day at which it started, as the system reported it; decides only where `boot` is empty.
-        name: of its program, for people.
+        pid: process number.
+        created: time of day at which it started, as the system reported it; decides only if `boot` is empty.
+        name: name of its program, for people.
         boot: identity of the system's run; empty: the system has none, or an earlier version wrote this.
-        ticks: from the start of the system to that of the process, in clock ticks.
+        ticks: clock ticks from the start of the system to that of the process.
     """
 
     pid: int
@@ -40,10 +40,10 @@ class KnownProcess:
 
 
 def known_process(process: psutil.Process) -> KnownProcess:
-    """What is to be recorded of a process.
+    """Return the facts that identify a process, for a record.
 
     Raises:
-        psutil.Error: it has ended.
+        psutil.Error: the process has ended.
     """
     boot, ticks = _boot(), _ticks(process.pid)
     name = "?"
@@ -59,7 +59,7 @@ def known_process(process: psutil.Process) -> KnownProcess:
 
 
 def living(known: KnownProcess) -> psutil.Process | None:
-    """The recorded process; None: it ended, even if another process has its number now."""
+    """Return the recorded process; None: it ended, even if another process has its number now."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(known.pid)
         if known.boot:  # noqa: SIM108
@@ -81,7 +81,7 @@ def _boot() -> str:
 def _ticks(pid: int) -> int | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        # the name may have anything in it, and ends with the last bracket
+        # the name may contain anything, and ends with the last bracket
         return int(text.rpartition(")")[2].split()[_STARTED])
     except (OSError, IndexError, ValueError):
         return None

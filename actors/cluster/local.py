@@ -4,21 +4,21 @@ Job
     Start Ray for one state folder, find it from any process, and end it without touching any other Ray.
 
 Main path
-    LocalCluster.start -> `ray start --head --block` in a session of its own -> cluster.json -> LocalCluster.stop.
+    LocalCluster.start -> `ray start --head --block` in a separate session -> cluster.json -> LocalCluster.stop.
 
 States
-    Not started, running. `cluster.json` in the state folder says which; it names every process
-    (`actors.cluster.known_process`), so a process that reuses an id is never ended. It names its folder too: in a copy
-    of a state folder it speaks of the original's cluster, and counts for nothing.
+    Not started, running. `cluster.json` in the state folder says which. It names every process
+    (`actors.cluster.known_process`), so a process that reuses an id is never ended. It also names its folder: in a copied
+    state folder it refers to the original's cluster, and is ignored.
 
 Access
-    Whoever may give a Ray cluster work can run code as its user, and loopback ports are open to every user of the
-    machine. So each start makes a token, in a file of the state folder that only its owner can read; Ray's services
-    refuse who does not show it. `client_environment` has what a process needs to show it.
+    Anyone who may submit work to a Ray cluster can run code as its user, and loopback ports are open to every user of the
+    machine. So each start makes a token, in a file of the state folder that only its owner can read; Ray's services refuse
+    callers without it. `client_environment` contains what a process needs to present it.
 
 Durable when
-    The first process is recorded before Ray can have started anything, so the next start or stop cleans
-    up after an interrupted start. `ray stop` is never used: it ends every Ray on the machine.
+    The first process is recorded before Ray can have started anything, so the next start or stop cleans up after an
+    interrupted start. `ray stop` is never used: it ends every Ray on the machine.
 """
 
 from __future__ import annotations
@@ -62,24 +62,23 @@ _PRIORITY = {"RAY_worker_niceness": "0"}
 # here (they mostly wait), so this only sets how many of them find a worker ready.
 CPUS_DEFAULT = 8
 OBJECT_STORE_BYTES = 100_000_000  # only small answers pass through the object store
-# An unneeded worker ends: Ray would keep one per CPU forever, among them a JVM of 150 MB that it starts with
-# every Spark application and never uses. It does not end at once, because components that `up` creates start in ready
-# workers.
+# An unneeded worker ends. Ray would keep one per CPU forever, among them a JVM of 150 MB that it starts with every Spark
+# application and never uses. It does not end at once, because components that `up` creates start in ready workers.
 _IDLE = {"RAY_num_workers_soft_limit": "0", "RAY_idle_worker_killing_time_threshold_ms": "60000"}
 # glibc keeps a heap for each thread that allocates, and Ray and Spark have dozens of threads that rarely allocate.
 _HEAPS = {"MALLOC_ARENA_MAX": "2"}
 _FOREIGN = ("RAY_ADDRESS", "RAY_JOB_ID", "RAY_AUTH_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "JAVA_OPTS")
 _START_TIMEOUT_S = 180.0  # 3 s measured on an idle machine, over a minute on an overloaded one
-# Ray gives its own node 30 s, which cannot be set, and an overloaded machine may need more. What it started by then is
-# ended and started anew.
+# Ray gives its own node 30 s, which cannot be configured, and an overloaded machine may need more. Whatever has started
+# by then is ended and started anew.
 _STARTS_MAX = 3
 _NODE_TIMED_OUT = "node timed out during startup"
 _STOP_TIMEOUT_S = 20.0  # Ray's own ordered shutdown takes 1-3 s; then the rest is killed
 _POLL_S = 0.05
-TOKEN_BYTES = 32  # nobody guesses 256 bits
+TOKEN_BYTES = 32  # 256 bits cannot be guessed
 _STOP_ROUNDS = 3
 _PROGRAMS = ("python", "java", "gcs_server", "raylet")  # of Ray, its workers and Spark
-_TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, Ray and we add 86
+_TEMPORARY_LENGTH_MAX = 20  # of the base: a socket's path is limited to 107 bytes, of which Ray and we add 86
 _LOG_TAIL_BYTES = 1500
 
 
@@ -98,11 +97,11 @@ class ClusterFacts:
     """The contents of `cluster.json`.
 
     Args:
-        address: of Ray's control service.
+        address: address of Ray's control service.
         temporary: Ray's own folder: sockets, session logs. Its unique name marks the cluster's processes.
-        folder: the state folder whose cluster it is; empty: an earlier version started it.
-        processes: recorded ones; descendants are looked up when needed.
-        ready: the start was completed.
+        folder: the state folder of the cluster; empty: an earlier version started it.
+        processes: recorded processes; descendants are looked up when needed.
+        ready: whether the start was completed.
     """
 
     address: str
@@ -117,7 +116,6 @@ class LocalCluster:
     """The private cluster of one state folder. Any process can control it.
 
     Args:
-        state_dir: of the topology.
         cpus: Ray CPUs of its node.
         resources: custom resources of its node.
         secrets: names of environment variables that its processes do not get.
@@ -134,12 +132,12 @@ class LocalCluster:
         return self.state_dir / FILE
 
     def facts(self) -> ClusterFacts | None:
-        """What is recorded; None: no cluster was started here, or it was stopped."""
+        """Return the recorded facts; None: no cluster was started here, or it was stopped."""
         recorded = self._recorded(self.state_dir)
         return None if recorded is None or self._is_of_another_folder(recorded) else recorded
 
     def address(self) -> str | None:
-        """Address of the running cluster, None when it does not run."""
+        """Return the address of the running cluster, None when it does not run."""
         facts = self.facts()
         if facts is None or not facts.ready or not facts.processes:
             return None
@@ -147,11 +145,11 @@ class LocalCluster:
         return facts.address if _first(facts) is not None else None
 
     def client_environment(self) -> dict[str, str]:
-        """The environment with which Ray's client reaches this cluster; see `actors.hosting.runtime.prepare_process`."""
+        """Return the environment with which Ray's client reaches this cluster (`actors.hosting.runtime.prepare_process`)."""
         if self._token_file.exists():
             return LOOPBACK | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self._token_file)}
-        # Started by an earlier build, without a token. Unless it is told, Ray takes a token of the user's for this
-        # cluster's.
+        # Started by an earlier build, without a token. Without this setting Ray would present the user's own token to
+        # the cluster.
         return LOOPBACK | {"RAY_AUTH_MODE": "disabled"}
 
     def start(self) -> str:
@@ -183,7 +181,7 @@ class LocalCluster:
             self._stop()
 
     def processes(self) -> list[KnownProcess]:
-        """Every living process of the cluster, drivers and executors included."""
+        """Return every living process of the cluster, drivers and executors included."""
         facts = self.facts()
         return [] if facts is None else _known(_members(facts))
 
@@ -191,7 +189,7 @@ class LocalCluster:
 
     @staticmethod
     def _recorded(folder: Path) -> ClusterFacts | None:
-        """What the file in a state folder says, of whatever cluster."""
+        """Read the file in a state folder, whichever cluster it describes."""
         try:
             document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -200,7 +198,7 @@ class LocalCluster:
         return ClusterFacts(processes=processes, **document)
 
     def _is_of_another_folder(self, recorded: ClusterFacts) -> bool:
-        """Whether the state folder is a copy, and this cluster the original's."""
+        """Return whether the state folder is a copy, and this cluster the original's."""
         if recorded.folder:
             return is_copy(self.state_dir, recorded.folder, lambda other: _is_same(self._recorded(other), recorded))
         first = _first(recorded)
@@ -215,7 +213,7 @@ class LocalCluster:
         return (self.state_dir / "ray_token").absolute()
 
     def _write_token(self) -> None:
-        """A new token, readable by its owner alone from its first byte on."""
+        """Write a new token, readable only by its owner from its first byte on."""
         self._token_file.unlink(missing_ok=True)
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -320,7 +318,7 @@ class LocalCluster:
         facts = self.facts()
         if facts is not None:
             _end(facts)
-        # In a copied folder too: they speak of the original's cluster.
+        # In a copied folder too: these files refer to the original's cluster.
         self._token_file.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
         (self.state_dir / "logs" / "ray").unlink(missing_ok=True)
@@ -341,7 +339,7 @@ def _end(facts: ClusterFacts) -> None:
             with contextlib.suppress(psutil.Error):
                 signal_it(member)
         _, alive = psutil.wait_procs(alive, timeout=_STOP_TIMEOUT_S / 4)
-    # End processes that were started meanwhile. After this, nothing writes into the folder any more.
+    # End processes that were started meanwhile. Afterwards nothing writes into the folder any longer.
     for _ in range(_STOP_ROUNDS):
         late = _members(facts)
         if not late:
@@ -351,12 +349,12 @@ def _end(facts: ClusterFacts) -> None:
                 member.kill()
         psutil.wait_procs(late, timeout=_STOP_TIMEOUT_S / 4)
     private = Path(facts.temporary).parent
-    if private.name.startswith(PRIVATE):  # never remove anything else, even if the file names it
+    if private.name.startswith(PRIVATE):  # never remove another folder, even if the file names it
         shutil.rmtree(private, ignore_errors=True)
 
 
 def _known(processes: Iterable[psutil.Process]) -> list[KnownProcess]:
-    """Those that have not ended meanwhile."""
+    """Return the processes that still live, in recorded form."""
     known = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -365,14 +363,14 @@ def _known(processes: Iterable[psutil.Process]) -> list[KnownProcess]:
 
 
 def _is_same(one: ClusterFacts | None, other: ClusterFacts) -> bool:
-    """Whether both are of one start of one cluster."""
+    """Return whether both describe one start of one cluster."""
     return one is not None and one.temporary == other.temporary
 
 
 def _logs_elsewhere(process: psutil.Process, own_log: Path) -> bool:
-    """Whether a process that `_start` started writes its log in another state folder.
+    """Return whether a process that `_start` started writes its log in another state folder.
 
-    Only the system knows which, for an earlier version.
+    For an earlier version only the system knows the folder.
     """
     output = Path(f"/proc/{process.pid}/fd/1")
     try:
@@ -385,13 +383,13 @@ def _logs_elsewhere(process: psutil.Process, own_log: Path) -> bool:
 
 
 def _first(facts: ClusterFacts) -> psutil.Process | None:
-    """The process with which the cluster lives and ends; None: it ended."""
+    """Return the process with which the cluster lives and ends; None: it ended."""
     if not facts.processes:
         return None
     known = facts.processes[0]
     process = living(known)
     if process is None and not known.boot:
-        # An earlier version recorded the time of day alone, which moves with the clock.
+        # An earlier version recorded only the time of day, which moves with the clock.
         with contextlib.suppress(psutil.Error):
             candidate = psutil.Process(known.pid)
             process = candidate if _is_named(candidate, facts) else None
@@ -399,16 +397,16 @@ def _first(facts: ClusterFacts) -> psutil.Process | None:
 
 
 def _is_named(process: psutil.Process, facts: ClusterFacts) -> bool:
-    """Whether it is one of the cluster's by its command line.
+    """Return whether a process is the cluster's, by its command line.
 
-    Who looks at a log there (`tail`, a shell, a terminal server) is none.
+    A program that reads a log there (`tail`, a shell, a terminal server) is not.
     """
     names = any(facts.temporary in argument for argument in process.cmdline())
     return names and Path(process.exe()).name.startswith(_PROGRAMS)
 
 
 def _members(facts: ClusterFacts) -> list[psutil.Process]:
-    """Living recorded processes, their descendants, and processes whose command line names the cluster's folder."""
+    """Return living recorded processes, their descendants, and processes whose command line names the cluster's folder."""
     members: dict[int, psutil.Process] = {}
     roots = [process for known in facts.processes if (process := living(known)) is not None]
     own = psutil.Process().pid
@@ -432,7 +430,7 @@ def _free_port() -> int:
 
 def _temporary_base() -> str:
     base = tempfile.gettempdir()
-    return base if len(base) <= _TEMPORARY_LENGTH_MAX else "/tmp"  # noqa: S108 - the only place that is short for sure
+    return base if len(base) <= _TEMPORARY_LENGTH_MAX else "/tmp"  # noqa: S108 - the only place that is certainly short
 
 
 def _link(link: Path, target: Path) -> None:

@@ -1,6 +1,6 @@
-"""Whether a Ray cluster of the user's takes work from anybody who reaches it.
+"""Checks whether a user's Ray cluster accepts work from any caller.
 
-Then whoever does runs code as the user of each of its nodes, and reads connection strings.
+Such a caller runs code as the user of each of its nodes, and reads connection strings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.exit({open})
 
 
 def takes_work_from_anybody(address: str) -> bool:
-    """Ask a cluster's control service without a token; False also where nothing answers, or none is found.
+    """Query a cluster's control service without a token; False also if nothing answers, or no cluster is found.
 
     Args:
         address: "host:port", or "auto" (`actors.cluster.own_ray`).

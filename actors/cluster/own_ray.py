@@ -1,8 +1,7 @@
-"""Which cluster "auto" means: one that the user who asks has started here.
+"""The cluster that "auto" means: one that the same user has started on this machine.
 
-Ray itself would take what any process of the machine says on its command line, or a file that everybody may replace:
-whoever else is on the machine could answer in the cluster's place, be shown its token, and be given the connection
-strings of all sites.
+Ray itself would trust the command line of any process of the machine, or a file that every user may replace. Another
+user of the machine could impersonate the cluster, and would receive its token and the connection strings of all sites.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from headrace.base.errors import ConfigError
 __all__ = ["AUTO", "PRIVATE", "found_address"]
 
 AUTO = "auto"
-"""In an address's place: the one that is found."""
+"""In place of an address: the cluster that is found."""
 PRIVATE = "headrace-ray-"
-"""Begins the name of the folder of temporary files of a topology's private cluster."""
+"""Prefix of the folder of temporary files of a topology's private cluster."""
 _VARIABLE = "RAY_ADDRESS"
 _HOST = re.compile(r"[\w.-]+|\[[0-9a-fA-F:]+\]")
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
-_OPTION = "--gcs-address="  # so the processes of a node name their cluster on their command lines
+_OPTION = "--gcs-address="  # the processes of a node name their cluster with it on their command lines
 
 
 def found_address(address: str) -> str:
-    """The address of a cluster, as its user named it, or found.
+    """Return the address of a cluster, as its user named it, or found.
 
     Args:
-        address: "host:port", which is returned; `AUTO`: the one that the variable `RAY_ADDRESS` names, else the one
-            that a node of this machine belongs to which the same user started.
+        address: "host:port", which is returned; `AUTO`: the address in the variable `RAY_ADDRESS`, or else that of the
+            cluster of a node that the same user started on this machine.
 
     Raises:
-        ConfigError: there is no such node, or there are nodes of several clusters.
+        ConfigError: no such node exists, or there are nodes of several clusters.
     """
     if address != AUTO:
         return address
@@ -49,23 +48,23 @@ def found_address(address: str) -> str:
         f"--address {AUTO}: several Ray clusters have nodes here that this user started: {', '.join(found)}"
         if found
         else f"--address {AUTO}: no Ray runs here that this user started",
-        hint="name the one that you mean: --address HOST:PORT, of its head (6379 is Ray's port)",
+        hint="specify the address of its head: --address HOST:PORT (6379 is Ray's port)",
     )
 
 
 def _of_variable(named: str) -> str:
-    """The address that the variable names with this value.
+    """Return the address that a value of the variable names.
 
     Raises:
-        ConfigError: it is no address.
+        ConfigError: the value is no address.
     """
     host, _, port = named.rpartition(":")
     if not _HOST.fullmatch(host) or not port.isdecimal():
         raise ConfigError(
             f"--address {AUTO}: {_VARIABLE} is {named!r}, and no HOST:PORT",
-            hint=f"set {_VARIABLE} to the address of the cluster's head, or leave it out, or name --address HOST:PORT",
+            hint=f"set {_VARIABLE} to the address of the cluster's head, unset it, or specify --address HOST:PORT",
         )
-    # Ray's nodes are called by their own addresses; whoever is on the head may name it as this machine.
+    # Ray's nodes are known by their own addresses; a user on the head may name it as this machine.
     here = [each for each in _addresses() if each.rpartition(":")[2] == port] if host in _LOOPBACK else []
     return here[0] if len(here) == 1 else named
 
@@ -74,7 +73,7 @@ def _addresses() -> set[str]:
     user, found = os.getuid(), set[str]()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            # All three: somebody else's call of a program with the rights of this user has one of another number.
+            # All three: a program with this user's rights that another user called has one that differs.
             if process.name() != "raylet" or set(process.uids()) != {user}:
                 continue
             words = process.cmdline()

@@ -1,9 +1,9 @@
 """Ray's start hook: the head of a private cluster runs only what a topology uses.
 
-`ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter also when it is told
-that there is to be none. No process connects to either: commands and components are drivers and workers of the cluster.
-Two more processes are needed, but not the 50 MB that each of them imports, and a Java worker need not import Ray's
-Python to become a JVM: see `actors.cluster.ray_stand_in`.
+`ray start` starts a server for Ray clients (46 MB) and one for the dashboard (55 MB), the latter even when the dashboard
+is disabled. No process connects to either: commands and components are drivers and workers of the cluster. Two more
+processes are needed, but not the 50 MB that each of them imports. A Java worker need not import Ray's Python to become a
+JVM either. `actors.cluster.ray_stand_in` replaces these three.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["HOOK", "omit_servers"]
 HOOK = {"RAY_START_HOOK": f"{__name__}.omit_servers"}
 """Environment of `ray start`."""
 
-# Python without site-packages: it starts in 20 ms, and nothing that is imported by mistake makes it large.
+# Python without site-packages: it starts in 20 ms, and no accidental import makes it large.
 _STAND_IN = (sys.executable, "-I", "-S", str(Path(__file__).with_name("ray_stand_in.py")))
 
 
 def omit_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401, FBT001 - as Ray calls it
-    """Have this process start neither server, and the stand-ins.
+    """Make this process start the stand-ins, and neither of the servers.
 
     Args:
         ray_params: Ray's settings of the node, before it starts.
-        head: the node is the cluster's head; only that one would start them.
+        head: whether the node is the cluster's head; only the head would start the servers.
     """
     from ray._private import ray_constants, services
     from ray._private.node import Node
@@ -36,7 +36,7 @@ def omit_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401, FBT001 -
         return
     ray_params.ray_client_server_port = None
     Node.start_api_server = lambda *_, **__: None
-    # Called once a second from when the node is up, to see whether it still is.
+    # Called once a second when the node is up, to check whether it still is.
     Node.dead_processes = _become_watch
     python_command = services._build_python_executable_command_memory_profileable  # noqa: SLF001 - no setting leads there
 
@@ -57,7 +57,7 @@ def omit_servers(ray_params: Any, head: bool) -> None:  # noqa: ANN401, FBT001 -
 
 
 def _become_watch(node: Any) -> None:  # noqa: ANN401
-    """Go on as the stand-in, under the same process id and with the same children."""
+    """Continue as the stand-in, under the same process id and with the same children."""
     from ray._private import ray_constants
 
     pids = {

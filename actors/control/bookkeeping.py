@@ -1,7 +1,7 @@
-"""The controller's bookkeeping: every part of its record, each kept by the object that acts on it.
+"""The controller's bookkeeping: all parts of its record, each kept by the object that acts on it.
 
 Durable when
-    `save` has returned: one write of `desired.json` makes a prepared topology valid, with everything that belongs to it.
+    `save` has returned: one write of `desired.json` puts a prepared topology in force, with everything that belongs to it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ __all__ = ["Bookkeeping"]
 
 
 class Bookkeeping:
-    """See the module. All parts share one file, so they are opened together.
+    """The parts of the record. They share one file, so they are opened together.
 
     Args:
-        state_dir: of the topology; it has the record.
-        actors: the sites.
+        state_dir: state folder of the topology, with the record.
         clock: spaces attempts to reach them.
-        keep_call: see `KeptCall`.
+        keep_call: as for `KeptCall`.
 
     Attributes:
         record: the file.
@@ -42,7 +41,7 @@ class Bookkeeping:
         unrecorded: sources whose preparation is not recorded.
         left: sites that an edit left and that are not cleared.
         shapes: earlier shapes of tables.
-        receivers: whether the sites know which apply process gets which table.
+        receivers: whether the sites have recorded which apply process gets which table.
     """
 
     def __init__(self, state_dir: Path, actors: ActorSystem, clock: Clock, *, keep_call: str) -> None:
@@ -72,8 +71,8 @@ class Bookkeeping:
 
         Args:
             desired: the topology.
-            identities: of its databases, by site.
-            receivers: by source, which apply process gets which table.
+            identities: identities of its databases, by site.
+            receivers: which apply process gets which table, by source.
         """
         self.record.update(
             {

@@ -1,7 +1,7 @@
-"""Calls of `headrace up`: each waits until the controller has looked at the databases after it was asked.
+"""Calls of `headrace up`: each waits until the controller has checked the databases after the call.
 
-A call that comes while databases are prepared may be about a table that was created since: it is not settled by what is
-prepared then.
+A call that arrives during a preparation may be about a table that was created since, so that preparation does not
+settle it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["ASKED", "BEGUN", "SETTLED", "Calls"]
 ASKED: Final = "asked"
 BEGUN: Final = "begun"
 SETTLED: Final = "settled"
-_KEPT_MAX = 16  # a caller that was forgotten asks again
+_KEPT_MAX = 16  # a caller whose call was dropped asks again
 
 
 class Calls:
@@ -25,22 +25,22 @@ class Calls:
         self._states: dict[str, str] = {}  # by call, oldest first
 
     def ask(self, call: str) -> None:
-        """Take a call; idempotent."""
+        """Register a call; idempotent."""
         with self._lock:
             self._states.setdefault(call, ASKED)
             while len(self._states) > _KEPT_MAX:
                 self._states.pop(next(iter(self._states)))
 
     def begin(self) -> tuple[str, ...]:
-        """Begin with what was asked and not begun; returns it."""
+        """Begin with the calls that were asked and not begun; return them."""
         return self._move(ASKED, BEGUN)
 
     def settle(self) -> None:
-        """What was begun is done, or refused."""
+        """Settle the calls that were begun: their work is done, or refused."""
         self._move(BEGUN, SETTLED)
 
     def described(self) -> dict[str, str]:
-        """By call: `ASKED`, `BEGUN` or `SETTLED`."""
+        """Return the state of each call: `ASKED`, `BEGUN` or `SETTLED`."""
         with self._lock:
             return dict(self._states)
 

@@ -1,4 +1,4 @@
-"""The topology that is to run: that of the file, with what is split off from it, and the edit that leads to it."""
+"""The desired topology: that of the file with its split streams, and the edit that leads to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STRETCH = 1 << 14  # of scrypt, with blocks of 8: 16 MiB and a tenth of a secon
 
 
 def fingerprint_of(spec: TopologySpec) -> str:
-    """A hash of the whole topology."""
+    """Return a hash of the whole topology."""
     # A connection string is not part of a repr (it may contain a password), but a changed one matters.
     hidden = "".join(site.database.dsn for site in spec.sites)
     hidden += "".join(target.url + target.token for target in (spec.alerts.to if spec.alerts is not None else ()))
@@ -33,23 +33,23 @@ def fingerprint_of(spec: TopologySpec) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _stretched(text: str, salt: str) -> bytes:
-    """A hash that takes long, for `status` shows what it is part of, and so do files.
+    """Return a slow hash: the fingerprint that contains it is shown by `status` and stored in files.
 
-    Whoever reads them cannot guess passwords quickly. No key: each node must find the same.
+    A reader of these cannot guess passwords quickly. There is no key: each node must compute the same hash.
     """
     return hashlib.scrypt(text.encode(), salt=salt.encode(), n=_STRETCH, r=8, p=1, dklen=32) if text else b""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesiredTopology:
-    """One topology that the controller brings about; a split or a merge makes another one.
+    """One topology that the controller works towards; a split or a merge creates another one.
 
     Args:
         spec: the topology.
-        fingerprint: of `spec`.
-        edit: from the topology that was prepared last to this one.
-        splits: what is split off in it.
-        misfits: findings of what is recorded as split off and does not fit the file any more.
+        fingerprint: fingerprint of `spec`.
+        edit: the edit from the topology that was prepared last to this one.
+        splits: the split streams in it.
+        misfits: findings about recorded split streams that no longer fit the file.
     """
 
     spec: TopologySpec
@@ -66,13 +66,13 @@ class DesiredTopology:
         splits: tuple[Split, ...],
         misfits: tuple[Finding, ...],
     ) -> DesiredTopology:
-        """The desired topology, with its edit.
+        """Make the desired topology, with its edit.
 
         Args:
             prepared: the record of the topology that was prepared last; empty: none was.
             spec: the topology.
-            splits: what is split off in it.
-            misfits: see the class.
+            splits: the split streams in it.
+            misfits: findings about recorded split streams that no longer fit the file.
         """
         fingerprint = fingerprint_of(spec)
         edit = Edit.since(prepared, spec, fingerprint)
@@ -90,7 +90,7 @@ class DesiredTopology:
 
     @cached_property
     def sites(self) -> tuple[Component, ...]:
-        """Those of the components that are sites."""
+        """The components that are sites."""
         return tuple(component for component in self.components if component.kind == "site")
 
     @cached_property
@@ -100,11 +100,11 @@ class DesiredTopology:
 
     @cached_property
     def bypassed(self) -> Mapping[Component, str]:
-        """Components that need not run, and which component does their work."""
+        """Components that need not run, and the component that does the work of each."""
         return bypassed_of(self.spec)
 
     def recorded(self) -> dict[str, Any]:
-        """What the controller's record has of it, for `since`."""
+        """Return its part of the controller's record, which `since` reads."""
         return {
             "prepared": self.fingerprint,
             "spec": spec_to_json(self.spec),
@@ -113,15 +113,15 @@ class DesiredTopology:
         }
 
     def entrusted(self, component: str) -> TopologySpec:
-        """The topology as one of its components gets it.
+        """Return the topology as one of its components gets it.
 
         Args:
-            component: its full name.
+            component: full name of the component.
         """
         return entrusted(self.spec, component)
 
     def outdated(self, labels: Mapping[str, str | None]) -> set[str]:
-        """Components that run with another part of the topology than they should.
+        """Return the components that run with another part of the topology than they should.
 
         Args:
             labels: the last label of each component; None: unknown.
@@ -130,20 +130,16 @@ class DesiredTopology:
         return {name for name, label in labels.items() if label is not None and label != wanted.get(name, label)}
 
     def unwanted(self, present: Collection[str], leaving: Collection[str]) -> set[str]:
-        """Components that run and are to end.
+        """Return the components that run and are to end.
 
         Args:
             present: full names of the components that run.
-            leaving: full names of components that end by themselves, once their sites are cleared.
+            leaving: full names of components that end by themselves when their sites are cleared.
         """
         return set(present) - self.names - set(leaving) - {CONTROLLER}
 
     def clients_of(self, source: str) -> set[str]:
-        """Full names of the components that capture the changes of a source or propagate them.
-
-        Args:
-            source: name of the site.
-        """
+        """Return the full names of the components that capture the changes of a source or propagate them."""
         captures = {f"capture:{each.name}" for each in self.spec.captures if each.source == source}
         propagations = {f"propagation:{each.name}" for each in self.spec.propagations if source in each.sources}
         return (captures | propagations) & self.names

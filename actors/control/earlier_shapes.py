@@ -1,16 +1,17 @@
-"""Shapes of tables that left the topology, as long as LCRs of these shapes may be on the way.
+"""Shapes of tables that left the topology, as long as LCRs of these shapes may be in flight.
 
-A table that is taken out of the rules and put back with another transformation is copied anew. LCRs from before that a
-propagation or a queue still holds have the old shape: a client that transforms them otherwise cannot, and would wait
-for ever. So would one whose condition or subset asks for old values that were not logged then. So the controller
-records the topology that a table left (`desired.json`, `earlier_shapes`), and once its components run by the next one,
-a marker of each source: an apply process that lets its queue forget everything up to that marker has nothing of the old
-shape on its way. Until then `up` refuses what the LCRs on the way would stop; afterwards the record is forgotten. An
-apply process that was renamed has the place of the former one.
+A table that is removed from the rules and added again with another transformation is copied anew. Earlier LCRs that a
+propagation or a queue still holds have the old shape. A client with another transformation cannot transform them, and
+would wait forever. So would a client whose condition or subset needs old values that were not logged then.
+
+So the controller records the topology that a table left (`desired.json`, `earlier_shapes`). When its components run by
+the next topology, it also records a marker of each source. When an apply process has let its queue forget everything up
+to that marker, nothing of the old shape is in flight to it. Until then `up` refuses a topology that would block on LCRs
+in flight; afterwards the record is removed. A renamed apply process takes the place of the former one.
 
     up 1   hr.employees with its salary deleted at capture
     up 2   hr.employees out of the rules: up 1's topology is recorded, with the marker 500
-    up 3   hr.employees with its salary deleted by the propagation: refused while the queue of the apply process keeps what is below 500
+    up 3   hr.employees with its salary deleted by the propagation: refused while the apply process's queue keeps LCRs below 500
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ __all__ = [
 ]
 
 EARLIER_MAX = 20
-"""Topologies recorded at a time, each the size of `desired.json`: an operator who edits that often waits once.
-Of more, those without a
-transformation are forgotten first, which hardly ever matter.
+"""Number of topologies recorded, each the size of `desired.json`: an operator who edits more often waits once.
+
+Beyond it, topologies without a transformation are dropped first, because they hardly ever matter.
 """
 
-_MARKER_TIMEOUT_S = 10.0  # a site that is frozen must not hold up the controller for longer
+_MARKER_TIMEOUT_S = 10.0  # a hanging site must not delay the controller for longer
 _MARKER_INTERVAL_S = 5.0  # between two attempts, while a database is away
 
 
@@ -59,8 +60,7 @@ class EarlierShape:
 
     Args:
         spec: that topology, without secrets.
-        markers: for each source (name of its site) an SCN above every LCR of the old shape; without one, it is not
-            known yet.
+        markers: by source (name of its site) an SCN above every LCR of the old shape; a missing one is not known yet.
     """
 
     spec: TopologySpec
@@ -68,7 +68,7 @@ class EarlierShape:
 
 
 def earlier_of(document: Mapping[str, Any]) -> tuple[EarlierShape, ...]:
-    """What the record of the controller says; entries of another version of Headrace are left out.
+    """Read the controller's record; entries of another version of Headrace are skipped.
 
     Args:
         document: `desired.json`.
@@ -87,19 +87,19 @@ def earlier_of(document: Mapping[str, Any]) -> tuple[EarlierShape, ...]:
 
 
 def shapes_as_json(shapes: Sequence[EarlierShape]) -> list[dict[str, Any]]:
-    """What `earlier_of` reads."""
+    """Convert shapes to the form that `earlier_of` reads."""
     return [{"spec": spec_to_json(each.spec), "markers": dict(each.markers)} for each in shapes]
 
 
 def left_shapes(
     shapes: Sequence[EarlierShape], before: TopologySpec | None, after: TopologySpec
 ) -> tuple[EarlierShape, ...]:
-    """The record once another topology is prepared.
+    """Return the record for the time when another topology is prepared.
 
     Args:
         shapes: the record.
-        before: what was prepared last; None: nothing.
-        after: what is prepared now.
+        before: the topology that was prepared last; None: none was.
+        after: the topology that is prepared now.
     """
     if before is None or not leaves_tables(before, after):
         return tuple(shapes)
@@ -114,14 +114,13 @@ def on_the_way(
     after: TopologySpec,
     watermarks: Mapping[str, int],
 ) -> Iterator[Finding]:
-    """Why a topology must wait: tables would come back in another shape than that of LCRs on the way.
+    """Return why a topology must wait: tables would return in another shape than that of LCRs in flight.
 
     Args:
         shapes: the record.
-        before: what was prepared last; None: nothing.
-        after: what is wanted.
-        watermarks: the SCN up to which each apply process, by name, has let its queue forget; one that is not known is
-            missing.
+        before: the topology that was prepared last; None: none was.
+        after: the wanted topology.
+        watermarks: the SCN up to which each apply process, by name, has let its queue forget; unknown ones are missing.
     """
     now = after if before is None else before
     for shape in shapes:
@@ -130,7 +129,7 @@ def on_the_way(
             name = found.apply if passing is None else passing.name
             marker, reached = shape.markers.get(found.source), watermarks.get(name, 0)
             if marker is None or reached < marker:
-                until = f"a position that {found.source} is still to be asked for"
+                until = f"a position that {found.source} has not reported yet"
                 if marker is not None:
                     until = f"SCN {scn_text(marker)} (it is at {scn_text(reached)})"
                 yield Finding(
@@ -150,19 +149,19 @@ def on_the_way(
     ):
         yield Finding(
             path="applies",
-            problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace can follow"
-            " no more",
+            problem=f"changes in {len(shapes)} earlier shapes of tables may still be in flight, and Headrace cannot"
+            " track more",
             fix="run `headrace wait EARLIER_FILE --caught-up` with the earlier file, then `headrace up` with this one",
         )
 
 
 def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int | None]) -> tuple[EarlierShape, ...]:
-    """The record with the markers that it lacks.
+    """Return the record with the missing markers added.
 
     Args:
         shapes: the record.
-        write_marker: into the log of a source, once every client of it runs by the topology that was prepared last;
-            None: not now.
+        write_marker: writes a marker into a source's log, if every client of it runs by the topology that was prepared
+            last; None: not now.
     """
     lacking = sorted(
         {apply.source for shape in shapes for apply in shape.spec.applies if apply.source not in shape.markers}
@@ -187,12 +186,12 @@ def marked(shapes: Sequence[EarlierShape], write_marker: Callable[[str], int | N
 def forgotten(
     shapes: Sequence[EarlierShape], applies: Collection[ApplySpec], watermarks: Mapping[str, int]
 ) -> tuple[EarlierShape, ...]:
-    """The record without what has passed: of each shape, the apply processes on whose way it may still be.
+    """Return the record without shapes that have passed: of each, the apply processes to which LCRs may be in flight.
 
     Args:
         shapes: the record.
-        applies: the apply processes that are there. Where none gets the same source's changes at the same site, one
-            that comes back begins anew, and its source may be another server then.
+        applies: the current apply processes. If none of them gets the same source's changes at the same site, one that
+            is added again starts from scratch, possibly with another server as its source.
         watermarks: as for `on_the_way`.
     """
 
@@ -211,10 +210,9 @@ def forgotten(
 
 
 class EarlierShapes:
-    """The shapes that are recorded, as long as a controller lives.
+    """The recorded shapes in a running controller.
 
     Args:
-        record: the controller's record.
         actors: runs the sites, which write markers.
         clock: spaces the attempts to have one written.
 
@@ -225,14 +223,14 @@ class EarlierShapes:
     def __init__(self, record: PreparedRecord, actors: ActorSystem, clock: Clock) -> None:
         self._record, self._actors, self._clock = record, actors, clock
         self.recorded: tuple[EarlierShape, ...] = ()
-        self._mark_at: dict[str, float] = {}  # by source: the next attempt to write a marker
+        self._mark_at: dict[str, float] = {}  # by source, time of the next attempt to write a marker
 
     def open(self) -> None:
         """Read the record."""
         self.recorded = earlier_of(self._record.read())
 
     def take(self, wanted: TopologySpec) -> list[dict[str, Any]]:
-        """The shapes once the wanted topology is prepared, for the write that makes it valid.
+        """Return the shapes for the write that puts the wanted topology in force.
 
         Args:
             wanted: that topology.
@@ -241,13 +239,13 @@ class EarlierShapes:
         return shapes_as_json(self.recorded)
 
     def follow(self, spec: TopologySpec, watermarks: Mapping[str, int], is_settled: Callable[[str], bool]) -> None:
-        """Mark from where on tables have no earlier shape, and forget those that have passed.
+        """Write missing markers, and drop shapes that have passed.
 
         Args:
-            spec: the topology that runs.
+            spec: the running topology.
             watermarks: as for the function `on_the_way`.
-            is_settled: whether a source answers, and every client on the way of its changes goes by `spec`. One that
-                does not answer may be busy with what it took by its old rules.
+            is_settled: whether a source answers, and every client on the path of its changes has adopted `spec`. A
+                silent client may be busy with LCRs that it took by its old rules.
         """
         if not self.recorded:
             return
@@ -260,7 +258,7 @@ class EarlierShapes:
             self.recorded = shapes
 
     def _marker(self, source: str) -> int | None:
-        """A marker in a source's log; None: it is away."""
+        """Write a marker into a source's log and return its SCN; None: the source is away."""
         if self._clock.monotonic() < self._mark_at.get(source, 0.0):
             return None
         try:

@@ -1,4 +1,4 @@
-"""The edit that a controller performs: which components are up to date, and what happens to the others.
+"""The edit that a controller performs: components that are up to date, and the actions for the others.
 
 Every component shows a label in its status: the fingerprint of the topology in which its own part last changed. A
 component whose part an edit does not touch keeps its label and is left alone.
@@ -27,13 +27,13 @@ class Edit:
     Args:
         labels: the label of each wanted component when it is up to date.
         takes_over: components that adopt the change while they run, with their label before it. A component with
-            another label missed an edit, and is created again. Sites that restart are among them, with a label of their
-                own: see `unprepared`.
-        waits_for: components that go by the edit only once others do (`topology.edits.changes.adopted_first`).
-        ending: components that end once everything is prepared: they restart with another part, or are no longer
+            another label missed an edit, and is created again. Restarting sites are included, with a special label
+            (`unprepared`).
+        waits_for: components that adopt the edit only when others have (`topology.edits.changes.adopted_first`).
+        ending: components that end when everything is prepared: they restart with another part, or are no longer
             wanted.
-        is_known: the topology that was prepared last is known; False: everything that runs ends.
-        before: the topology that was prepared last, without secrets; None: it is the wanted one, or is not known.
+        is_known: whether the topology that was prepared last is known; False: everything that runs ends.
+        before: the topology that was prepared last, without secrets; None: it is the wanted one, or unknown.
     """
 
     labels: Mapping[str, str]
@@ -48,9 +48,9 @@ class Edit:
         """Determine the edit.
 
         Args:
-            prepared: the record of the last prepared topology; empty: there is none.
+            prepared: the record of the last prepared topology; empty: none was.
             spec: the wanted topology.
-            fingerprint: of `spec`.
+            fingerprint: fingerprint of `spec`.
         """
         waits_for = {name: tuple(others) for name, others in prepared.get("waits_for", {}).items()}
         if prepared.get("prepared") == fingerprint and "labels" in prepared:
@@ -77,11 +77,11 @@ class Edit:
         )
 
     def usable(self, site: str) -> set[str]:
-        """The labels with which a site can answer and be prepared for the wanted topology."""
+        """Return the labels with which a site can answer and be prepared for the wanted topology."""
         return {self.labels[site], *([self.takes_over[site]] if site in self.takes_over else [])}
 
     def recorded(self) -> dict[str, Any]:
-        """What the record of the topology has of it, for `since`."""
+        """Return its part of the topology's record, which `since` reads."""
         return {
             "labels": self.labels,
             "takes_over": self.takes_over,
@@ -89,16 +89,16 @@ class Edit:
         }
 
     def unprepared(self, site: str, wanted: TopologySpec) -> tuple[TopologySpec, str]:
-        """The topology and the label to create a site with before the wanted topology is prepared.
+        """Return the topology and the label with which a site is created before the wanted topology is prepared.
 
-        Once it is, the site adopts that.
+        The site adopts the wanted topology when that is prepared.
 
-        Preparing needs the site as it is to be: its database, its bounds. What it serves are still the capture
-        processes and redo receivers of the topology that was prepared last: the wanted one may be refused, and redo
-        that it kept for them no longer would be gone.
+        Preparing needs the wanted site: its database, its bounds. But the site still serves the capture processes and
+        redo receivers of the topology that was prepared last. The wanted topology may be refused, and redo that the site
+        no longer kept for them would be gone.
 
         Args:
-            site: full name of its component.
+            site: full name of the site's component.
             wanted: the wanted topology.
         """
         if self.before is None or site not in self.takes_over:
@@ -107,7 +107,7 @@ class Edit:
         spec = replace(
             self.before,
             sites=tuple(itself if each.name == itself.name else each for each in self.before.sites),
-            # Where the files are now: a project that was moved since names its old place there.
+            # The current location of the files: the earlier topology of a moved project names the old one.
             file=wanted.file,
             state_dir=wanted.state_dir,
             redo_bytes_max=wanted.redo_bytes_max,

@@ -1,13 +1,12 @@
 """Lag in seconds, computed only from reported positions.
 
 A source's position is sampled with the time at which its database reported it. When everything up to an SCN is applied,
-so is everything that was committed when a sample with that SCN or a lower one was taken; the lag is the age of
-the newest such sample. A dead source, log writer, queue or destination therefore makes the lag grow, and an unknown
-lag is `None`, never 0.
+so is everything that was committed when a sample with that SCN or a lower one was taken. The lag is the age of the
+newest such sample. A dead source, log writer, queue or destination therefore makes the lag grow; an unknown lag is
+`None`, never 0.
 
-The age ends at the moment when the apply process reported its position, not at the moment of the question: a report
-that is half a second old is not half a second of lag. When the last report is older than `TOLD_MAX_S`, the age ends
-now.
+The age ends when the apply process reported its position, not when the lag is queried. A report that is half a second
+old is not half a second of lag. If the last report is older than `TOLD_MAX_S`, the age ends now.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ _THIN_EVERY = 256  # additions between two rounds of thinning
 
 
 def seen_at_us(told_us: int, now_us: int) -> int:
-    """The time that a lag refers to: when the position was reported.
+    """Return the time to which a lag refers: that of the reported position.
 
-    Now, if that is longer ago than `TOLD_MAX_S` or unknown.
+    Now, if the report is older than `TOLD_MAX_S` or its time unknown.
 
     Args:
         told_us: when the apply process reported its position, microseconds since the epoch; 0: unknown.
-        now_us: microseconds since the epoch.
+        now_us: current time, microseconds since the epoch.
     """
     return told_us if 0 <= now_us - told_us <= TOLD_MAX_S * 1e6 else now_us
 
@@ -49,8 +48,8 @@ class PositionSamples:
         """Record that the source's log ended at `scn` at `time_us`; ignores older or repeated answers.
 
         Args:
-            time_us: microseconds since the epoch, from before the source was asked.
-            scn: the end of its log then, as the source answered.
+            time_us: microseconds since the epoch, taken before the source was queried.
+            scn: the end of its log, as the source answered.
         """
         if self._times_us and (time_us <= self._times_us[-1] or scn < self._scns[-1]):
             return
@@ -62,12 +61,12 @@ class PositionSamples:
             self._thin()
 
     def time_us(self, applied_scn: Scn) -> int | None:
-        """The newest time at which the log was not beyond `applied_scn`; None: no sample is that old."""
+        """Return the newest time at which the log was not beyond `applied_scn`; None: no sample is that old."""
         place = bisect_right(self._scns, applied_scn)
         return self._times_us[place - 1] if place else None
 
     def lag_s(self, applied_scn: Scn, now_us: int) -> float | None:
-        """Seconds between `now_us` and the newest moment whose commits are all applied; None: unknown.
+        """Return the seconds between `now_us` and the newest moment whose commits are all applied; None: unknown.
 
         Args:
             applied_scn: everything up to it is applied.

@@ -1,4 +1,4 @@
-"""Creates components: in which process, on which node, and with which environment."""
+"""Creates components, each in its process, on its node and with its environment."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Launcher:
         self._overrides: dict[str, dict[str, str]] = {}
 
     def recreate(self, name: str, environment: Mapping[str, str]) -> None:
-        """End a component; the next `create` gives it these variables besides, in a process of its own.
+        """End a component; the next `create` starts it in its own process, with these variables added.
 
         Args:
-            name: its full name.
-            environment: empty: it goes back to the process that it shares with others.
+            name: full name of the component.
+            environment: the variables; empty: the component returns to the process that it shares with others.
         """
         self._overrides[name] = dict(environment)
         self._actors.kill(name)
@@ -41,9 +41,9 @@ class Launcher:
         """Create a component.
 
         Args:
-            component: which one.
-            spec: the topology that runs.
-            arguments: of its factory.
+            component: the component.
+            spec: the running topology.
+            arguments: arguments of its factory.
         """
         site = spec.site(component.site)
         environment = {**self._environment, **self._overrides.get(component.name, {})}

@@ -1,7 +1,7 @@
-"""Sites that the last edits left, until each has cleared its database. See `actors.site.left`.
+"""Sites that the last edits left (`actors.site.left`), until each has cleared its database.
 
 Durable when
-    The record names them: they are added by the write that makes an edit valid, and one is taken out once it is cleared.
+    The record names them: the write that puts an edit in force adds them, and each is removed when it is cleared.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CLEAR_INTERVAL_S", "LeavingSites"]
 
-CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nobody waits for it
+CLEAR_INTERVAL_S = 10.0  # between two attempts to clear what an edit left; nothing waits for it
 _CLEAR_TIMEOUT_S = 30.0  # a log writer ends within ten seconds, and so does a session that reads the slot
-_STOP_TIMEOUT_S = 60.0  # a server that is stopped writes a checkpoint first
+_STOP_TIMEOUT_S = 60.0  # a stopping server writes a checkpoint first
 
 
 class LeavingSites:
-    """What is left, and the attempts to clear it.
+    """The left sites, and the attempts to clear them.
 
     Args:
-        record: the controller's record.
         actors: runs the sites.
         clock: spaces the attempts.
     """
@@ -46,7 +45,7 @@ class LeavingSites:
 
     @property
     def components(self) -> set[str]:
-        """Full names of the components that go on until their sites are cleared."""
+        """Full names of the components that run until their sites are cleared."""
         return {each.component for each in self.sites}
 
     def open(self) -> None:
@@ -54,18 +53,18 @@ class LeavingSites:
         self.sites = left_of(self._record.read())
 
     def with_edit(self, before: TopologySpec | None, wanted: TopologySpec) -> tuple[LeftSite, ...]:
-        """What is left once an edit is valid, for the write that makes it valid; then see `open`.
+        """Return the left sites for the write that puts an edit in force; `open` reads them afterwards.
 
         Args:
-            before: see `left_by`.
-            wanted: see `left_by`.
+            before: as for `left_by`.
+            wanted: as for `left_by`.
         """
         return tuple(dict.fromkeys((*self.sites, *left_by(before, wanted))))
 
     def clear_returning(self, spec: TopologySpec) -> None:
-        """Let sites that are sources again first clear what was left of their earlier time.
+        """Let sites that are sources again first clear the leftovers of their earlier time.
 
-        The slot may be gone, and its redo with it.
+        Their slot may be gone, and its redo with it.
 
         Args:
             spec: the topology that is being prepared.
@@ -85,10 +84,10 @@ class LeavingSites:
         self._save(tuple(each for each in left if each.slot or each.is_removed))
 
     def clear(self, outdated: set[str]) -> None:
-        """Let sites clear what is of no use there any more; one that does not answer is asked again later.
+        """Let sites clear their leftovers; a site that does not answer is retried later.
 
         Args:
-            outdated: components that do not go by the edit yet.
+            outdated: components that have not adopted the edit yet.
         """
         if not self.sites:
             return
@@ -109,7 +108,7 @@ class LeavingSites:
             self._save(tuple(other for other in self.sites if other != each))
 
     def described(self) -> tuple[SiteToClear, ...]:
-        """As the overview shows them."""
+        """Return the left sites as the overview shows them."""
         return tuple(
             SiteToClear(
                 name=each.name,

@@ -1,8 +1,8 @@
-"""Whether the sites have on record which apply process gets which table by the topology that runs.
+"""Whether the sites have recorded which apply process gets which table by the running topology.
 
 Durable when
     `receivers_noted` in `desired.json` is written after the last site has recorded it. Until then the sites' older
-    records hold, also for a controller that began since.
+    records hold, even for a controller that started since.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ NOTE_INTERVAL_S = 5.0  # between two attempts to record which apply process gets
 
 
 class NotedReceivers:
-    """See the module.
+    """Lets the sites record which apply process gets which table.
 
     Args:
-        record: the controller's record.
-        actors: the sites.
         clock: spaces the attempts.
     """
 
@@ -41,16 +39,16 @@ class NotedReceivers:
         self._note_at = 0.0
 
     def open(self) -> None:
-        """Read the record, also behind the write that makes a topology valid."""
+        """Read the record; called again after the write that puts a topology in force."""
         self._must_note = not self._record.read().get("receivers_noted")
 
     def note(self, spec: TopologySpec) -> None:
-        """Let the sites record it, if they have not yet; while a database is away, a later call does.
+        """Let the sites record it, if they have not yet; while a database is away, a later call retries.
 
-        They get what was so when the databases were prepared, also from a controller that began since.
+        They get the state at the preparation of the databases, even from a controller that started since.
 
         Args:
-            spec: the topology; every component goes by it, and every site answers.
+            spec: the topology; every component has adopted it, and every site answers.
         """
         if not self._must_note or self._clock.monotonic() < self._note_at:
             return

@@ -1,14 +1,14 @@
-"""What the components of a topology said when they were asked last, and what follows from it.
+"""The last answers of a topology's components, and the conclusions from them.
 
 Job
-    Ask all components for their status within a bounded time, remember the answers, and derive from them what no
-    component knows alone: rates, each apply process's distance from its source, and why a site does not answer.
+    Query all components for their status within a bounded time, remember the answers, and derive what no component knows
+    alone: rates, each apply process's distance from its source, and why a site does not answer.
 
 Main path
     Observation.look -> gather -> Observation.latest; Observation.flows.
 
 Durable when
-    Never. A controller that begins anew asks anew; lags are unknown until sources were sampled again.
+    Never. A restarted controller queries anew; lags are unknown until sources were sampled again.
 
 Worked flow
     site:dbs1 answers with the position of its log at 10:00:00 -> apply:a answers that it has applied that position, at
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GATHER_TIMEOUT_S", "Observation", "every_component", "found_problems", "gather", "told_scns"]
 
-GATHER_TIMEOUT_S = 3.0  # a component that does not answer within this is shown as such
-_RATE_WINDOW = 5  # observations: throughput over about that many seconds
+GATHER_TIMEOUT_S = 3.0  # a component that does not answer in this time is shown as unreachable
+_RATE_WINDOW = 5  # observations: throughput over about this many seconds
 _WORKING = frozenset({"IDLE", "APPLYING"})  # states of an apply process that works normally
 
 
@@ -55,8 +55,8 @@ def gather(
 
     Args:
         actors: runs the components.
-        components: the components to ask.
-        timeout_s: for all of them together, in seconds.
+        components: the components to query.
+        timeout_s: time-out for all of them together, in seconds.
     """
     answers = actors.call_all([component.name for component in components], "status", timeout_s=timeout_s)
     gathered = [_read(component, answers.get(component.name)) for component in components]
@@ -64,11 +64,11 @@ def gather(
 
 
 def _read(component: Component, answer: object) -> ComponentStatus:
-    """The status of a component by its answer; without one it is shown as dead."""
+    """Read a component's answer into its status; without an answer it is shown as unreachable."""
     name, kind, site = component.name, component.kind, component.site
     if isinstance(answer, Mapping):
         return status_of({"name": name, "kind": kind, "site": site, **answer})
-    # As of a component that answers: who it is stands beside it.
+    # Without the component's name, as in its own messages: the status shows the name already.
     words = (
         answer.message.removeprefix(f"{component.name} ").removeprefix(f"{component.name}: ")
         if isinstance(answer, HeadraceError)
@@ -78,23 +78,23 @@ def _read(component: Component, answer: object) -> ComponentStatus:
 
 
 def told_scns(statuses: Iterable[ComponentStatus]) -> dict[str, int]:
-    """What each apply process lets its queue forget, as it said last; one that did not say is missing.
+    """Return the SCN up to which each apply process lets its queue forget, by its last report; unknown ones are missing.
 
-    Not its low watermark: for a table that is copied beside, the queues keep what is below that, and send it again when
-    one of them dies.
+    This is not its low watermark: for a table that is copied concurrently, the queues keep changes below that, and send
+    them again when an apply process dies.
 
     Args:
-        statuses: of components of any kind.
+        statuses: statuses of components of any kind.
     """
     applies = (status for status in statuses if isinstance(status, ApplyStatus))
     return {each.name.removeprefix("apply:"): each.told_scn for each in applies if each.told_scn}
 
 
 def found_problems(findings: Iterable[Finding]) -> tuple[FoundProblem, ...]:
-    """Findings of a preflight, as an overview has them.
+    """Convert a preflight's findings to the form of an overview.
 
     Args:
-        findings: of the preflight.
+        findings: findings of the preflight.
     """
     return tuple(
         FoundProblem(path=each.path, problem=each.problem, fix=each.fix, is_error=each.is_error) for each in findings
@@ -104,12 +104,12 @@ def found_problems(findings: Iterable[Finding]) -> tuple[FoundProblem, ...]:
 def every_component(
     desired: DesiredTopology, statuses: Iterable[ComponentStatus], outdated: Collection[str]
 ) -> tuple[ComponentStatus, ...]:
-    """The status of every component of a topology, of those that do not run too.
+    """Return the status of every component of a topology, including those that do not run.
 
     Args:
         desired: the topology.
-        statuses: of the components that were asked.
-        outdated: names of those that go by another topology.
+        statuses: statuses of the components that were queried.
+        outdated: names of components that run by another topology.
     """
     seen, functions = {status.name: status for status in statuses}, functions_of(desired.spec)
     wanted = (
@@ -139,10 +139,10 @@ class Observation:
         clock: dates the answers.
 
     Attributes:
-        latest: the status of each component that was asked, in their order.
-        at_us: when they were asked, microseconds since the epoch; 0: never.
-        seen_labels: of each component the label with which it answered last.
-        samples: by source, the positions of its log.
+        latest: the status of each queried component, in their order.
+        at_us: time of the query, microseconds since the epoch; 0: never.
+        seen_labels: the label of each component in its last answer.
+        samples: the positions of each source's log.
     """
 
     def __init__(self, actors: ActorSystem, clock: Clock) -> None:
@@ -159,16 +159,16 @@ class Observation:
         return {status.name: status.fingerprint for status in self.latest}
 
     def answers(self, site: str) -> bool:
-        """Whether a site answered when it was asked last: no time is spent on others."""
+        """Return whether a site answered the last query; sites that did not are not called."""
         return any(status.name == f"site:{site}" and status.state != "UNREACHABLE" for status in self.latest)
 
     def look(self, components: tuple[Component, ...], spec: TopologySpec, *, is_running: bool) -> None:
-        """Ask the components, and remember what they say.
+        """Query the components, and remember their answers.
 
         Args:
-            components: those to ask.
+            components: components to query.
             spec: the topology that they belong to.
-            is_running: everything is prepared: a source that finds nothing of that has lost it.
+            is_running: whether everything is prepared: a source that shows no trace of that has lost it.
         """
         latest = self._with_absent_nodes(gather(self._actors, components), spec)
         if is_running:
@@ -179,10 +179,10 @@ class Observation:
         self.seen_labels |= {name: label for name, label in self.labels.items() if label is not None}
 
     def add_uncaptured(self, tables: Mapping[str, Sequence[str]]) -> None:
-        """Name more tables as not captured.
+        """Add tables to those that are reported as not captured.
 
         Args:
-            tables: by component of a site, their names.
+            tables: names of tables, by full name of the site's component.
         """
         self.latest = [
             replace(each, uncaptured_tables=tuple(dict.fromkeys((*each.uncaptured_tables, *tables[each.name]))))
@@ -192,7 +192,7 @@ class Observation:
         ]
 
     def flows(self, components: Iterable[ComponentStatus], applies: Iterable[ApplySpec]) -> tuple[Flow, ...]:
-        """One entry per apply process with its distance from its source. An unknown value is None, never 0.
+        """Return one entry per apply process with its distance from its source. An unknown value is None, never 0.
 
         Args:
             components: the status of each component.
@@ -220,7 +220,7 @@ class Observation:
         )
 
     def _with_absent_nodes(self, statuses: list[ComponentStatus], spec: TopologySpec) -> list[ComponentStatus]:
-        """Say of sites that do not answer whether there is a node on which they could run."""
+        """Add to unreachable sites and components whether a node exists on which they could run."""
         away = {each.name for each in statuses if each.state == "UNREACHABLE" and spec.site(each.site).node}
         if not away:
             return statuses
@@ -231,11 +231,11 @@ class Observation:
         return [_without_its_node(each, spec, nodes) if each.name in away else each for each in statuses]
 
     def _without_samples(self, status: ComponentStatus) -> ComponentStatus:
-        """Keep the positions of a source's log that a site reports."""
+        """Move the log positions that a site reports into `samples`."""
         if not isinstance(status, SiteStatus) or status.source_samples is None:
             return status
         for time_us, scn in status.source_samples:
-            # The site reports when it asked its database; an old answer proves nothing about the present.
+            # The site reports when it queried its database; an old answer proves nothing about the present.
             self.samples.setdefault(status.site, PositionSamples()).add(time_us, Scn(scn))
         return replace(status, source_samples=None)
 
@@ -264,35 +264,32 @@ class Observation:
 def _without_its_node(
     status: ComponentStatus, spec: TopologySpec, nodes: Sequence[Mapping[str, float]]
 ) -> ComponentStatus:
-    """Say of a component that does not answer whether there is a node on which it could run."""
+    """Add to an unreachable component whether a node exists on which it could run."""
     found = absence_of(status.site, dict(spec.site(status.site).node), nodes)
     if found is None:
         return status
-    # The site says it for all of its components.
+    # The site reports it for all of its components.
     problem, fix = found if status.kind == "site" else ("", "")
     return replace(status, problem=problem, fix=fix)
 
 
 def _without_its_folder(status: ComponentStatus, spec: TopologySpec) -> ComponentStatus:
-    """Say of a source that was prepared, and finds nothing of that on its node, that its redo is gone.
+    """Add to a prepared source that finds no trace of its preparation on its node that its redo is missing.
 
-    It waits for ever.
+    Such a source would wait forever.
     """
     if not isinstance(status, SiteStatus) or status.is_prepared is not False:
         return status
     return replace(
         status,
-        problem=f"was prepared, and finds nothing of that in {spec.state_dir} on its node: its redo is not there",
+        problem=f"was prepared, but nothing of that is in {spec.state_dir} on its node: its redo is missing",
         fix="mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
         " docs/operations.md",
     )
 
 
 def _waiting_for_databases(components: list[ComponentStatus]) -> list[ComponentStatus]:
-    """Correct the status of apply processes whose destination does not answer.
-
-    They are not idle, whatever they last reported.
-    """
+    """Correct the status of apply processes whose destination does not answer: they are not idle, whatever they said."""
     away = {each.site for each in components if each.kind == "site" and each.state == "DATABASE DOES NOT ANSWER"}
     return [
         replace(each, state="WAITING FOR DATABASE")

@@ -1,4 +1,4 @@
-"""What is asked before anything is prepared: whether the databases, and what still runs, allow the wanted topology.
+"""The checks before a preparation: whether the databases, and running components, allow the wanted topology.
 
 Main path
     Controller -> Preflight.look -> every site's own checks, then the edit's, then the tables of each apply process.
@@ -49,17 +49,16 @@ PREFLIGHT_TIMEOUT_S = 120.0  # catalog queries over every table of a large datab
 
 
 class Preflight:
-    """The questions, and what the last answers say to the preparation that follows.
+    """The checks, and facts from them for the preparation that follows.
 
     Args:
         actors: runs the sites.
         observation: the last answers of all components.
-        record: the controller's record.
         shapes: shapes of tables that left.
 
     Attributes:
-        names: of each source's tables, by object number.
-        identities: of the sites' databases.
+        names: names of each source's tables, by object number.
+        identities: identities of the sites' databases.
     """
 
     def __init__(
@@ -70,11 +69,11 @@ class Preflight:
         self.identities: dict[str, str] = {}
 
     def look(self, spec: TopologySpec, misfits: Collection[Finding]) -> tuple[Finding, ...]:
-        """Ask every site of the topology.
+        """Check every site of the topology.
 
         Args:
             spec: the wanted topology.
-            misfits: findings of what is split off and does not fit the topology any more.
+            misfits: findings about split streams that no longer fit the topology.
 
         Raises:
             HeadraceError: a site does not answer.
@@ -107,30 +106,28 @@ class Preflight:
             try:
                 findings += self._tables(apply, spec)
             except HeadraceError:
-                # Rights that are already reported may be missing.
+                # The cause may be missing rights that are already reported.
                 if not any(finding.is_error for finding in findings):
                     raise
-        return tuple(dict.fromkeys(findings))  # a site's two roles, and two apply processes, may have one
+        return tuple(
+            dict.fromkeys(findings)
+        )  # a site's two roles, and two apply processes, may report the same finding
 
     def stopped(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Stopped components against which the edit would go, see `stopped_against_edit`.
-
-        Args:
-            spec: the wanted topology.
-        """
+        """Return findings for stopped components whose stop an edit to the wanted topology would lift."""
         return stopped_against_edit(self._actors, self._record.topology, spec)
 
     def _instantiations(self, apply: ApplySpec) -> tuple[Instantiation, ...]:
-        """See `DestinationRole.instantiations`."""
+        """Return the recorded instantiations of an apply process's tables at its destination."""
         found: tuple[Instantiation, ...] = self._actors.call(
             f"site:{apply.site}", "instantiations", apply.name, timeout_s=PREFLIGHT_TIMEOUT_S
         )
         return found
 
     def _subscribers(self, prepared: TopologySpec) -> Callable[[str], list[QueueSubscriber]]:
-        """What a queue says of its subscribers; nothing: it does not answer.
+        """Return a function that gives a queue's subscribers by its last status; none if it does not answer.
 
-        A capture process that is combined with an apply process says of that one instead.
+        A capture process that is combined with an apply process reports that one instead.
         """
         said = {
             status.name: status.subscribers
@@ -147,7 +144,7 @@ class Preflight:
         return lambda queue: [subscriber for name in by_queue.get(queue, ()) for subscriber in said.get(name, ())]
 
     def _ask_leaving(self, prepared: TopologySpec, kinds: Collection[str]) -> list[ComponentStatus]:
-        """The status of components that leave with this edit, or are renamed; they still run."""
+        """Query components that leave with this edit, or are renamed; they still run."""
         known = {status.name for status in self._observation.latest}
         leaving: tuple[Component, ...] = tuple(
             component
@@ -157,14 +154,14 @@ class Preflight:
         return gather(self._actors, leaving)
 
     def _earlier_shapes(self, prepared: TopologySpec | None, spec: TopologySpec) -> Iterator[Finding]:
-        """See `on_the_way`. Apply processes that leave with this edit, or are renamed, still run, and are asked, too."""
+        """Return findings about LCRs of earlier shapes in flight. Apply processes that this edit removes are queried too."""
         watermarks = told_scns(self._observation.latest)
         if self._shapes.recorded and prepared is not None:
             watermarks |= told_scns(self._ask_leaving(prepared, {"apply"}))
         return on_the_way(self._shapes.recorded, prepared, spec, watermarks)
 
     def _scn_findings(self, before: TopologySpec | None, spec: TopologySpec) -> tuple[Finding, ...]:
-        """Capture processes that are new or moved and would not find the redo that is needed, and SCNs that cannot be had."""
+        """Return findings about new or moved capture processes without the redo they need, and about impossible SCNs."""
         recorded = {
             status.name: status.recorded_scn for status in self._observation.latest if isinstance(status, ApplyStatus)
         }
@@ -173,10 +170,10 @@ class Preflight:
             try:
                 return Scn(self._actors.call(keeper_of(source, site), "oldest_scn", timeout_s=PREFLIGHT_TIMEOUT_S))
             except HeadraceError:
-                return None  # it has no redo yet, or is away: then what is missing is found when it is mined
+                return None  # it has no redo yet, or is away: missing redo is then found when it is mined
 
         def applied_scn(apply: ApplySpec) -> Scn | None:
-            # what is above comes again after a crash of the destination
+            # changes above it are sent again after a crash of the destination
             scn = recorded.get(f"apply:{apply.name}")
             return Scn(scn) if scn else None
 

@@ -1,11 +1,11 @@
 """Prepares the databases for the desired topology, and puts it on record.
 
 Main path
-    Preparation.prepare -> apply processes end -> `prepare` of every site -> what an earlier topology left is taken back
+    Preparation.prepare -> apply processes end -> `prepare` of every site -> leftovers of an earlier topology are removed
     -> Bookkeeping.save.
 
 Durable when
-    See `Bookkeeping.save`. Everything before it is idempotent: a controller that dies in the middle repeats it.
+    `Bookkeeping.save` has returned. Everything before it is idempotent: a restarted controller repeats it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["SHUT_DOWN_TIMEOUT_S", "Preparation"]
 
 SHUT_DOWN_TIMEOUT_S = 60.0  # an apply process that does not close ends its process after 45 s (`actors.hosting.host`)
-PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every transaction that runs now has ended
+PREPARE_TIMEOUT_S = 3600.0  # creating a slot waits until every currently running transaction has ended
 
 
 class Preparation:
-    """See the module.
+    """Prepares the databases, then records the topology as prepared.
 
     Args:
-        books: the controller's record.
-        actors: the sites, and what still runs.
-        preflight: it has allowed the topology; what it saw is recorded.
+        actors: the sites, and all running components.
+        preflight: has allowed the topology; its facts are recorded.
 
     Attributes:
-        is_done: the desired topology is on record as prepared: all of its components shall run.
-        statements: by full name of a site, the statements that the last preparation ran there.
+        is_done: whether the desired topology is recorded as prepared: all of its components shall run.
+        statements: the statements that the last preparation ran at each site, by full name of its component.
     """
 
     def __init__(self, books: Bookkeeping, actors: ActorSystem, preflight: Preflight) -> None:
@@ -51,21 +50,14 @@ class Preparation:
         self.statements: dict[str, list[str]] = {}
 
     def open(self, desired: DesiredTopology) -> None:
-        """Read the record.
-
-        Args:
-            desired: the topology.
-        """
+        """Read the record."""
         self.is_done = self._books.record.read().get("prepared") == desired.fingerprint
 
     def uncaptured(self, desired: DesiredTopology) -> list[str]:
-        """Source sites with tables that the rules select and that were created after the last preparation.
-
-        Args:
-            desired: the topology.
+        """Return source sites with tables that the rules select and that were created after the last preparation.
 
         Returns:
-            Their full names, sorted.
+            Full names of their components, sorted.
 
         Raises:
             HeadraceError: a site does not answer.
@@ -83,23 +75,23 @@ class Preparation:
 
         Args:
             desired: the topology.
-            in_force: called once it is on record.
+            in_force: called when the topology is recorded.
 
         Returns:
-            Why the topology is refused after all: then it is not on record. Empty: it is.
+            Why the topology is refused after all and not recorded; empty: it is recorded.
 
         Raises:
             HeadraceError: a site does not answer, or its database refuses a statement.
         """
         ending, new = self._to_end(desired), self._new(desired)
-        # An apply process would apply an unknown table's changes from the beginning and not copy it. So it ends before
-        # the first change of such a table can arrive, and restarts with all tables.
+        # An apply process would apply an unknown table's changes from the beginning without copying the table. So it
+        # ends before the first change of such a table can arrive, and restarts with all tables.
         applies = [name for name in ending if name.startswith("apply:")]
         self._actors.end(applies, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._books.left.clear_returning(desired.spec)
         self._prepare_sites(desired, new)
-        # Preparing can take long: an operator may have stopped one of them meanwhile. The apply processes that have
-        # ended by now begin again when `up` repeats this. Until then the record is behind what is prepared.
+        # Preparing can take long: an operator may have stopped a component meanwhile. The apply processes that have
+        # ended begin again when `up` repeats this. Until then the record is behind what is prepared.
         if stopped := self._preflight.stopped(desired.spec):
             return stopped
         if not self.is_done:
@@ -112,7 +104,7 @@ class Preparation:
             for site in desired.sites:
                 self._actors.call(site.name, "delete_spilled", ended)
         noted = receivers_of(self._actors, desired.spec, self._preflight.names)
-        # What another `up` has put into the log since `ending` was asked for.
+        # Tables that another `up` has published since `ending` was computed.
         late = self._with_late_tables(desired, noted)
         self._actors.end(late, timeout_s=SHUT_DOWN_TIMEOUT_S)
         self._leave_out(desired, noted, ended={*applies, *late})
@@ -121,7 +113,7 @@ class Preparation:
         self._books.save(desired, identities=self._preflight.identities, receivers=noted)
         in_force()
         self.is_done = True
-        # not before: until this topology is valid, another `up` may go back to one that has them
+        # Not before: until this topology is in force, another `up` may return to one that has them.
         self._forget_stops(desired, gone)
         return ()
 
@@ -139,10 +131,10 @@ class Preparation:
             self.statements[site.name] = list(ran)
 
     def _leave_out(self, desired: DesiredTopology, noted: Mapping[str, Receivers], *, ended: Collection[str]) -> None:
-        """Let destinations record the tables that apply processes do not get any more.
+        """Let destinations record the tables that apply processes no longer get.
 
-        Before the first change can be missing: if such a table comes back, it is copied again. And not while its driver
-        goes on, which is fenced out by it.
+        This happens before the first change can be missing: if such a table returns, it is copied again. It does not
+        happen while the table's driver runs, which it would fence out.
         """
         going_on = self._actors.names() - set(ended) if self.is_done else set()
         for apply in desired.spec.applies:
@@ -150,7 +142,7 @@ class Preparation:
                 leave_out(self._actors, desired.spec, apply, noted[apply.source].tables)
 
     def _keep_rows(self, desired: DesiredTopology, noted: Mapping[str, Receivers]) -> None:
-        """Record for a call of `up --keep-existing` which tables' rows it keeps."""
+        """Record the tables whose rows a call of `up --keep-existing` keeps."""
         if self._books.kept.must_be_noted:
             self._books.kept.note(
                 {
@@ -160,7 +152,7 @@ class Preparation:
             )
 
     def _with_late_tables(self, desired: DesiredTopology, noted: Mapping[str, Receivers]) -> list[str]:
-        """Apply processes that run, and do not know a table that is about to be recorded."""
+        """Return running apply processes that do not know a table that is about to be recorded."""
         late = set()
         for source, receivers in noted.items():
             before = self._books.unrecorded.noted_ahead(desired.spec.site(source))
@@ -174,19 +166,19 @@ class Preparation:
         )
 
     def _forget_stops(self, desired: DesiredTopology, components: tuple[str, ...]) -> None:
-        """Let later components of these names begin enabled, at the sites of the topology."""
+        """Enable later components of these names at the sites of the topology."""
         for site in desired.sites if components else ():
             self._actors.call(site.name, "forget_stops", components)
 
     def _to_end(self, desired: DesiredTopology) -> list[str]:
-        """Running components that must end before the topology can be as wanted.
+        """Return running components that must end before the topology can be as wanted.
 
-        Sites were replaced before they were asked.
+        Sites are not among them: they were replaced before the preflight.
         """
         present, uncaptured = self._actors.names(), self.uncaptured(desired)
         edit = desired.edit
         ending = edit.ending if self.is_done or edit.is_known else present - {CONTROLLER}
-        # one that began with the tables of the record meanwhile does not know what was captured since
+        # an apply process that began with the record's tables meanwhile does not know what was captured since
         with_new_tables = {
             f"apply:{apply.name}"
             for apply in desired.spec.applies
@@ -196,13 +188,13 @@ class Preparation:
         return sorted((ending | with_new_tables) & present - {site.name for site in desired.sites} - leaving)
 
     def _new(self, desired: DesiredTopology) -> tuple[str, ...]:
-        """Components that the topology did not have when it was last prepared.
+        """Return components that the topology did not have at its last preparation.
 
-        They may have been part of it earlier, but what they left then is useless: the log has advanced without them.
+        They may have been part of it earlier, but their leftovers are useless: the log has advanced without them.
         """
         before = self._books.record.read().get("labels")
         return () if before is None else tuple(c.name for c in desired.components if c.name not in before)
 
     def _gone(self, desired: DesiredTopology) -> tuple[str, ...]:
-        """Components that the topology had when it was last prepared, and that are no part of it any more or bypassed."""
+        """Return components of the last prepared topology that are no longer part of it, or are bypassed."""
         return tuple(name for name in self._books.record.read().get("labels", ()) if name not in desired.names)

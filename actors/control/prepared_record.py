@@ -1,7 +1,7 @@
-"""The controller's record: the topology that was prepared last, and what must not be forgotten of it.
+"""The controller's record: the topology that was prepared last, and the facts that must survive with it.
 
 Durable when
-    `update` has returned: the file is replaced as a whole. Whoever reads it meanwhile
+    `update` has returned: the file is replaced as a whole. A concurrent reader
     (`topology.edits.stored.prepared_document`) sees the old one or the new one.
 """
 
@@ -21,26 +21,22 @@ __all__ = ["PreparedRecord"]
 
 
 class PreparedRecord:
-    """`desired.json` of one state folder. Only the topology's controller writes it.
-
-    Args:
-        state_dir: the state folder.
-    """
+    """`desired.json` of one state folder. Only the topology's controller writes it."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
 
     @property
     def topology(self) -> TopologySpec | None:
-        """The topology that was prepared last, without secrets; None: none was, or another version of Headrace did."""
+        """The topology that was prepared last, without secrets; None: none was, or by another version of Headrace."""
         return prepared_topology(self._state_dir)
 
     def read(self) -> dict[str, Any]:
-        """The record; empty: there is none.
+        """Return the record; empty: none exists.
 
         Raises:
-            ConfigError: the file is damaged. As if nothing had been prepared, a lost slot would be made again, and the
-                changes in between would be missing.
+            ConfigError: the file is damaged. Treated as empty, it would let a lost slot be created again, and the changes
+                in between would be missing.
         """
         file = self._state_dir / PREPARED_FILE
         try:
@@ -55,10 +51,10 @@ class PreparedRecord:
         return document
 
     def update(self, fields: Mapping[str, Any]) -> None:
-        """Write some fields of the record; all others stay as they are.
+        """Write some fields of the record; all others stay unchanged.
 
         Args:
-            fields: as JSON, by name.
+            fields: JSON values, by name.
         """
         document = {**self.read(), **fields}
         self._state_dir.mkdir(parents=True, exist_ok=True)

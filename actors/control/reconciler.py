@@ -1,10 +1,10 @@
-"""Brings the components that run in line with the desired topology: creates, changes and ends them.
+"""Brings running components in line with the desired topology: creates, changes and ends them.
 
 Main path
-    Reconciler.reconcile -> Launcher.create, or `reconfigure` of the component, or the end of it.
+    Reconciler.reconcile -> Launcher.create, or `reconfigure` of the component, or its end.
 
 Durable when
-    Never. What runs and with which label is looked up each time, so a controller that begins anew goes on.
+    Never. Components and their labels are looked up each time, so a restarted controller continues.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Reconciler"]
 
 
 class Reconciler:
-    """See the module.
+    """Compares running components with the desired topology, and acts on the difference.
 
     Args:
         actors: runs the components.
         launcher: creates them.
         observation: their last labels.
-        books: what apply processes must wait for, or are told.
+        books: what apply processes must wait for, and the tables that they are given.
     """
 
     def __init__(self, actors: ActorSystem, launcher: Launcher, observation: Observation, books: Bookkeeping) -> None:
@@ -46,8 +46,8 @@ class Reconciler:
 
         Args:
             desired: the topology.
-            is_prepared: all of its components shall run; else its sites alone.
-            is_put_off: nothing will be prepared soon.
+            is_prepared: whether all of its components shall run; if not, only its sites.
+            is_put_off: whether nothing will be prepared soon.
         """
         present = self._actors.names()
         if is_prepared:
@@ -84,17 +84,18 @@ class Reconciler:
             self._actors.kill(name)
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
         elif is_prepared and self._went_before(desired, name, present):
-            with contextlib.suppress(HeadraceError):  # it does not answer: the next step tries again
+            with contextlib.suppress(HeadraceError):  # it does not answer: the next step retries
                 self._actors.call(name, "reconfigure", desired.entrusted(name), desired.edit.labels[name])
 
     def _may_begin(
         self, desired: DesiredTopology, component: Component, present: set[str], *, is_put_off: bool
     ) -> bool:
-        """Whether every component that must be up to date before this one begins is up to date.
+        """Return whether every component that must be up to date before this one begins is up to date.
 
         An apply process must not copy a table before every capture process and propagation on its way handles the
-        table's changes, nor take what is captured for what it knows while that may change; a capture process must not
-        begin before its site keeps redo for it; a queue not before what it held for a site is held before it.
+        table's changes. Nor may it take the captured tables for the known ones while these may change. A capture process
+        must not begin before its site keeps redo for it. A queue must not begin before the upstream queue holds what
+        it held for a site.
         """
         spec, name = desired.spec, component.name.partition(":")[2]
         before: set[str] = set()
@@ -111,26 +112,26 @@ class Reconciler:
                 return False
             for way in ways_to(spec, spec.apply(name)):
                 before |= {f"capture:{way.capture.name}", *(f"propagation:{each.name}" for each in way.propagations)}
-        # What is bypassed may still be about to end: it does not count.
+        # A bypassed component may still be about to end: it does not count.
         return self._go_by(desired, before & present)
 
     def _knows_its_tables(self, source: str, *, is_put_off: bool) -> bool:
-        """Whether an apply process that begins now has all tables of its source that are captured, or is told which.
+        """Return whether an apply process that begins now gets all captured tables of its source, or those of the record.
 
-        It would have to end again at once where the source is about to be prepared again.
+        If the source is about to be prepared again, the apply process would have to end again at once.
         """
         unrecorded = self._books.unrecorded
         return f"site:{source}" not in unrecorded.sites or (is_put_off and unrecorded.tables(source) is not None)
 
     def _went_before(self, desired: DesiredTopology, name: str, present: set[str]) -> bool:
-        """Whether those that a component waits for with this edit go by it.
+        """Return whether the components that a component waits for in this edit have adopted it.
 
-        One that did so and does not answer now holds up nobody.
+        A component that has adopted it and does not answer now delays no other.
         """
         first, labels = present.intersection(desired.edit.waits_for.get(name, ())), desired.edit.labels
         return all(self._observation.seen_labels.get(each) == labels[each] for each in first & labels.keys())
 
     def _go_by(self, desired: DesiredTopology, components: set[str]) -> bool:
-        """Whether all of these components that are part of the topology answer, and go by it."""
+        """Return whether all of these components that are part of the topology answer, and have adopted it."""
         labels = desired.edit.labels
         return all(self._observation.labels.get(each) == labels[each] for each in components & labels.keys())

@@ -1,10 +1,10 @@
-"""The phases through which a controller brings a topology about; its states, see `actors.controller`.
+"""The phases of a set-up, which are the controller's states (`actors.controller`).
 
 Main path
     SetUp.advance -> Preflight.look -> Preparation.prepare -> RUNNING.
 
 Durable when
-    See `Preparation`. The phase itself is memory: `open` finds it from the record.
+    `Preparation` has recorded the topology. The phase itself is in memory: `open` derives it from the record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Phase", "SetUp"]
 
 
 class Phase(StrEnum):
-    """See `actors.controller`, States."""
+    """Phase of a set-up: a state of `actors.controller`."""
 
     STARTING_SITES = "STARTING SITES"
     PREFLIGHT = "PREFLIGHT"
@@ -39,18 +39,16 @@ class Phase(StrEnum):
 
 
 class SetUp:
-    """One set-up after another: the first one, and those that `headrace up` asks for while components run.
+    """Successive set-ups: the first one, and those that `headrace up` requests while components run.
 
     Args:
-        actors: the sites.
-        observation: their last answers.
-        books: the controller's record.
+        observation: the last answers of components.
         preflight: allows the topology or refuses it.
         preparation: prepares it.
 
     Attributes:
-        phase: how far the last set-up is.
-        findings: of the last preflight.
+        phase: phase of the last set-up.
+        findings: findings of the last preflight.
     """
 
     def __init__(
@@ -66,16 +64,16 @@ class SetUp:
         self.phase = Phase.STARTING_SITES
         self.findings: tuple[Finding, ...] = ()
         self._repeats = False  # `headrace up` was called again: there may be new tables
-        self._asks_in_vain = False  # a site answers, and its preflight fails, because its database refuses new sessions
+        self._asks_in_vain = False  # a site answers but its preflight fails, because its database refuses new sessions
 
     def open(self) -> None:
-        """Begin with what the record says; a set-up that was asked for and has not ended is repeated."""
+        """Begin in the recorded state; a set-up that was requested and has not ended is repeated."""
         self._repeats |= self._books.kept.must_be_noted or bool(self._books.unrecorded.sites)
         self.phase = Phase.RUNNING if self._preparation.is_done and not self._repeats else Phase.STARTING_SITES
 
     @property
     def is_changing(self) -> bool:
-        """Whether databases are looked at or prepared: a call of `up` that comes now may have been missed."""
+        """Whether databases are checked or prepared: the check may miss the reason for a call of `up` that arrives now."""
         return self.phase in {Phase.PREFLIGHT, Phase.PREPARING}
 
     @property
@@ -84,16 +82,12 @@ class SetUp:
         return self.phase in {Phase.RUNNING, Phase.REFUSED}
 
     def begin_again(self) -> None:
-        """Another call of `up` came."""
+        """Start another set-up, for another call of `up`."""
         self._books.kept.drop()
         self._repeats, self.phase = True, Phase.STARTING_SITES
 
     def is_put_off(self, desired: DesiredTopology) -> bool:
-        """Whether nothing is prepared before a site is back that does not answer or fails, or `up` is called again.
-
-        Args:
-            desired: the topology.
-        """
+        """Return whether no preparation begins before a missing or failing site is back, or `up` is called again."""
         return self.phase == Phase.REFUSED or (
             self.phase == Phase.STARTING_SITES
             and bool(self._observation.at_us)
@@ -101,11 +95,11 @@ class SetUp:
         )
 
     def advance(self, desired: DesiredTopology, in_force: Callable[[], None]) -> None:
-        """Go on to the next phase, if that is possible now.
+        """Enter the next phase, if that is possible now.
 
         Args:
             desired: the topology.
-            in_force: see `Preparation.prepare`.
+            in_force: as for `Preparation.prepare`.
 
         Raises:
             HeadraceError: a site does not answer.
@@ -127,12 +121,12 @@ class SetUp:
         )
 
     def _resume(self, desired: DesiredTopology) -> None:
-        """Run what is prepared already."""
+        """Run what is already prepared."""
         self.findings = self._preflight.stopped(desired.spec)
         if self.findings:
             self.phase = Phase.REFUSED
         else:
-            leave_out_dropped(self._actors, None, desired.spec, is_edit=False)  # by an earlier version
+            leave_out_dropped(self._actors, None, desired.spec, is_edit=False)  # leftovers of an earlier version
             self._settle()
 
     def _look(self, desired: DesiredTopology) -> None:
@@ -145,7 +139,7 @@ class SetUp:
         if stopped := self._preparation.prepare(desired, in_force):
             self.findings, self.phase = stopped, Phase.REFUSED
             return
-        # the last observation shows apply processes that have ended by now: RUNNING must not be reported from it
+        # The last observation shows apply processes that have ended since: RUNNING must not be reported from it.
         self._observation.look(desired.components, desired.spec, is_running=False)
         self._settle()
 
@@ -154,7 +148,7 @@ class SetUp:
 
     def _sites_are_ready(self, desired: DesiredTopology) -> bool:
         latest = {status.name: status for status in self._observation.latest if isinstance(status, SiteStatus)}
-        # A site that is about to be replaced counts as ready too.
+        # A site that is about to be replaced also counts as ready.
         return all(
             (status := latest.get(site.name)) is not None
             and status.ready

@@ -1,4 +1,4 @@
-"""Stopped components against which an edit would go: what they hold back would be applied."""
+"""Stopped components that an edit would bypass, rename or move: their held-back changes would be applied."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["stopped_against_edit"]
 
 
 def stopped_against_edit(actors: ActorSystem, before: TopologySpec | None, wanted: TopologySpec) -> tuple[Finding, ...]:
-    """Findings for stopped components that the edit would bypass, for one source at least, or rename or move.
+    """Return findings for stopped components that the edit would bypass (for one source at least), rename or move.
 
     Args:
         actors: runs the sites, which know what an operator stopped.
-        before: the topology that was prepared last; None: not known.
-        wanted: the topology that shall run.
+        before: the topology that was prepared last; None: unknown.
+        wanted: the wanted topology.
 
     Raises:
         HeadraceError: a site of the topology does not answer.
@@ -42,10 +42,10 @@ def stopped_against_edit(actors: ActorSystem, before: TopologySpec | None, wante
     sites = {site.name for site in wanted.sites}
     for site in {component.site for component in asked}:
         names = [component.name for component in asked if component.site == site]
-        # One that leaves may be away, and the edit may be because of that: then nobody knows.
+        # A leaving site may be away, possibly as the reason for the edit: then its stops are unknown.
         with contextlib.suppress(*(() if site in sites else (HeadraceError,))):
             stopped |= set(actors.call(f"site:{site}", "stopped", names))
-    # Sites of one machine have one record, so there such a component stays stopped.
+    # Sites of one machine share one record, so such a component stays stopped there.
     lifted = [
         component
         for component, site in elsewhere.items()

@@ -1,12 +1,13 @@
-"""Sources that were prepared, or are being, while the record does not say with which tables.
+"""Sources that were prepared, or are being prepared, while the record does not name their tables.
 
-A statement that waits for a table which a user has locked may go on when the controller has died, or has got no answer,
-and capture the table later. Or the controller dies behind it: the site has taken the table up, and does not name it as
-new any more.
+A statement may wait for a table that a user has locked. It may continue after the controller has died or has received no
+answer, and capture the table later. Or the controller dies after the statement: the site has taken the table up, and no
+longer reports it as new.
 
-Durable
-    `unseen` in `desired.json`, from before a source is prepared until the write that records its tables. A controller
-    that finds it prepares again. Until it can, apply processes of the source run with the tables of the record.
+Durable when
+    `unseen` in `desired.json` names the sources, from before the preparation until the write that records their tables. A
+    controller that finds a name there prepares again. Until it can, apply processes of the source run with the tables of
+    the record.
 """
 
 from __future__ import annotations
@@ -30,19 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Unrecorded"]
 
-_NAME_INTERVAL_S = 5.0  # between two looks at what is captured: a query over the tables of a large database
+_NAME_INTERVAL_S = 5.0  # between two checks of what is captured: a query over the tables of a large database
 
 
 class Unrecorded:
-    """See the module.
+    """The recorded list of such sources, and the tables that apply processes may use.
 
     Args:
-        record: of the topology that was prepared last.
-        actors: the sites.
-        clock: paces the looks at what is captured.
+        clock: spaces checks of what is captured.
 
     Attributes:
-        sites: names of these sources' components, `site:dbs1`.
+        sites: full names of the sources' components, such as `site:dbs1`.
     """
 
     def __init__(self, record: PreparedRecord, actors: ActorSystem, clock: Clock) -> None:
@@ -52,24 +51,17 @@ class Unrecorded:
         self._name_at = 0.0
 
     def open(self) -> None:
-        """Read the record, also behind the write that removes them from it."""
+        """Read the record; called again after the write that removes the sources from it."""
         self.sites = frozenset(self._record.read().get("unseen", ()))
         self._left_behind, self._name_at = {}, 0.0
 
     def tables(self, source: str) -> Receivers | None:
-        """The tables of a source that are recorded as taken up; None: an earlier version prepared it.
-
-        Args:
-            source: name of the site.
-        """
+        """Return the tables of a source that are recorded as taken up; None: an earlier version prepared it."""
         stored = self._record.read().get("receivers", {}).get(source)
         return None if stored is None else from_json(Receivers, stored)
 
     def noted_ahead(self, source: SiteSpec) -> Receivers | None:
-        """The tables of a source that are recorded as taken up, where an administrator may be ahead of the record.
-
-        Args:
-            source: the site.
+        """Return the recorded tables of a source where an administrator may be ahead of the record.
 
         Returns:
             None: no administrator captures its tables.
@@ -77,40 +69,37 @@ class Unrecorded:
         return self.tables(source.name) if source.database.has_admin else None
 
     def told_tables(self, source: SiteSpec) -> Receivers | None:
-        """The tables that an apply process of a source is told to take when it begins.
-
-        Args:
-            source: the site.
+        """Return the tables that a new apply process of a source is told to take.
 
         Returns:
-            None: it takes the tables that are captured then.
+            None: it takes the tables that are captured when it begins.
         """
         return self.tables(source.name) if f"site:{source.name}" in self.sites else self.noted_ahead(source)
 
     @contextlib.contextmanager
     def preparing(self, site: str, *, has_admin: bool) -> Iterator[None]:
-        """Have a source on record while it is prepared, and afterwards, unless its database says that nothing was done.
+        """Keep a source in the record during its preparation, and afterwards, unless the database reports that nothing was done.
 
         Args:
-            site: the source's component.
-            has_admin: an administrator captures its tables.
+            site: full name of the source's component.
+            has_admin: whether an administrator captures its tables.
         """
         before = self.sites
         self._note(before | {site})
         try:
             yield
         except HeadraceError as error:
-            # Said by the database: the statement has ended. But where an administrator captures the tables, nothing of
-            # this is undone: the site may have taken them up before it failed as a destination.
+            # The database reported it, so the statement has ended. But where an administrator captures the tables,
+            # nothing is undone: the site may have taken them up before it failed as a destination.
             if error.context.get("sqlstate") and not has_admin:
                 self._note(before)
             raise
 
     def name_tables(self, observation: Observation, spec: TopologySpec) -> None:
-        """Name in the sites' status the captured tables that no apply process knows, while nothing is prepared.
+        """Add captured tables that no apply process knows to the sites' status, while nothing is prepared.
 
         Args:
-            observation: of the sites.
+            observation: the sites' last answers.
             spec: the topology.
         """
         if self._clock.monotonic() >= self._name_at:
@@ -139,7 +128,7 @@ class Unrecorded:
         )
 
     def _note(self, sites: Collection[str]) -> None:
-        # until the first set-up has ended, no apply process begins in any case
+        # until the first set-up has ended, no apply process begins anyway
         if frozenset(sites) != self.sites and self._record.read():
             self._record.update({"unseen": sorted(sites)})
             self.sites = frozenset(sites)

@@ -1,7 +1,7 @@
-"""How components run: in which process, driven by whom, and on Ray.
+"""How components run: the process, the driving thread, and Ray.
 
-`host` drives the synchronous core of one component, `life` is what it says of that, `components` holds the hosts of a
-process, `processes` says which module makes a component of which kind. `runtime` alone knows Ray. `child_process` runs a
-program of its own beside a component, `log_bound` bounds what that writes. Every component's module builds on this room,
-and nothing here knows one of them.
+`host` drives the synchronous core of one component and `life` records its state and errors. `components` holds the hosts
+of a process; `processes` maps a component to its process and its factory. `runtime` alone knows Ray. `child_process`
+runs a separate program for a component, and `log_bound` bounds that program's log. Every component's module builds on
+this package, which imports none of them.
 """

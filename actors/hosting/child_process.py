@@ -1,16 +1,15 @@
-"""A process that one actor owns: at most one at a time, and never longer than its owner lives.
+"""A process that one actor owns: at most one at a time, and never outliving its owner.
 
 Job
-    Start the process, read its first line, report why it ended, and end the process of an earlier life before the next
-    start.
+    Start the process, read its first line, report why it ended, and end the earlier process before the next start.
 
 States
     Not started; started, with the pipe to its standard input open; ended.
 
 Durable when
-    The file names the process (`actors.cluster.known_process`) before the process receives its configuration, so the
-    next life of the actor can wait for it, or end it. The process itself ends when its standard input closes. The file
-    also names its folder: in a copied one it speaks of the original's process, which is not ended.
+    The file names the process (`actors.cluster.known_process`) before the process receives its configuration, so that a
+    restarted actor can wait for it, or end it. The process ends by itself when its standard input closes. The file also
+    names its folder: in a copied folder it refers to the original's process, which is not ended.
 
 Worked flow
     the actor is killed -> the kernel closes the child's standard input -> the child ends -> Ray restarts the actor ->
@@ -66,14 +65,14 @@ class ChildRefused(ApplyError):  # noqa: N818 - says what happened
 
 
 class ChildProcess:
-    """See the module.
+    """Starts and ends the process, and reads its output.
 
     Args:
-        name: of the owner, for messages.
+        name: name of the owner, for messages.
         what: the process in messages, for example "the Spark application".
-        module: run with `python -m`.
-        file: names the process for the owner's next life.
-        log: standard error is appended to it.
+        module: module to run with `python -m`.
+        file: names the process for a restarted owner.
+        log: file to which standard error is appended.
     """
 
     def __init__(self, name: str, what: str, *, module: str, file: Path, log: Path) -> None:
@@ -85,19 +84,19 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id; 0: none runs."""
+        """The process id; 0: no process runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else 0
 
     def start(self, configuration: str) -> None:
-        """End the process of an earlier life, and start a new one.
+        """End the earlier process, and start a new one.
 
         Args:
             configuration: one line for its standard input.
 
         Raises:
             ChildEnded: it did not read its configuration.
-            DatabaseUnavailable: an older process cannot be ended.
+            DatabaseUnavailable: an earlier process cannot be ended.
         """
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -119,13 +118,13 @@ class ChildProcess:
             process.stdin.write(configuration + "\n")
             process.stdin.flush()
         except OSError as error:
-            raise ChildEnded(f"{self._name}: {self._what} did not take its configuration") from error
+            raise ChildEnded(f"{self._name}: {self._what} did not read its configuration") from error
         threading.Thread(
             target=_read_lines, args=(process.stdout, self._answers), name=f"{self._name}-output", daemon=True
         ).start()
 
     def bound_log(self) -> None:
-        """Keep its log below a bound, even while it runs; call this every few seconds."""
+        """Keep the log below a bound, even while the process runs; call this every few seconds."""
         bound_log(self._log)
 
     def first_answer(self, timeout_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
@@ -133,7 +132,7 @@ class ChildProcess:
 
         Args:
             timeout_s: longest wait in seconds.
-            is_wanted: called between waits; False ends them.
+            is_wanted: called between waits; False ends the waiting.
 
         Raises:
             HeadraceError: the process ended, or the line did not arrive in time.
@@ -160,10 +159,10 @@ class ChildProcess:
         raise self.ended(last_words)
 
     def ended(self, heard: Mapping[str, Any] | None = None) -> HeadraceError:
-        """The error that says why it ended: its own last line, or else how its process ended.
+        """Return the error that says why the process ended: its own last line, or else its exit code or signal.
 
         Args:
-            heard: a last line that was read already; None: none was.
+            heard: a last line that was already read; None: none was.
         """
         process = self._process
         assert process is not None
@@ -188,7 +187,7 @@ class ChildProcess:
         return ChildEnded(f"{self._name}: {self._what} {how}", hint=f"see {self._log}")
 
     def end(self) -> None:
-        """End the process; returns when it is gone."""
+        """End the process; return when it has ended."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -209,7 +208,7 @@ class ChildProcess:
         replace_file(self._file, json.dumps({**asdict(known), "folder": str(self._file.parent.resolve())}) + "\n")
 
     def _predecessor(self) -> psutil.Process | None:
-        """The process of the owner's earlier life; None: there is none any more."""
+        """The process of the owner's earlier life; None if it no longer runs."""
         try:
             text = self._file.read_text(encoding="utf-8")
             document = json.loads(text)
@@ -233,16 +232,16 @@ class ChildProcess:
                 end_it()
             if not psutil.wait_procs([process], timeout=END_TIMEOUT_S / 2)[1]:
                 return
-        raise DatabaseUnavailable(f"{self._name}: process {process.pid}, an older one of its own, cannot be ended")
+        raise DatabaseUnavailable(f"{self._name}: its earlier process {process.pid} cannot be ended")
 
 
 def _words_of(answer: object) -> dict[str, Any]:
-    """The error object in a last line; empty when it is another line."""
+    """Return the error object in a last line; empty for any other line."""
     return answer if isinstance(answer, dict) and "error" in answer else {}
 
 
 def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:
-    """Pass the process's lines on; keeps reading, so that the process never blocks on a full pipe."""
+    """Queue the process's lines; keeps reading, so that the process never blocks on a full pipe."""
     assert stream is not None
     for line in stream:
         answers.put(line)

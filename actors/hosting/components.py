@@ -1,26 +1,24 @@
-"""The components that share one process: each begins, fails, restarts and ends alone.
+"""The components that share one process: each starts, fails, restarts and ends independently.
 
 Job
-    Hold the hosts of one process, and bring them in line with the cluster's records: a component that is recorded for
-    this process begins, one that is recorded no more ends.
+    Hold the hosts of one process, and bring them in line with the cluster's records. Start components that are recorded
+    for this process, and end components that no longer are.
 
 Main path
-    Components.settle_all (a process begins) or settle (a component is created or ended) -> Records.get -> the factory
-      ->
-    Host.start; Components.call -> a method of the host.
+    Components.settle_all (the process starts) or settle (a component is created or ended) -> Records.get -> the factory
+    -> Host.start; Components.call -> a method of the host.
 
 States
-    None of its own: a component has those of its `Host`, each in a thread of its own.
+    None: each component has the states of its `Host`, which runs in its own thread.
 
 Durable when
-    The cluster's control service holds the records as long as it holds the actor itself. A restarted process begins
-    with them all, each as soon as no other process of its machine runs it (`actors.records.running`).
+    The cluster's control service keeps the records as long as the actor itself. A restarted process starts all of them,
+    each when no other process of its machine runs it any longer (`actors.records.running`).
 
 Worked flow
-    queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p notice nothing ->
-    the record of p is removed, settle(p) -> its thread ends, the record's removal is confirmed -> the process is killed
-      ->
-    it begins again with a and b
+    queue:a and propagation:p run -> queue:b is recorded, settle(queue:b) -> its host starts; a and p are unaffected ->
+    the record of p is removed, settle(p) -> its thread ends, the end is recorded -> the process is killed -> it starts
+    again with a and b
 """
 
 from __future__ import annotations
@@ -46,24 +44,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Components", "Record", "Records"]
 
-# Calls of one component's `status` that may wait at a time: the controller's and an operator's. Others are refused, so
-# that a component that hangs does not take all threads that the process has for calls.
+# Concurrent calls of one component's `status`: the controller's and an operator's. Further calls are refused, so that a
+# hanging component does not occupy all threads that the process has for calls.
 _STATUS_CALLS_MAX = 2
 _WAIT_FOR_A_STEP = frozenset({"reconfigure", "stop_component"})  # they take effect when the component's step ends
-_SAVED = _WAIT_FOR_A_STEP | {"start_component"}  # the component's next life goes by them, too
+_SAVED = _WAIT_FOR_A_STEP | {"start_component"}  # a restarted component must follow them, too
 
 log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a component is built from.
+    """The data from which a component is built.
 
     Args:
         creation: differs each time the component is created, and stays the same when its process is restarted.
         factory: "module:callable" that builds its host.
-        arguments: for the callable.
-        state_dir: of the topology.
+        arguments: keyword arguments of the callable.
+        state_dir: state folder of the topology.
     """
 
     creation: str
@@ -73,18 +71,18 @@ class Record:
 
 
 class Records(Protocol):
-    """What the cluster knows of the components of one process."""
+    """The cluster's records of the components of one process."""
 
     def names(self) -> Iterable[str]:
-        """Components that are to run in the process, and those that are to end."""
+        """Return the components that are to run in the process, and those that are to end."""
         ...
 
     def get(self, component: str) -> Record | None:
-        """What the component is built from; None: it is to end."""
+        """Return the component's record; None: it is to end."""
         ...
 
     def ended(self, component: str) -> None:
-        """The component runs no more, as it was wanted; idempotent."""
+        """Record that the component has ended, as requested; idempotent."""
         ...
 
 
@@ -97,12 +95,12 @@ class _Running:
 
 
 class Components:
-    """See the module.
+    """The hosts of one process, by component.
 
     Args:
-        records: of this process.
-        end_process: called when a component does not end: its thread hangs, and only the end of the process ends it.
-            The others begin again with the next process.
+        records: records of this process.
+        end_process: called when a component's thread hangs and does not end. Only the end of the process ends it; the
+            other components start again with the next process.
     """
 
     def __init__(self, records: Records, end_process: Callable[[], object] = lambda: os._exit(1)) -> None:
@@ -110,33 +108,33 @@ class Components:
         self._end_process = end_process
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
-        # what is saved last is what the component goes by
+        # held while a change is saved and applied, so that the saved change is the one in force
         self._changing: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._to_settle: set[str] = set()
         self._status_calls: dict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(_STATUS_CALLS_MAX))
 
     def settle_all(self) -> None:
-        """Begin what is recorded for this process; one that cannot be built does not keep the others from beginning."""
+        """Start all components recorded for this process; one that cannot be built does not prevent the others."""
         for name in self._records.names():
             try:
                 self.settle(name)
             except PropagationError:
-                continue  # in the log; whoever calls it next tries again
+                continue  # it is in the log; the next call tries again
 
     def settle(self, name: str) -> None:
-        """Begin a component, end it, or begin it anew, as the records want it; idempotent.
+        """Start, end or restart a component, as the records require; idempotent.
 
-        While another thread does that, this returns at once: that thread looks at the records again.
+        Returns at once while another thread does this: that thread reads the records again.
 
         Raises:
-            PropagationError: it cannot be built, the log says why; or another process of this machine still runs it.
+            PropagationError: it cannot be built (the log says why), or another process of this machine still runs it.
         """
         self._to_settle.add(name)
         self._settle_now(name)
 
     def _settle_now(self, name: str) -> bool:
-        """Settle a component as long as that is asked for; False: another thread does."""
-        while name in self._to_settle:  # looked at after the lock is free: who did not get it has asked before
+        """Settle a component until no request is left; False: another thread does it."""
+        while name in self._to_settle:  # read after the lock is free: a thread that did not get it asked before
             if not self._locks[name].acquire(blocking=False):
                 return False
             try:
@@ -150,14 +148,14 @@ class Components:
         """Call a public method of a component's host, or of a part of it (`Host.answering`).
 
         Args:
-            name: full name of a component of this process; it is begun when it is recorded and does not run.
-            method: of its host, not private. "status" is refused while too many calls of it wait. What waits for the
-                end of a step ends the process while a user's function that has had its time does not return: the step
-                may never end, and what is wanted is recorded.
-            arguments: for the method.
+            name: full name of a component of this process; started first if it is recorded and does not run.
+            method: public method of its host. "status" is refused while too many calls of it wait. A method that takes
+                effect at the end of a step ends the process if a user function has overrun its time: that step may
+                never end. The change is recorded by then.
+            arguments: arguments of the method.
 
         Raises:
-            PropagationError: it does not run here (now).
+            PropagationError: the component does not run here, or not now.
             HeadraceError: whatever the method raises.
         """
         if method.startswith("_"):
@@ -181,26 +179,26 @@ class Components:
             calls.release()
 
     def _change(self, name: str, running: _Running, method: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - the component's own answer
-        """Save a change, and let the component go by it: one after the other, and none that has left."""
+        """Save a change and apply it; changes are serialised, and refused for a component that has left."""
         with self._changing[name]:
             if self._running.get(name) is not running:
                 raise PropagationError(f"{name} is about to begin or to end")
             if method == "reconfigure":
-                # Before the component goes by it: a restarted process begins with the arguments of the component's
+                # Before it is applied: a restarted process would otherwise start with the arguments of the component's
                 # creation.
                 running.taken_over.save(*arguments)
             answer = getattr(running.host, method)(*arguments)
         if method in _WAIT_FOR_A_STEP and (late := running.host.late_call()):
-            log.error("%s: %s: this process ends, and what else runs in it begins again", name, late)
+            log.error("%s: %s: this process ends, and its other components start again", name, late)
             self._end_process()
         return answer
 
     def _begin_now(self, name: str) -> _Running:
-        """Begin what is recorded and does not run.
+        """Start a component that is recorded and does not run.
 
-        Its creator died before it could say so, it could not be built, or its thread died.
+        Its creator died before requesting that, it could not be built, or its thread died.
         """
-        # A component may take long to end, and who asks for its status must not wait for that.
+        # Return at once: a component may take long to end, and a caller of `status` must not wait for that.
         self._to_settle.add(name)
         if not self._settle_now(name):
             raise PropagationError(f"{name} is about to begin or to end")
@@ -215,7 +213,7 @@ class Components:
             with self._changing[name]:
                 del self._running[name]
             if not running.host.end():
-                log.error("%s does not end: this process ends, and what else runs in it begins again", name)
+                log.error("%s does not end: this process ends, and its other components start again", name)
                 self._end_process()
             running.lock.release()
             log.info("%s: ended", name)
@@ -233,7 +231,7 @@ class Components:
         module, _, attribute = record.factory.partition(":")
         try:
             host: Host = getattr(importlib.import_module(module), attribute)(**taken_over.arguments(record.arguments))
-        except Exception as error:  # whatever it is, it is of this component alone
+        except Exception as error:  # any error affects this component alone
             lock.release()
             log.exception("%s: cannot be built", name)
             raise PropagationError(

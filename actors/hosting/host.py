@@ -1,4 +1,4 @@
-"""Hosting: turns a synchronous core into a running component, in any kind of process.
+"""Hosting: runs a synchronous core as a component, in any kind of process.
 
 Job
     Run one component's `step` in its own thread, apply the error policy, and report the status at any time.
@@ -7,9 +7,9 @@ Main path
     Host.start -> Host._run -> open -> step, step, ... -> close.
 
 States
-    INITIALIZING  while `open` runs, memory only.
-    ENABLED       while it steps; the component then shows its own, finer state (`detail_state`). Memory only.
-    PAUSED: WAITING FOR FUNCTION  while a user's function that has had its time does not return (`late_call`). Memory only.
+    INITIALIZING  while `open` runs. Memory only.
+    ENABLED       while it steps; the status then shows the component's own, finer state (`detail_state`). Memory only.
+    PAUSED: WAITING FOR FUNCTION  while a user function has overrun its time (`late_call`). Memory only.
     RETRYING      after a transient error: it is opened again after a pause. Memory only.
     ABORTED       after any other error; recorded with its hint. Memory only: a restarted process tries once more,
                   which shows the operator whether the cause persists.
@@ -20,7 +20,7 @@ Durable when
 
 Worked flow
     step raises DatabaseUnavailable -> close -> RETRYING, 0.1 s -> open raises it again -> 0.2 s -> ... 5 s ->
-    open and step succeed -> ENABLED, the pause is 0.1 s again.
+    open and step succeed -> ENABLED; the next pause is 0.1 s again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Host"]
 
-# A component that ran this long without an error has recovered: the next error starts with the shortest pause.
+# A component that ran this long without an error has recovered: its next error starts with the shortest pause.
 _HEALTHY_AFTER_S = 5.0
 _JOIN_TIMEOUT_S = 45.0  # a step is bounded; closing may wait for the orderly end of a Spark driver
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -55,14 +55,14 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.
 WAITS_FOR_FUNCTION = "PAUSED: WAITING FOR FUNCTION"
 _LATE_HINT = (
     "a call that waits in the kernel (a socket, a lock, time.sleep) is ended when it returns to Python: give"
-    " it a time limit of its own, and run `headrace up`"
+    " the call its own time limit, and run `headrace up`"
 )
 
 log = logging.getLogger("headrace")
 
 
 def is_timed(error: HeadraceError) -> bool:
-    """Whether the error is transient. A full disk counts: space returns without notice."""
+    """Return whether the error is transient. A full disk counts: space returns without notice."""
     cause = error.__cause__
     return error.retry is Retry.TIMED or (isinstance(cause, OSError) and cause.errno in _FULL)
 
@@ -70,38 +70,37 @@ def is_timed(error: HeadraceError) -> bool:
 class Host:
     """Runs one component. Subclasses define `open`, `step` and `close`.
 
-    More than 25 methods: ten are what a kind of component defines, ten what its owner and operators call, and both meet
-    in one thread.
+    More than 25 methods: ten that a kind of component defines and ten that its owner and operators call meet in one
+    thread.
 
     Args:
-        name: of the component, e.g. "capture:capture_hr".
-        state_dir: of the topology; the wanted state is kept below it.
-        clock: of the status times.
+        name: name of the component, e.g. "capture:capture_hr".
+        state_dir: state folder of the topology; the wanted state is kept below it.
 
     Attributes:
         life: its state, and its last error.
-        tracks: what it did with labelled transactions.
+        tracks: its records of labelled transactions.
     """
 
     kind: ClassVar[str] = ""
-    # It stays open while it adopts a changed topology; other components close first and open again in the same process.
+    # Stays open while it adopts a changed topology; other components close first and open again in the same process.
     adopts_open: ClassVar[bool] = False
 
     def __init__(self, name: str, state_dir: Path, *, clock: Clock | None = None) -> None:
         self.name = name
         self._wanted_file = Wanted(state_dir, name)
         self._clock = clock or SystemClock()
-        self.tracks = TrackLog(self._clock)  # as long as the process lives, however often the component is opened
+        self.tracks = TrackLog(self._clock)  # lives as long as the process, however often the component is opened
         self._wake = threading.Event()
         # Set when the wanted state of the component changes. Only this ends the pause between two attempts: `wake` is
-        # also called when something breaks, which would then be retried without any pause.
+        # also called when something breaks, and would cause a retry without a pause.
         self._wanted_changed = threading.Event()
         self._wanted = self._wanted_file.is_enabled()
         self._ending = False
         self._restart = False
         self._reopen = False
         self._changed: tuple[TopologySpec, str] | None = None  # a topology to adopt
-        self._unadopted: HeadraceError | None = None  # why that failed
+        self._unadopted: HeadraceError | None = None  # why the adoption failed
         self._thread: threading.Thread | None = None
         self._backoff = Backoff()
         self.life = Life(self._clock)
@@ -109,55 +108,52 @@ class Host:
     # ------------------------------------------------------------------ what a component is
 
     def open(self) -> None:
-        """Build everything from durable state. Called in the component's thread; may raise any `HeadraceError`."""
+        """Build everything from durable state. Runs in the component's thread; may raise any `HeadraceError`."""
 
     def step(self) -> float:
-        """Do bounded work; returns the seconds until the next step is worthwhile (0: at once; `wake` ends the pause)."""
+        """Do bounded work; return the seconds until the next step is worthwhile (0: at once; `wake` ends the pause)."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what `open` built, even if it was not completed; must not raise."""
+        """Release what `open` built, even if it did not complete; must not raise."""
 
     def detail_state(self) -> str:
-        """The component's own state while it is ENABLED."""
+        """Return the component's own state while it is ENABLED."""
         return "ENABLED"
 
     def details(self) -> ComponentStatus:
-        """What this kind of component says of itself; called from other threads at any time, even when not open.
+        """Return the status of this kind of component; called from other threads at any time, even when not open.
 
         `status` adds what every host knows: its state, and its last error.
         """
         return ComponentStatus(name=self.name)
 
     def failed(self) -> None:
-        """Called when an error has become the state, before the pause; the component is closed. Must not raise."""
+        """React to an error that has become the state, before the pause; the component is closed. Must not raise."""
 
     def late_call(self) -> str:
-        """What is known of a user's function that has had its time and does not end; empty: there is none.
+        """Return a message about a user function that has overrun its time and not returned; empty: there is none.
 
-        Called as `details`.
+        Called from other threads at any time, like `details`.
         """
         return ""
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:  # noqa: ARG002 - for subclasses that can
-        """Become the component of a changed topology; called in the component's thread.
+        """Adopt a changed topology; called in the component's thread.
 
         Args:
-            spec: only parts that this kind of component can adopt have changed (see `topology.edits.changes`).
-            fingerprint: of the component in that topology, shown in its status from now on.
+            spec: the topology; it differs only in parts that this kind of component can adopt
+                (`topology.edits.changes`).
+            fingerprint: fingerprint of the component in that topology, shown in its status from now on.
         """
         raise BugError(f"{self.name} cannot adopt a changed topology")
 
     def answering(self, method: str) -> object:  # noqa: ARG002 - for subclasses that have parts
-        """Who answers a call of a method by its name: the host, or a part of it whose business that is.
-
-        Args:
-            method: the public method.
-        """
+        """Return the object that answers calls of a method: the host, or the part of it that is responsible."""
         return self
 
     def endpoint(self) -> str:
-        """The component's gRPC endpoint; raises a `HeadraceError` when it does not serve (yet)."""
+        """Return the component's gRPC endpoint; raise a `HeadraceError` when it does not serve (yet)."""
         raise BugError(f"{self.name} serves nothing")
 
     # ------------------------------------------------------------------ life
@@ -168,7 +164,7 @@ class Host:
         self._thread.start()
 
     def end(self) -> bool:
-        """End the thread, whatever is wanted; for an orderly end of the component. Answers whether it ended."""
+        """End the thread for good, whatever state is wanted. Return whether it ended in time."""
         self._ending = True
         self._wanted_changed.set()
         self._wake.set()
@@ -179,7 +175,7 @@ class Host:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its thread has ended, by whatever cause: nothing runs it any more."""
+        """Whether its thread has ended for any reason: nothing runs the component any longer."""
         return self._thread is not None and not self._thread.is_alive()
 
     def wake(self) -> None:
@@ -198,33 +194,30 @@ class Host:
         self._try_again()
 
     def reopen(self) -> None:
-        """Close and open again after the current step, so that every connection is made anew; nothing else changes.
-
-        Idempotent.
-        """
+        """Close and open again after the current step, with new connections; idempotent."""
         self._reopen = True
         self._wake.set()
 
     def reconfigure(self, spec: TopologySpec, fingerprint: str) -> None:
-        """Adopt a changed topology soon, in any state; the status shows when it is done. Idempotent.
+        """Adopt a changed topology soon, in any state; the status shows when that is done. Idempotent.
 
         Args:
             spec: the changed topology.
-            fingerprint: of the component in it.
+            fingerprint: fingerprint of the component in it.
         """
         self._changed = spec, fingerprint
         self._wanted_changed.set()
         self._wake.set()
 
     def tracked(self, label: str) -> dict[str, Any]:
-        """What the component did with the transactions of a label (`headrace.lcr.tracking.TrackLog.answer`).
+        """Return what the component did with the transactions of a label (`headrace.lcr.tracking.TrackLog.answer`).
 
-        Always returns at once.
+        Returns at once.
         """
         return self.tracks.answer(label)
 
     def status(self) -> ComponentStatus:
-        """The status; always returns at once."""
+        """Return the status, always at once."""
         state = self.life.state
         details = self.details()
         status = replace(
@@ -234,7 +227,7 @@ class Host:
             state=(details.state or self.detail_state()) if state == "ENABLED" else state,
             enabled=self._wanted,
         )
-        if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # it has no error: it is stopped
+        if state == "DISABLED" and (unadopted := self._unadopted) is not None:  # a stopped component shows no error
             problem = f"cannot adopt the changed topology: {unadopted.message.removeprefix(f'{self.name}: ')}"
             return replace(status, problem=problem, fix=unadopted.hint)
         if state == "ENABLED" and (late := self.late_call()):
@@ -247,8 +240,7 @@ class Host:
         while not self._ending:
             self._wanted_changed.clear()
             if not self._attempt(self._adopt_change):
-                # It does not go by the earlier topology meanwhile: that may have rules that the others do not have any
-                # more.
+                # It must not continue with the earlier topology, whose rules the other components may have dropped.
                 self._pause_after_refusal()
             elif not self._wanted:
                 self.life.enter("DISABLED")
@@ -261,7 +253,7 @@ class Host:
         self.life.enter("DISABLED")
 
     def _run_once(self) -> None:
-        """Open and step until it is stopped or an error ends it."""
+        """Open and step until the component is stopped or an error ends it."""
         self.life.enter("INITIALIZING")
         self._reopen = False
         self.life.note_open()
@@ -273,7 +265,7 @@ class Host:
             self._close_quietly()
 
     def _attempt(self, call: Callable[[], None]) -> bool:
-        """Call it; an error becomes the component's state. Returns whether there was none."""
+        """Make the call; an error becomes the component's state. Return whether there was none."""
         try:
             call()
         except HeadraceError as error:
@@ -281,7 +273,7 @@ class Host:
         except OSError as error:
             self._failed(_wrap(self.name, error))
         except Exception as error:
-            # Anything else is a defect: show it with its traceback, and do not continue.
+            # Any other exception is a bug: show it with its traceback, and do not continue.
             log.exception("%s: unexpected error", self.name)
             bug = BugError(
                 f"{self.name}: {type(error).__name__}: {error}", hint="see the log of its process; report it"
@@ -293,7 +285,7 @@ class Host:
         return False
 
     def _pause_after_refusal(self) -> None:
-        """Pause after a changed topology could not be adopted, unless `_failed` has done so."""
+        """Pause after a changed topology could not be adopted, unless `_failed` has paused already."""
         if not self._wanted:
             self._wanted_changed.wait(self._backoff.next_s())
         elif self.life.state == "ABORTED":
@@ -330,7 +322,7 @@ class Host:
         self._unadopted = None
         log.info("%s: adopted a changed topology", self.name)
         self._restart = True  # the cause of an abort may be gone now
-        if self._changed is changed:  # else there is a newer one already
+        if self._changed is changed:  # else a newer one has arrived
             self._changed = None
 
     def _close_quietly(self) -> None:
@@ -340,7 +332,7 @@ class Host:
 
     def _failed(self, error: HeadraceError) -> None:
         if self._ending or not self._wanted:
-            return  # it is being stopped: errors on the way do not matter
+            return  # the component is being stopped: errors no longer matter
         self.life.note_error(error)
         if is_timed(error):
             log.warning("%s: %s: %s", self.name, type(error).__name__, error.message)
@@ -353,7 +345,7 @@ class Host:
             self.failed()
 
     def _try_again(self) -> None:
-        """Run again after an error, also one that is not shown yet."""
+        """Run again after an error, even one that is not shown yet."""
         self._restart = True
         self._wanted_changed.set()
         self._wake.set()

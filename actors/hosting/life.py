@@ -1,4 +1,4 @@
-"""What a component's host says of its life: its state, its last error, and since when."""
+"""The state of a component's host, its last error, and their times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ S = TypeVar("S", bound=ComponentStatus)
 
 
 class Life:
-    """One life of a component, from the begin of its process on. The component's thread writes, any thread reads.
-
-    Args:
-        clock: of the times.
+    """One life of a component, from the start of its process on. The component's thread writes, any thread reads.
 
     Attributes:
-        state: one of those of `actors.hosting.host`.
-        error: the last one; None: there was none.
+        state: one of the states of `actors.hosting.host`.
+        error: the last error; None: no error so far.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -37,37 +34,33 @@ class Life:
         self._opens_total = 0
 
     def enter(self, state: str) -> None:
-        """Go into a state, or stay in it.
+        """Enter a state, or stay in it.
 
         Args:
-            state: see there.
+            state: one of the states of `actors.hosting.host`.
         """
         if state != self.state:
             self.state, self._since_us = state, self._clock.time_us()
         self.note_alive()
 
     def note_alive(self) -> None:
-        """The component did something a moment ago."""
+        """Note that the component did something just now."""
         self._alive_us = self._clock.time_us()
 
     def note_open(self) -> None:
-        """The component is opened, perhaps again."""
+        """Note that the component is opened, perhaps again."""
         self._opens_total += 1
 
     def note_error(self, error: HeadraceError) -> None:
-        """Remember an error; the state stays.
-
-        Args:
-            error: what happened.
-        """
+        """Remember an error; the state stays unchanged."""
         self.error, self._error_us = error, self._clock.time_us()
         self._errors_total += 1
 
     def shown(self, status: S) -> S:
-        """The component's status with the times and the last error.
+        """Return the component's status with the times and the last error.
 
         Args:
-            status: without them.
+            status: the status without them.
         """
         error = self.error
         return replace(

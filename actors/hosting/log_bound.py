@@ -15,12 +15,12 @@ LOG_BYTES_MAX = 16 << 20  # days of normal operation; twice that on disk with th
 
 
 def bound_log(file: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
-    """Rotate a log to `<file>.1` once it is too large, replacing the previous one.
+    """Rotate a log to `<file>.1` if it is too large, replacing the previous one.
 
     A few lines that are written between copying and truncating are lost.
 
     Args:
-        file: its writer must have opened it for appending, so that it continues at the beginning.
+        file: the log; its writer must have opened it for appending, so that it continues at the beginning.
         bytes_max: a larger log is rotated.
 
     Returns:

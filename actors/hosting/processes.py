@@ -1,13 +1,13 @@
-"""What a component is built by, and which components of a site share a process.
+"""The factory of each component, and the components of a site that share a process.
 
-A Python process that is connected to Ray takes 64 MB before it does anything. Queues and propagations only pass bytes
-on, capture processes of a site mine the same redo, redo receivers copy it; each of these kinds shares one process per
-site, where one component more costs a few megabytes. Apply processes of a site share one by fours. A site and a Spark
-application have one of their own: a site works all the time and would take turns with others to run Python code, and a
-Spark application ends with its process and takes half a minute to come back.
+A Python process that is connected to Ray takes 64 MB before it does any work. Queues and propagations only forward
+bytes, capture processes of a site mine the same redo, redo receivers copy it. Each of these kinds shares one process per
+site, where a further component costs a few megabytes. Four apply processes of a site share a process. A site and a Spark
+application each have their own process. A site works all the time and would take turns with others to run Python code.
+A Spark application ends with its process and takes half a minute to come back.
 
-With `processes: apart` each component has a process of its own, named as the component: one that ends takes one
-component with it.
+With `processes: apart` each component has its own process, named like the component: a process that ends affects only
+that component.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _FACTORIES = {
     "redo": "actors.downstream_database:build",
 }
 _SHARED = {"queue": "staging", "propagation": "staging", "capture": "captures", "redo": "receivers", "apply": "applies"}
-# A coordinator that gets bulk as fast as two cores pass it on uses an eighth of a core: four leave half of what one
-# interpreter has.
+# A coordinator that receives bulk as fast as two cores can send it uses an eighth of a core: four take half of one
+# interpreter's capacity.
 APPLIES_TOGETHER = 4
 
 
 def process_of(spec: TopologySpec, component: Component, held: Mapping[str, Collection[str]] | None = None) -> str:
-    """The name of the process in which a component begins when it is created.
+    """Return the name of the process in which a component starts when it is created.
 
-    Until it ends it stays there, whatever is edited.
+    The component stays there until it ends, whatever is edited.
 
     Args:
         spec: the topology.
-        component: of it.
+        component: component of the topology.
         held: the components that each process holds now; None: none, as when a topology is set up. An apply process
-            that an edit adds goes where there is room, wherever it stands in the file.
+            added by an edit goes to a process with room, whatever its position in the file.
 
     Returns:
-        "staging:<site>", "captures:<site>", "receivers:<site>" or "applies:<site>" (then ":2", ":3", ...) for what
-        shares one; else, and if the topology's processes are apart, the component's own name. Where Ray resources place
-        the site, they are in the name: with others it is another process.
+        For components that share a process: "staging:<site>", "captures:<site>", "receivers:<site>" or
+        "applies:<site>" (then ":2", ":3", ...). Otherwise, and if the topology's processes are apart, the component's
+        own name. Ray resources that place the site are part of the name: other resources mean another process.
     """
     shared = _SHARED.get(component.kind)
     if shared is None or spec.processes_apart:
@@ -71,17 +71,17 @@ def process_of(spec: TopologySpec, component: Component, held: Mapping[str, Coll
 
 
 def _room(spec: TopologySpec, component: Component) -> int:
-    """Which process of the apply processes of its site takes this one by the file, from 0."""
+    """Return the index, from 0, of the apply process's shared process by its position in the file."""
     there = [f"apply:{apply.name}" for apply in spec.applies if apply.site == component.site]
     return there.index(component.name) // APPLIES_TOGETHER
 
 
 def factory_of(site: SiteSpec, kind: str) -> str:
-    """The callable that builds a component's host, as "module:callable".
+    """Return the callable that builds a component's host, as "module:callable".
 
     Args:
-        site: where it runs.
-        kind: of the component.
+        site: site at which the component runs.
+        kind: kind of the component.
     """
     if kind == "site":
         return "actors.intermediate_database:build" if site.database.kind == "none" else "actors.source_database:build"

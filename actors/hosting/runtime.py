@@ -1,22 +1,22 @@
 """Ray, behind one small interface. The only module of this package that imports ray.
 
-Longer than 500 lines: everything that speaks to Ray, so that nothing else has to.
+Longer than 500 lines: it contains everything that calls Ray, so that no other module has to.
 
 Job
     Create, find, call and end named detached actors; all other modules only know components.
 
 Main path
     connect -> RayActors.create -> ProcessActor.settle -> Components.settle -> Host.start; RayActors.call ->
-      ProcessActor.call.
-    An actor is a process; which components it holds stands in Ray's key-value store (`_Records`).
+    ProcessActor.call.
+    An actor is a process; Ray's key-value store records which components it holds (`_Records`).
 
 States
     None here: Ray's control service knows the actors and the records of components, a component knows its own state.
 
 Durable when
     Never: a component rebuilds itself from its site's files and databases. Ray restarts a dead actor's process
-    (`max_restarts=-1`) and runs its constructor again; the constructor begins what is recorded for the process, so
-    a restarted actor works without being asked. Records last as long as Ray's control service, as the actors do.
+    (`max_restarts=-1`) and runs its constructor again. The constructor starts what is recorded for the process, so a
+    restarted actor works without a request. Records last as long as Ray's control service, as the actors do.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ __all__ = [
 CALL_TIMEOUT_S = 5.0  # a method that answers at once needs milliseconds, and less than this on a loaded machine
 _LISTENS_TIMEOUT_S = 5.0  # a remote node answers within this
 _CALLS_AT_ONCE = 16  # concurrent calls of an actor: a waiting one must never block `status`
-# Threads of their own, whatever the other calls wait for: `settle` ends a component that hangs, and with it its
-# process, which takes 45 s; endpoints are asked for on every reconnect.
+# Their own threads, whatever other calls wait for. `settle` ends a hanging component, and with it the process, which
+# takes 45 s; endpoints are requested on every reconnect.
 _GROUPS = {"settle": 4, "prompt": 2}
 _GROUP_OF = {"endpoint": "prompt"}  # other methods: the actor's own 16
 _LOG_BYTES_MAX = 8 << 20
-_connected_to = ""  # the address of Ray as this process named it; only in processes that call `connect`
-_environments: dict[str, dict[str, str]] = {}  # of the clients of clusters that this process knows, by address
-_own_environment: dict[str, str | None] = {}  # the values before `prepare_process` changed them; None: there was none
+_connected_to = ""  # the address of Ray as given to `connect`; empty in processes that do not call it
+_environments: dict[str, dict[str, str]] = {}  # client environments of the clusters that this process knows, by address
+_own_environment: dict[str, str | None] = {}  # the values before `prepare_process` changed them; None: was not set
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -87,10 +87,10 @@ class Factory(Protocol):
 
 
 class Resolver(Protocol):
-    """Returns the current endpoint of a component. Ports change on restart: call it on every reconnect."""
+    """Finds the current endpoint of a component. Ports change on restart: call it on every reconnect."""
 
     def __call__(self, name: str) -> str:
-        """Address ("host:port") of the component `name`; `PropagationError` (TIMED) when it does not answer."""
+        """Return the address ("host:port") of the component `name`; `PropagationError` (TIMED) when it does not answer."""
         ...
 
 
@@ -108,26 +108,26 @@ class ActorSystem(Protocol):
         node: Mapping[str, float],
         environment: Mapping[str, str],
     ) -> None:
-        """Create the component `name` unless it is there; does not wait until it runs.
+        """Create the component `name` unless it exists; does not wait until it runs.
 
         Args:
-            name: of the component.
-            factory: see `Factory`.
-            arguments: for the factory.
-            process: the component shares a process with the others that are created with the same name of one.
-            state_dir: of the topology.
-            node: of the component's site in the topology: places the process, when it does not run yet
+            name: name of the component.
+            factory: name of a `Factory`.
+            arguments: keyword arguments of the factory.
+            process: name of the process; components created with the same process name share it.
+            state_dir: state folder of the topology.
+            node: node of the component's site in the topology; places the process if it does not run yet
                 (`actors.cluster.nodes`).
-            environment: of the process, when it does not run yet.
+            environment: environment of the process if it does not run yet.
         """
         ...
 
     def names(self) -> set[str]:
-        """Every component of the namespace that runs, is being restarted, or is about to end."""
+        """Return every component of the namespace that runs, is being restarted, or is about to end."""
         ...
 
     def held(self) -> Mapping[str, Collection[str]]:
-        """The components that each process holds, is to hold, or is about to end."""
+        """Return the components that each process holds, is to hold, or is about to end."""
         ...
 
     def call(
@@ -142,11 +142,11 @@ class ActorSystem(Protocol):
         Args:
             name: full name of the component, e.g. "queue:q_dbs1".
             method: a public method of its host.
-            arguments: for the method; they are pickled.
+            arguments: arguments of the method; they are pickled.
             timeout_s: seconds to wait; the method may still run afterwards.
 
         Raises:
-            PropagationError: there is no such component, or it does not answer now: call again.
+            PropagationError: the component does not exist, or does not answer now: retry.
             HeadraceError: raised by the method.
         """
         ...
@@ -160,17 +160,17 @@ class ActorSystem(Protocol):
             timeout_s: seconds to wait for all of them together.
 
         Returns:
-            By name the method's value, or the `HeadraceError` that stands for it: raised by the method, or no answer in
-            time.
+            By name the method's value, or a `HeadraceError`: the one that the method raised, or one for an answer that
+            did not arrive in time.
         """
         ...
 
     def kill(self, name: str) -> None:
-        """End the component for good; idempotent. Its process is killed when it holds no other."""
+        """End the component for good; idempotent. Its process is killed when it holds no other component."""
         ...
 
     def nodes(self) -> list[Mapping[str, float]]:
-        """The resources of each living node, by name. A node that broke off counts as living for some seconds.
+        """Return the resources of each living node, by resource name. A disconnected node counts as living for seconds.
 
         Raises:
             PropagationError: the cluster does not answer now.
@@ -180,20 +180,18 @@ class ActorSystem(Protocol):
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
         """End components for good and orderly: each finishes its step and closes before its process is killed.
 
-        Idempotent.
-
-        It is recorded first that they are to end: whoever dies meanwhile, they do not stay halfway, and `create` begins
-        them anew.
+        Idempotent. The end is recorded first: if a process dies meanwhile, no component stays halfway, and `create`
+        starts it anew.
 
         Args:
             names: full names of the components.
-            timeout_s: seconds to wait for all of them together; what takes longer is killed.
+            timeout_s: seconds to wait for all of them together; components that take longer are killed.
         """
         ...
 
 
 def namespace_of(topology: str) -> str:
-    """The Ray namespace of a topology's actors."""
+    """Return the Ray namespace of a topology's actors."""
     return f"headrace-{topology}"
 
 
@@ -201,7 +199,7 @@ def connect(address: str, topology: str) -> RayActors:
     """Connect this process to Ray; quick if it is already connected there, even for another topology.
 
     Args:
-        address: of Ray's control service.
+        address: address of Ray's control service.
         topology: name of the topology.
 
     Raises:
@@ -228,7 +226,7 @@ def connect(address: str, topology: str) -> RayActors:
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"no Ray cluster answers at {address}: {error}",
-                hint="run `headrace up` again, or name another --address",
+                hint="run `headrace up` again, or specify another --address",
             ) from error
         if threading.current_thread() is threading.main_thread():
             # Ray's own handlers would end the process with a stack dump.
@@ -238,18 +236,17 @@ def connect(address: str, topology: str) -> RayActors:
 
 
 class _NoFolders(list[str]):
-    """What Ray adds the folders to that all components search modules in, before any other."""
+    """The list to which Ray would add folders that all components search for modules first; it ignores additions."""
 
     def extend(self, _folders: Iterable[str]) -> None:
         """Add nothing."""
 
 
 def _without_own_folders() -> JobConfig:
-    """A job whose components search modules where they are installed alone.
+    """Return a job whose components search for modules only where these are installed.
 
-    Ray would add the folder that the command runs in, as the first: with `cd /tmp; headrace up FILE` a file
-    `/tmp/psycopg.py` of another user would be run by each component, and a file `types.py` of one's own would break
-    them.
+    Ray would put the folder in which the command runs first. With `cd /tmp; headrace up FILE` each component would then
+    run a file `/tmp/psycopg.py` of another user, and a file `types.py` in the operator's own folder would break it.
     """
     from ray.job_config import JobConfig
 
@@ -259,16 +256,16 @@ def _without_own_folders() -> JobConfig:
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray would try for many minutes."""
+    """Refuse an address at which nothing listens: Ray would retry for many minutes."""
     host, _, port = address.rpartition(":")
-    if not port.isdecimal():  # Ray says what is wrong with it
+    if not port.isdecimal():  # Ray reports what is wrong with it
         return
     try:
         socket.create_connection((host, int(port)), timeout=_LISTENS_TIMEOUT_S).close()
     except OSError as error:
         raise ConfigError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
-            hint="run `headrace up` again, or name another --address",
+            hint="run `headrace up` again, or specify another --address",
         ) from error
 
 
@@ -276,10 +273,10 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
     """Prepare a process that Ray did not start for `connect`.
 
     Args:
-        address: of Ray's control service.
-        environment: of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`). Empty: what was
-            given for the same address before; else it is a cluster of the user's, which the process's own environment
-            describes.
+        address: address of Ray's control service.
+        environment: environment of the cluster's clients (`actors.cluster.local.LocalCluster.client_environment`).
+            Empty: the one given for this address before. Without one, it is a cluster of the user's, which the
+            process's own environment describes.
     """
     # Ray prints events of the cluster ("a worker died ...") to standard output, which is for a command's result.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
@@ -289,8 +286,8 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
     if "ray" not in sys.modules:
         _set_environment(variables)
     elif address != _connected_to or any(os.environ.get(name) != value for name, value in variables.items()):
-        # Another cluster than before: Ray keeps what it found when it was imported, also where the environment has been
-        # changed since.
+        # Another cluster than before: Ray keeps the settings that it read when it was imported, even if the environment
+        # has changed since.
         from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
         disconnect()
@@ -300,7 +297,7 @@ def prepare_process(address: str, environment: Mapping[str, str]) -> None:
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:
-    """Set the environment of a cluster's client; what another cluster's had changed gets the process's own value back."""
+    """Set the environment of a cluster's client; variables that another cluster changed get the process's own value back."""
     for name in variables:
         _own_environment.setdefault(name, os.environ.get(name))
     for name, own in _own_environment.items():
@@ -320,39 +317,39 @@ def disconnect() -> None:
 
 
 def own_address() -> str:
-    """The address of the Ray cluster to which this process belongs."""
+    """Return the address of the Ray cluster to which this process belongs."""
     import ray
 
     return str(ray.get_runtime_context().gcs_address)
 
 
 def session_folder() -> Path | None:
-    """Ray's folder of this process's node, with its sockets and logs; None: this process is on no cluster."""
+    """Return Ray's folder on this process's node, with its sockets and logs; None: this process is on no cluster."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    return Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - as RayDP has it
+    return Path(ray._private.worker._global_node.get_session_dir_path())  # noqa: SLF001 - as RayDP does
 
 
 def own_host() -> str:
-    """The address at which the cluster's other nodes reach this process's node."""
+    """Return the address at which the cluster's other nodes reach this process's node."""
     import ray
 
     return str(ray.util.get_node_ip_address())
 
 
 def actors_of(topology: str) -> RayActors:
-    """The actors of a topology, for its components: on the cluster this process belongs to."""
+    """Return the actors of a topology, for its components: on the cluster to which this process belongs."""
     # Computed, not queried: Ray would return the namespace of the job that created this actor.
     return RayActors(namespace_of(topology))
 
 
 def resolver(topology: str, site: str) -> Resolver:
-    """A resolver for the components of a topology, for one of them.
+    """Make a resolver of a topology's components, for use by a component.
 
     Args:
-        topology: its name.
-        site: at which the one that connects runs.
+        topology: name of the topology.
+        site: site of the connecting component.
     """
     actors = actors_of(topology)
 
@@ -368,9 +365,9 @@ class RayActors:
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self._records = _Records(namespace)
-        # answers of `call_all` that were given up: a late call is not cancelled
+        # abandoned answers of `call_all`: a late call is not cancelled
         self._late: dict[tuple[str, str], Any] = {}
-        # components that were told to end: one whose node is away hears it when that is back
+        # components that were told to end: a component on an unreachable node hears it when the node is back
         self._told: dict[str, Any] = {}
 
     def create(
@@ -384,18 +381,21 @@ class RayActors:
         node: Mapping[str, float],
         environment: Mapping[str, str],
     ) -> None:
-        """See `ActorSystem.create`."""
+        """Create the component unless it exists; a process that holds no component is killed first.
+
+        See `ActorSystem.create` for the arguments.
+        """
         import ray
 
         alive, places = self._alive(), self._records.places()
         if any(each == name and place in alive for each, place in places):
             return
         if process in alive and process not in {place for _, place in places}:
-            # Whoever ended its last component died before the process: it may be on another node, with another
-            # environment.
+            # The caller that ended its last component died before killing the process, which may be on another node,
+            # with another environment.
             self._kill_process(process)
         record = Record(creation=uuid.uuid4().hex, factory=factory, arguments=dict(arguments), state_dir=str(state_dir))
-        # Before the process is told: whenever that dies, it finds the record when it begins again.
+        # Before the process is notified: whenever that dies, it finds the record when it restarts.
         self._records.put(name, process, record)
         actor = (
             ray.remote(concurrency_groups=_GROUPS)(ProcessActor)
@@ -415,21 +415,21 @@ class RayActors:
         _settle(actor, name)
 
     def names(self) -> set[str]:
-        """See `ActorSystem.names`."""
+        """Return every component that runs, is being restarted, or is about to end."""
         alive = self._alive()
         return {name for name, process in self._records.places() if process in alive}
 
     def held(self) -> dict[str, set[str]]:
-        """See `ActorSystem.held`."""
+        """Return the components that each process holds, is to hold, or is about to end."""
         found: dict[str, set[str]] = {}
         for name, process in self._records.places():
             found.setdefault(process, set()).add(name)
         return found
 
     def state_dir(self) -> Path | None:
-        """The state folder of the topology whose components are recorded.
+        """Return the state folder of the topology whose components are recorded.
 
-        None: none are, or another version recorded them.
+        None: no component is recorded, or another version recorded them.
         """
         for name, process in self._records.running():
             with contextlib.suppress(AttributeError, ImportError, TypeError, pickle.UnpicklingError):
@@ -439,7 +439,7 @@ class RayActors:
         return None
 
     def processes(self) -> dict[str, set[str]]:
-        """The processes that run or are being restarted, each with its components."""
+        """Return the processes that run or are being restarted, each with its components."""
         found: dict[str, set[str]] = {process: set() for process in self._alive()}
         for name, process in self._records.places():
             if process in found:
@@ -453,10 +453,12 @@ class RayActors:
         *arguments: Any,  # noqa: ANN401
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Any:  # noqa: ANN401 - whatever the method answers
-        """See `ActorSystem.call`.
+        """Call a method of a component.
+
+        See `ActorSystem.call` for the arguments.
 
         Raises:
-            PropagationError: there is no such component, or it does not answer now: call again.
+            PropagationError: the component does not exist, or does not answer now: retry.
             HeadraceError: raised by the method.
         """
         import ray
@@ -467,7 +469,10 @@ class RayActors:
             raise _translate(name, error) from error
 
     def call_all(self, names: Iterable[str], method: str, *, timeout_s: float) -> dict[str, Any]:
-        """See `ActorSystem.call_all`."""
+        """Call a method of several components concurrently; a component whose last call is still pending is not called.
+
+        See `ActorSystem.call_all` for the arguments.
+        """
         import ray
 
         answers: dict[str, Any] = {}
@@ -498,7 +503,7 @@ class RayActors:
         return answers
 
     def _is_late(self, name: str, method: str) -> bool:
-        """Whether the last call still waits for its answer; another one would only take one more thread of the process."""
+        """Return whether the last call is still pending; another would only occupy one more thread of the process."""
         import ray
 
         reference = self._late.pop((name, method), None)
@@ -508,7 +513,7 @@ class RayActors:
         return True
 
     def kill(self, name: str) -> None:
-        """See `ActorSystem.kill`."""
+        """End the component for good; its process is killed when it holds no other component."""
         import ray
 
         process = dict(self._records.places()).get(name)
@@ -520,11 +525,14 @@ class RayActors:
             return
         if name in self._told and not ray.wait([self._told[name]], timeout=0)[0]:
             return
-        with contextlib.suppress(ValueError):  # it is not there
+        with contextlib.suppress(ValueError):  # the process does not exist
             self._told[name] = _settle(self._actor(process), name)
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
-        """See `ActorSystem.end`."""
+        """End components for good and orderly, then kill the processes that hold no other.
+
+        See `ActorSystem.end` for the arguments.
+        """
         import ray
 
         places = dict(self._records.places())
@@ -533,9 +541,9 @@ class RayActors:
         for name in names:
             if name in places:
                 self._records.end(name, places[name])
-                with contextlib.suppress(ValueError):  # it is not there
+                with contextlib.suppress(ValueError):  # the process does not exist
                     reference = _settle(self._actor(places[name]), name)
-                    # One on a node that is not there is not waited for.
+                    # A component on an unreachable node is not waited for.
                     settled += [] if isinstance(answers.get(name), HeadraceError) else [reference]
         if settled:
             ray.wait(settled, num_returns=len(settled), timeout=timeout_s)
@@ -543,13 +551,12 @@ class RayActors:
             self._kill_process(process)
 
     def clear_away(self) -> None:
-        """Remove what those leave who die halfway.
+        """Remove leftovers of interrupted commands; idempotent.
 
-        Processes whose last component was ended, records of components whose process never began.
-
-        Only where nobody creates components of this namespace now. Idempotent.
+        These are processes whose last component was ended, and records of components whose process never started. Call
+        it only when no command creates components of this namespace.
         """
-        # before the processes: what another `up` records meanwhile is not taken for left
+        # before the processes: records that another `up` adds in between must not look like leftovers
         places = self._records.places()
         processes = self.processes()
         for process, names in processes.items():
@@ -563,11 +570,11 @@ class RayActors:
     def _kill_process(self, process: str) -> None:
         import ray
 
-        with contextlib.suppress(ValueError):  # it is not there
+        with contextlib.suppress(ValueError):  # the process does not exist
             ray.kill(self._actor(process), no_restart=True)
 
     def nodes(self) -> list[Mapping[str, float]]:
-        """See `ActorSystem.nodes`."""
+        """Return the resources of each living node, by resource name."""
         import ray
 
         try:
@@ -576,11 +583,11 @@ class RayActors:
             raise _translate("the cluster", error) from error
 
     def detour(self, site: str, name: str) -> str:
-        """Where components of a site connect instead of to a component itself; empty: to the component.
+        """Return the address to which components of a site connect instead of a component's own; empty: no detour.
 
         Args:
-            site: of those that connect.
-            name: of the component that serves.
+            site: site of the connecting components.
+            name: name of the serving component.
 
         Raises:
             PropagationError: the cluster does not answer now.
@@ -593,19 +600,19 @@ class RayActors:
             raise _translate(name, error) from error
 
     def set_detour(self, site: str, name: str, address: str, seconds: float) -> None:
-        """Let components of a site connect elsewhere, from their next connection on: `headrace chaos` breaks links so.
+        """Redirect the next connections of a site's components; `headrace chaos` breaks links this way.
 
         Args:
-            site: of those that connect.
-            name: of the component that serves.
+            site: site of the connecting components.
+            name: name of the serving component.
             address: "host:port" that leads to it; empty: the detour ends.
-            seconds: it ends by itself after so long, so that nobody goes a way that leads nowhere when its maker has
+            seconds: the detour expires after this time, so that connections do not lead nowhere when its maker has
                 died.
         """
         self._records.set_detour(site, name, address, time.time() + seconds)
 
     def pid(self, name: str) -> int:
-        """Process of the component, on whatever node it is: fault tests and the demo end it."""
+        """Return the process id of the component, on whatever node it is; fault tests and the demo end it."""
         import ray
 
         try:
@@ -660,7 +667,7 @@ class _Records:
         _internal_kv_put(f"run|{name}|{process}", pickle.dumps(record), namespace=self._namespace)
 
     def get(self, name: str, process: str) -> Record | None:
-        """What a component is built from; None: it is not to run in this process."""
+        """Return a component's record; None: it is not to run in this process."""
         from ray.experimental.internal_kv import _internal_kv_get
 
         value = _internal_kv_get(f"run|{name}|{process}", namespace=self._namespace)
@@ -674,21 +681,21 @@ class _Records:
         _internal_kv_del(f"run|{name}|{process}", namespace=self._namespace)
 
     def ended(self, name: str, process: str) -> None:
-        """A component has ended."""
+        """Record that a component has ended."""
         from ray.experimental.internal_kv import _internal_kv_del
 
         _internal_kv_del(f"end|{name}|{process}", namespace=self._namespace)
 
     def running(self) -> list[tuple[str, str]]:
-        """(component, process) of what is to run."""
+        """Return (component, process) of the components that are to run."""
         return self._list("run|")
 
     def places(self) -> list[tuple[str, str]]:
-        """(component, process) of what is to run or about to end; a component that moves is where it is to run."""
+        """Return (component, process) of components that are to run or about to end; a moving one maps to its new process."""
         return [*self._list("end|"), *self._list("run|")]
 
     def detour(self, site: str, name: str) -> str:
-        """See `RayActors.detour`.
+        """Return the address of a detour; empty: none, or it has expired.
 
         The key is "detour|<site>|<component>", the value "<address> <end, as the time of day>".
         """
@@ -700,13 +707,13 @@ class _Records:
         return address if address and time.time() < float(end) else ""
 
     def set_detour(self, site: str, name: str, address: str, end: float) -> None:
-        """See `RayActors.set_detour`.
+        """Record or remove a detour.
 
         Args:
-            site: of those that connect.
-            name: of the component that serves.
-            address: that leads to it; empty: there is none.
-            end: time of day, seconds.
+            site: site of the connecting components.
+            name: name of the serving component.
+            address: address that leads to it; empty: the detour is removed.
+            end: time of day at which it expires, in seconds.
         """
         from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
@@ -717,7 +724,7 @@ class _Records:
             _internal_kv_del(key, namespace=self._namespace)
 
     def process_of(self, name: str) -> str:
-        """Where a component is to run; empty: nowhere."""
+        """Return the process in which a component is to run; empty: none."""
         return next((process for _, process in self._list(f"run|{name}|")), "")
 
     def _list(self, prefix: str) -> list[tuple[str, str]]:
@@ -728,26 +735,23 @@ class _Records:
 
 
 class _RecordsOfProcess:
-    """Implements `actors.hosting.components.Records`."""
+    """The records of one process (`actors.hosting.components.Records`)."""
 
     def __init__(self, records: _Records, process: str) -> None:
         self._records, self._process = records, process
 
     def names(self) -> list[str]:
-        """See `Records.names`."""
         return sorted({name for name, process in self._records.places() if process == self._process})
 
     def get(self, component: str) -> Record | None:
-        """See `Records.get`."""
         return self._records.get(component, self._process)
 
     def ended(self, component: str) -> None:
-        """See `Records.ended`."""
         self._records.ended(component, self._process)
 
 
 def _translate(name: str, error: Exception) -> HeadraceError:
-    """Convert a Ray error: to the error that the component raised, or to a PropagationError if it cannot be reached."""
+    """Convert a Ray error to the error that the component raised, or to a PropagationError if it cannot be reached."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, HeadraceError):
         return cause
@@ -758,18 +762,17 @@ def _translate(name: str, error: Exception) -> HeadraceError:
 
 
 class ProcessActor:
-    """The one actor class: a process that holds the components that are recorded for it.
+    """The one actor class: a process with the components that are recorded for it.
 
     Args:
-        name: of the process.
-        namespace: of its topology's actors.
-        state_dir: of the topology: the log is written below it.
-        environment: set before any module of a component is imported (failpoints are armed by it).
+        namespace: namespace of its topology's actors.
+        state_dir: state folder of the topology: the log is written below it.
+        environment: set before any module of a component is imported (it arms failpoints).
     """
 
     def __init__(self, name: str, namespace: str, state_dir: str, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
-        keep_private()  # Ray of the user's own may have another umask
+        keep_private()  # the user's own Ray may have another umask
         make_private(Path(state_dir))
         _log_to(Path(state_dir) / "logs" / f"{name.replace(':', '.')}.log")
         logging.getLogger("headrace").info("%s: process %d starts", name, os.getpid())
@@ -777,16 +780,19 @@ class ProcessActor:
         self._components.settle_all()
 
     def settle(self, component: str) -> None:
-        """See `Components.settle`."""
-        with contextlib.suppress(PropagationError):  # nobody waits for the answer; it is in the log
+        """Start, end or restart a component, as the records require."""
+        with contextlib.suppress(PropagationError):  # no caller waits for the answer; the error is in the log
             self._components.settle(component)
 
     def call(self, component: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - the component's own answer
-        """See `Components.call`."""
+        """Call a public method of a component.
+
+        See `Components.call` for the arguments.
+        """
         return self._components.call(component, method, *arguments)
 
     def pid(self) -> int:
-        """The process id; fault tests and the demo kill it."""
+        """Return the process id; fault tests and the demo kill the process."""
         return os.getpid()
 
 

@@ -1,5 +1,5 @@
-"""What a component keeps on its disk, for its own next life; `files` says where.
+"""A component's files on its disk, for its restarted process; `files` defines their location.
 
-Of every component: whether it is wanted (`wanted`), the topology that it adopted (`taken_over`), that it runs (`running`). Of the
-controller what operators asked of split streams (`requests`), of an apply process whether rows were kept (`kept_rows`).
+Every component: whether an operator wants it to run (`wanted`), the topology that it adopted (`taken_over`), and the lock of its process
+(`running`). The controller: operators' requests for split streams (`requests`). An apply process: whether rows were kept (`kept_rows`).
 """

@@ -1,4 +1,4 @@
-"""Where what is recorded of a component lies."""
+"""The location of a component's files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LAST_CALL = "~call"
 
 
 def component_file(state_dir: Path, name: str, ending: str) -> Path:
-    """A file of a component.
+    """Return the path of a component's file.
 
     Args:
-        state_dir: of the topology.
-        name: of the component, e.g. "capture:capture_hr".
-        ending: which of its files; begins with "." or "~": no name has a "~", a split stream's has a dot.
+        state_dir: state folder of the topology.
+        name: name of the component, e.g. "capture:capture_hr".
+        ending: ending of the file; begins with "." or "~": no name has a "~", a split stream's has a dot.
     """
     return state_dir / "components" / f"{name.replace(':', '.')}{ending}"

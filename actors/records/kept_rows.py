@@ -1,7 +1,8 @@
-"""Whether a call of `up --keep-existing` has had its effect at an apply process.
+"""The record of an apply process that a call of `up --keep-existing` has had its effect.
 
-Ray restarts an apply process with the arguments of its creation, for years. A destination that lost the record of its
-tables by then (it was restored from a backup of before the first apply) holds other rows than those that the call kept.
+Ray restarts an apply process with the arguments of its creation, for years. A destination may have lost the record of
+its tables by then (restored from a backup taken before the first apply). It then holds other rows than those that the
+call kept.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ class KeptRows:
     """The file of one apply process.
 
     Args:
-        state_dir: of the topology.
-        name: of the component, e.g. "apply:apply_from_dbs1".
+        name: name of the component, e.g. "apply:apply_from_dbs1".
         call: identifies the call of `up`.
     """
 
@@ -31,10 +31,10 @@ class KeptRows:
         self._call = call
 
     def is_done(self) -> bool:
-        """Whether every table of the call is recorded at the destination: nothing is to be kept any more."""
+        """Return whether every table of the call is recorded at the destination: no more rows are to be kept."""
         return self._file.exists() and self._file.read_text(encoding="utf-8").strip() == self._call
 
     def save(self) -> None:
-        """Record that; durable when this returns."""
+        """Record that every table is recorded; durable when this returns."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, self._call + "\n")

@@ -1,6 +1,6 @@
-"""What operators asked of split streams (`headrace split | merge`), kept until it is done.
+"""Operators' requests for split streams (`headrace split | merge`), kept until they are fulfilled.
 
-A controller that begins again goes on with it.
+A restarted controller continues with them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ log = logging.getLogger("headrace")
 
 
 class Requests:
-    """The requests of one topology, by propagation: split it off, or merge it. Callable from any thread.
+    """The requests of one topology, by propagation: split off, or merge. Callable from any thread.
 
     Args:
-        file: that keeps them; None: they are kept in memory.
+        file: the file of the requests; None: they are kept in memory.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -32,35 +32,35 @@ class Requests:
         self._wanted = self._read()
 
     def get(self, propagation: str) -> bool | None:
-        """Whether a propagation is to be split off (True) or merged (False); None: nobody asked."""
+        """Return whether a propagation is to be split off (True) or merged (False); None: no request."""
         return self._wanted.get(propagation)
 
     def names(self) -> tuple[str, ...]:
-        """The propagations of which something is wanted."""
+        """Return the propagations with a request."""
         return tuple(self._wanted)
 
     def put(self, propagation: str, *, split: bool) -> None:
-        """Keep a request, in the place of an earlier one; durable when this returns.
+        """Store a request, replacing an earlier one; durable when this returns.
 
         Args:
-            propagation: its name.
-            split: split it off; False: merge it.
+            propagation: name of the propagation.
+            split: whether to split it off; False: merge it.
 
         Raises:
-            PropagationError: it could not be written; what was asked before holds.
+            PropagationError: the file could not be written; the earlier request holds.
         """
         with self._lock:
             self._save({**self._wanted, propagation: split})
 
     def drop(self, propagation: str, *, split: bool | None) -> None:
-        """Forget a request: it is done, or not wanted any more. Idempotent; durable when this returns.
+        """Drop a request that is fulfilled or obsolete. Idempotent; durable when this returns.
 
         Args:
-            propagation: its name.
-            split: what was asked; a request that came since, and asks something else, stays.
+            propagation: name of the propagation.
+            split: value of the request; a newer request with another value stays.
 
         Raises:
-            PropagationError: it could not be written.
+            PropagationError: the file could not be written.
         """
         with self._lock:
             if propagation in self._wanted and self._wanted[propagation] == split:
@@ -73,7 +73,7 @@ class Requests:
                 replace_file(self._file, json.dumps(wanted) + "\n")
         except OSError as error:
             raise PropagationError(
-                f"{self._file}: {error.strerror or error}: the request is not kept",
+                f"{self._file}: {error.strerror or error}: the request was not saved",
                 hint="free space there, and try again",
             ) from error
         self._wanted = wanted

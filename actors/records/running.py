@@ -1,9 +1,9 @@
-"""One process at a time runs a component on a disk.
+"""A lock that allows one process at a time to run a component on a disk.
 
-Ray starts a component again when its node is gone, and after the death of the head `headrace up` creates all of them;
-what ran before may go on for a minute, until it notices. Two log writers in one folder would destroy the redo. So who
-runs a component holds a lock on a file of its site's machine, which the system releases when the process ends, however
-it ends.
+Ray starts a component again when its node is gone, and `headrace up` creates all of them after the death of the head.
+The orphaned process may run for another minute until it notices. Two log writers in one folder would destroy the redo.
+So the process that runs a component holds a lock on a file of its site's machine. The system releases it when the
+process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ log = logging.getLogger("headrace")
 class Running:
     """The lock of one component, held until `release`.
 
-    Args:
-        state_dir: of the topology.
-        name: of the component.
-
     Raises:
-        PropagationError: another process holds it (it is named), or the file cannot be opened; try again.
+        PropagationError: another process (named) holds the lock, or the file cannot be opened; retry.
     """
 
     def __init__(self, state_dir: Path, name: str) -> None:
         file = component_file(state_dir, name, ".lock")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # No program that this process starts inherits it.
+            # Programs that this process starts do not inherit it.
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise PropagationError(
@@ -58,7 +54,7 @@ class Running:
         self._note(file)
 
     def _note(self, file: Path) -> None:
-        """Who holds it, for people."""
+        """Write the holder's process id into the file, for people."""
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

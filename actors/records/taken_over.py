@@ -1,7 +1,7 @@
-"""The topology that a running component adopted, kept for the next life of its process.
+"""The topology that a running component adopted, kept for its restarted process.
 
 Ray restarts an actor with the arguments of its creation. A component that has adopted a changed topology since then
-must not return to the old one: a capture process would omit an added table, a queue would not wait for a new
+must not return to the old one. A capture process would omit an added table; a queue would not wait for a new
 subscriber.
 """
 
@@ -26,9 +26,7 @@ class TakenOver:
     """The file of one component.
 
     Args:
-        state_dir: of the topology.
-        name: of the component.
-        creation: identifies the creation of its actor; files of an earlier actor of the same name do not count.
+        creation: identifies the creation of its actor; files of an earlier actor of the same name are ignored.
     """
 
     def __init__(self, state_dir: Path, name: str, creation: str) -> None:
@@ -40,19 +38,19 @@ class TakenOver:
 
         Args:
             spec: the topology.
-            fingerprint: of the component in it.
+            fingerprint: fingerprint of the component in it.
 
         Raises:
-            OSError: it could not be written; the component must not adopt it.
+            OSError: the file could not be written; the component must not adopt the topology.
         """
         document = {"creation": self._creation, "fingerprint": fingerprint, "spec": spec_to_json(spec)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, json.dumps(document) + "\n")
 
     def arguments(self, created_with: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments to build the component with.
+        """Return the arguments for building the component.
 
-        Those of its creation, with the topology that it has adopted since.
+        They are those of its creation, with the topology that it has adopted since.
 
         Raises:
             ConfigError: another version of Headrace wrote the file.

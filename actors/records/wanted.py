@@ -19,15 +19,14 @@ class Wanted:
     """The file of one component; without it the component is enabled.
 
     Args:
-        state_dir: of the topology.
-        name: of the component, e.g. "capture:capture_hr".
+        name: name of the component, e.g. "capture:capture_hr".
     """
 
     def __init__(self, state_dir: Path, name: str) -> None:
         self._file = component_file(state_dir, name, ".json")
 
     def is_enabled(self) -> bool:
-        """Whether the component is to run; False: an operator stopped it."""
+        """Return whether the component is to run; False: an operator stopped it."""
         try:
             document: Mapping[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -35,12 +34,12 @@ class Wanted:
         return bool(document.get("enabled", True))
 
     def save(self, *, enabled: bool) -> None:
-        """Save it; durable when this returns."""
+        """Save the wanted state; durable when this returns."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, json.dumps({"enabled": enabled}) + "\n")
 
     def forget(self) -> None:
-        """Remove the file: a later component of the same name begins enabled. Idempotent; durable when this returns."""
+        """Remove the file: a later component of the same name is enabled. Idempotent; durable when this returns."""
         if self._file.exists():
             self._file.unlink(missing_ok=True)
             sync_folder(self._file.parent)

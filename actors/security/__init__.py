@@ -1,5 +1,5 @@
-"""Certificates of the sites, and what is done with them on the wire.
+"""Certificates of the sites, and their use on the wire.
 
 `authority` makes certificates for tests and small set-ups, `examination` examines those that a topology file names, `upkeep` and `renewal`
-renew them. `wire` says whom a site's components connect to and whom they admit.
+renew them. `wire` determines whom a site's components connect to and whom they admit.
 """

@@ -2,10 +2,9 @@
 
 For `headrace certs`, and for the certificates that a topology makes itself.
 
-An organisation that has an authority of its own uses that instead; `protos.wire.identity` says what a certificate must
-carry. `headrace certs` never overwrites anything (`actors.security.upkeep` does). A key that is lost costs a
-certificate, so no key is kept twice; `ca.key` is needed only to sign further certificates, and may lie elsewhere
-meanwhile.
+An organisation with its own authority uses that instead; `protos.wire.identity` states what a certificate must contain.
+`headrace certs` never overwrites a file (`actors.security.upkeep` does). A lost key costs a certificate, so no key is
+kept twice. `ca.key` is only needed to sign further certificates, and may be stored elsewhere in between.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ __all__ = [
     "pem_of",
 ]
 
-AUTHORITY_DAYS = 5 * 365  # to replace it, every site must trust the old and the new one for a while: seldom
-# a certificate is replaced without a restart, so it need not live long; `check` warns a month before its end
+AUTHORITY_DAYS = 5 * 365  # rare, because a replacement requires every site to trust the old and the new one for a while
+# A certificate is replaced without a restart, so it can be short-lived; `check` warns a month before its end.
 SITE_DAYS = 365
 _EARLIER = dt.timedelta(hours=1)  # clocks of machines differ
 _AUTHORITY = "ca"
@@ -45,13 +44,13 @@ _AUTHORITY = "ca"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeCertificates:
-    """What was made.
+    """The result of `make_certificates`.
 
     Args:
         authority: the authority's certificate, made now or found.
         made: files that were written.
         kept: sites that had a certificate already.
-        expires: when the certificates that were made end, ISO 8601.
+        expires: end of the new certificates' validity, ISO 8601.
     """
 
     authority: Path
@@ -79,14 +78,14 @@ def make_certificates(
     """Make an authority, unless the folder has one, and a certificate for each site that has none there.
 
     Args:
-        folder: gets `ca.pem`, `ca.key`, and `SITE.pem` and `SITE.key` for each site; made when it is not there.
+        folder: gets `ca.pem`, `ca.key`, and `SITE.pem` and `SITE.key` for each site; created if missing.
         topology: name of the topology.
         sites: names of its sites.
         now: the time; None: the clock's.
-        days: how long the sites' certificates are valid.
+        days: validity of the sites' certificates, in days.
 
     Raises:
-        ConfigError: half of a pair of files is there, or the folder cannot be written.
+        ConfigError: only one file of a pair exists, or the folder cannot be written.
     """
     at = now or dt.datetime.now(dt.UTC)
     if _AUTHORITY in sites:
@@ -146,7 +145,7 @@ def new_authority(topology: str, now: dt.datetime, key: ec.EllipticCurvePrivateK
     Args:
         topology: name of the topology.
         now: the time.
-        key: of one before it, whose certificates stay valid; None: a new one.
+        key: key of an earlier authority, whose certificates stay valid; None: a new key.
     """
     key = key or ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"headrace authority of {topology}")])
@@ -155,7 +154,7 @@ def new_authority(topology: str, now: dt.datetime, key: ec.EllipticCurvePrivateK
         _builder(name, name, key.public_key(), now, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
-        # Trusting it means trusting it for names of this kind, and no others.
+        # Trusting the authority means trusting it for names of this kind only.
         .add_extension(x509.NameConstraints([x509.DNSName(DOMAIN)], None), critical=True)
         .add_extension(identifier, critical=False)
         .sign(key, hashes.SHA256())
@@ -171,11 +170,11 @@ def issue(signer: Certified, topology: str, site: str, now: dt.datetime, days: i
         topology: name of the topology.
         site: name of the site.
         now: the time.
-        days: how long it is valid.
+        days: validity in days.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     principal = principal_of(topology, site)
-    # The common name is for people, and bounded to 64 characters; the subject alternative name is what counts.
+    # The common name is for people, and limited to 64 characters; the subject alternative name is decisive.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, site)])
     certificate = (
         _builder(name, signer.certificate.subject, key.public_key(), now, days)
@@ -192,7 +191,7 @@ def issue(signer: Certified, topology: str, site: str, now: dt.datetime, days: i
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
-    """The DNS names that a certificate is for."""
+    """Return the DNS names that a certificate is for."""
     try:
         return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(
             x509.DNSName
@@ -202,7 +201,7 @@ def names_of(certificate: x509.Certificate) -> list[str]:
 
 
 def pem_of(made: Certified) -> tuple[bytes, bytes]:
-    """A certificate and its key as PEM."""
+    """Return a certificate and its key as PEM."""
     key = made.key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -238,7 +237,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write(folder: Path, name: str, made: Certified) -> tuple[Path, Path]:
-    """Write a pair: never over an existing file, and the key for nobody but its owner from the first byte on."""
+    """Write a pair: never over an existing file, and the key readable only by its owner from the first byte on."""
     certificate, key = pem_of(made)
     contents = {folder / f"{name}.key": (0o600, key), folder / f"{name}.pem": (0o644, certificate)}
     for path, (mode, content) in contents.items():

@@ -1,7 +1,7 @@
-"""What is wrong with the certificate files that a topology names; part of `headrace check` and of `up`.
+"""Problems of the certificate files that a topology names; part of `headrace check` and of `up`.
 
-Those that Headrace makes itself are made anew by `up` where anything is wrong with them, so that is a warning.
-A site's processes read the files on their own nodes. Those of a site with a `node` may be elsewhere: what cannot be
+`up` remakes the certificates that Headrace makes itself if they have a problem, so such a problem is a warning. A site's
+processes read the files on their own nodes. Files of a site with a `node` may be on another machine: what cannot be
 examined here is then a warning.
 """
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 __all__ = ["WARNING_DAYS", "tls_findings"]
 
-WARNING_DAYS = 30  # time to have another one signed, also over somebody's holiday
+WARNING_DAYS = 30  # time to have another one signed, even during a holiday
 
 _RENEW = "have another one signed and put it in its place: it takes effect without a restart"
 _MADE_ANEW = "`headrace up` makes another one: it takes effect without a restart"
 _OTHERS = 0o077
-# Below these a key is worth less than 112 bits (NIST SP 800-131A), and somebody with money can compute it.
+# Below these a key is worth less than 112 bits (NIST SP 800-131A), and a wealthy attacker can compute it.
 _BITS_MIN = {"RSA": 2048, "DSA": 2048, "EC": 224}
 
 
 def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple[Finding, ...]:
-    """Every problem of the files that `tls` names, for every site.
+    """Return every problem of the files that `tls` names, for every site.
 
     Args:
         spec: the topology.
@@ -60,7 +60,7 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
             findings = list(_Site(spec.name, site, site.tls, at).findings())
             is_elsewhere = bool(site.node) and not site.tls.key.exists()
             if is_made:
-                # `up` makes those of a site that is new.
+                # `up` makes the files of a new site.
                 is_new = prepared.get(site.name) != site.tls and not (
                     site.tls.certificate.exists() or site.tls.key.exists()
                 )
@@ -69,14 +69,14 @@ def tls_findings(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple
                 found += [replace(each, is_error=False) for each in findings] if is_elsewhere else findings
             for each in _list_findings(site, site.tls, must_exist=not is_made):
                 lists.setdefault(each.problem, replace(each, is_error=not is_elsewhere))
-            # Those of its own lie in the state folder, which is looked at anyway.
+            # Certificates made by Headrace are in the state folder, which is checked anyway.
             for each in () if is_made else _owner_findings(site, site.tls):
                 lists.setdefault(each.problem, each)
     return (*found, *lists.values())
 
 
 def _list_findings(site: SiteSpec, tls: TlsSpec, *, must_exist: bool) -> Iterator[Finding]:
-    """What is wrong with the list of revoked certificates; what was listed before stays in force meanwhile."""
+    """Yield problems of the list of revoked certificates; the earlier list stays in force meanwhile."""
     if tls.revoked is None:
         return
     try:
@@ -90,7 +90,7 @@ def _list_findings(site: SiteSpec, tls: TlsSpec, *, must_exist: bool) -> Iterato
 
 
 def _owner_findings(site: SiteSpec, tls: TlsSpec) -> Iterator[Finding]:
-    """Files that another user can write, or put others in the place of; also where links lead to."""
+    """Yield files that another user can write or replace; link targets are checked too."""
     for key in ("authority", "certificate", "key", "revoked"):
         named: Path | None = getattr(tls, key)
         for path in () if named is None else dict.fromkeys((named.absolute(), named.resolve())):
@@ -98,7 +98,7 @@ def _owner_findings(site: SiteSpec, tls: TlsSpec) -> Iterator[Finding]:
             if found is not None:
                 yield Finding(
                     path=f"sites.{site.name}.tls.{key}",
-                    problem=f"{found[0]}: who can change {path} decides who is taken for a site of this topology",
+                    problem=f"{found[0]}: a user who can change {path} decides who is accepted as a site of this topology",
                     fix=found[1],
                     is_error=False,
                 )
@@ -166,7 +166,7 @@ class _Site:
             )
 
     def _ages(self, key: str, certificates: list[x509.Certificate]) -> Iterator[Finding]:
-        # Of an authority's file one that is valid is enough: the next one lies beside it before the old one ends.
+        # Of an authority's file one valid certificate is enough: its successor is added before the old one ends.
         if key == "authority":
             certificates = [max(certificates, key=lambda each: each.not_valid_after_utc)]
         for each in certificates:
@@ -183,9 +183,9 @@ class _Site:
                 yield self._finding(key, f"expires on {ends:%Y-%m-%d %H:%M} UTC", _RENEW, is_error=False)
 
     def _strength(self, key: str, certificates: list[x509.Certificate]) -> Iterator[Finding]:
-        """Warn of keys that somebody else can compute, and take the place of a site with.
+        """Warn of keys that an attacker can compute to impersonate a site.
 
-        A signature with MD5 or SHA-1 needs no warning: OpenSSL takes it for none.
+        A signature with MD5 or SHA-1 needs no warning: OpenSSL ignores it.
         """
         for each in certificates:
             kind, bits = _key_of(each)
@@ -244,7 +244,7 @@ class _Site:
 
 
 def _key_of(certificate: x509.Certificate) -> tuple[str, int]:
-    """The kind of a certificate's key ("RSA", "DSA", "EC", else its class) and its bits; ("", 0): nobody here knows it."""
+    """Return the kind of a certificate's key ("RSA", "DSA", "EC", else its class) and its bits; ("", 0): unknown."""
     try:
         key = certificate.public_key()
     except (ValueError, UnsupportedAlgorithm):
@@ -259,7 +259,7 @@ def _key_of(certificate: x509.Certificate) -> tuple[str, int]:
 
 
 def _is_signed(chain: list[x509.Certificate], authorities: list[x509.Certificate]) -> bool:
-    """Whether one of the authorities signed the first certificate, or one that signed it, and so on."""
+    """Return whether one of the authorities signed the first certificate, directly or through the others."""
     current, *others = chain
     for _ in chain:
         if any(_signed(current, authority) for authority in authorities):

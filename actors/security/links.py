@@ -1,6 +1,6 @@
-"""Links of a topology to others that anybody could use, read, or answer in the place of the right one.
+"""Links of a topology to other services that attackers could use, read or impersonate.
 
-Databases, alerts with a token, a Ray cluster of the user's.
+These are databases, alerts with a token, and a user's Ray cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def link_findings(spec: TopologySpec) -> Iterator[Finding]:
             yield Finding(
                 path=f"alerts {target.name}",
                 is_error=False,
-                problem="its token goes over http://, and everybody on the way can read it",
+                problem="its token travels over http://, where anyone on the path can read it",
                 fix=f"write https:// in the address of {target.name}",
             )
 
@@ -52,15 +52,15 @@ def _database_findings(site: SiteSpec) -> Iterator[Finding]:
 
 
 def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
-    """Warn of a remote database that does not prove who it is.
+    """Warn of a remote database that does not prove its identity.
 
     Args:
         site: name of the site.
         dsn: a connection string to its database.
-        where: it stands, for the operator.
+        where: location of the connection string, for the operator.
 
     Raises:
-        ConfigError: it cannot be parsed.
+        ConfigError: the connection string cannot be parsed.
     """
     from headrace.databases.connectors import hosts_of, server_is_verified
 
@@ -69,8 +69,8 @@ def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
         yield Finding(
             path=f"sites.{site}",
             is_error=False,
-            problem=f"nothing proves that {', '.join(remote)} is the database: whoever is on the way can answer in its"
-            " place, and read what passes",
+            problem=f"nothing proves that {', '.join(remote)} is the database: anyone on the path can impersonate it, and"
+            " read the traffic",
             fix=f"in {where}: sslmode=verify-full sslrootcert=FILE, the certificate of the server's authority"
             " (sslrootcert=system where a public one signed it; in a URI: ?sslmode=verify-full&sslrootcert=FILE);"
             " PGSSLMODE, PGSSLROOTCERT and service files do not count: Ray's processes, which connect, may have others",
@@ -78,10 +78,10 @@ def server_findings(site: str, dsn: str, where: str) -> Iterator[Finding]:
 
 
 def ray_findings(address: str) -> Iterator[Finding]:
-    """Warn of a Ray cluster that takes work from whoever reaches it: it is asked, without a token.
+    """Warn of a Ray cluster that accepts work from any caller; the check queries it without a token.
 
     Args:
-        address: of a cluster of the user's; empty: the topology runs on its private one, which has a token.
+        address: address of a user's cluster; empty: the topology runs on its private one, which has a token.
     """
     from actors.cluster.openness import takes_work_from_anybody
 
@@ -97,35 +97,35 @@ def ray_findings(address: str) -> Iterator[Finding]:
 
 
 def ray_folder_findings(site: SiteSpec, session: Path) -> Iterator[Finding]:
-    """Warn of a node on which other users of its machine can take the place of Ray's sockets, or read its logs.
+    """Warn of a node on which other users of its machine can replace Ray's sockets, or read its logs.
 
     Args:
-        site: whose node it is.
-        session: folder of Ray's session there. On a private cluster it is in a folder of its user alone.
+        site: site of the node.
+        session: folder of Ray's session there. On a private cluster it is in a folder that only its user can enter.
     """
     opened: list[Path] = []
     for folder in (session, *session.parents):
         mode = folder.stat().st_mode
         if not mode & (stat.S_IXGRP | stat.S_IXOTH):
-            return  # nobody else comes to what is in it
+            return  # other users cannot reach its contents
         if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
             opened.append(folder)
     if opened:
         yield Finding(
             path=f"sites.{site.name}{'.node' if site.node else ''}",
             is_error=False,
-            problem=f"other users of its machine may write {opened[-1]}, where Ray's sockets and logs are: they can answer"
-            " in Ray's place, and be given what its processes are told",
+            problem=f"other users of its machine may write {opened[-1]}, where Ray's sockets and logs are: they can"
+            " impersonate Ray, and receive what its processes are told",
             fix="where the machine has other users: `ray start --temp-dir=DIR`, with DIR in a folder of mode 0700, as"
             " cluster.local.yaml does",
         )
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine: a loopback address, its name, or a socket's folder.
+    """Return whether a host is this machine: a loopback address, its name, or a socket's folder.
 
     Args:
-        host: as a connection string or an address names it; empty: it names none.
+        host: host in a connection string or an address; empty: none is named.
     """
     if host.startswith(("/", "@")) or host in {"", "localhost"}:
         return True

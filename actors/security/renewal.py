@@ -1,4 +1,4 @@
-"""Renewal of the certificates of a topology that runs for longer than they live."""
+"""Renewal of the certificates of a topology that outlives them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ __all__ = ["RENEWAL_INTERVAL_S", "Renewal"]
 
 log = logging.getLogger("headrace")
 
-# a look reads a few small files; a machine that slept over the end of its certificates must not wait for long
+# A check reads a few small files; a machine that was suspended past the end of its certificates must not wait long.
 RENEWAL_INTERVAL_S = 3_600.0
 
 
 class Renewal:
-    """Looks once an hour whether a certificate that `up` made is to be made anew.
+    """Checks once an hour whether a certificate that `up` made for the file's topology is due for renewal.
 
     Args:
-        spec: the topology of the file.
-        clock: spaces the looks, and dates the certificates.
+        clock: spaces the checks, and dates the certificates.
     """
 
     def __init__(self, spec: TopologySpec, clock: Clock) -> None:
         self._spec, self._clock = spec, clock
-        # at once: a controller that died while it renewed left a certificate without its key
+        # at once: a controller that died during a renewal left a certificate without its key
         self._next_at = clock.monotonic()
 
     def look(self) -> None:
-        """Renew what is due, if the last look was an hour ago; one that fails is repeated after an hour."""
+        """Renew due certificates, if the last check was an hour ago; a failed renewal is retried after an hour."""
         if self._clock.monotonic() < self._next_at or not makes_certificates(self._spec):
             return
         self._next_at = self._clock.monotonic() + RENEWAL_INTERVAL_S
-        from actors.security.upkeep import keep_certificates  # cryptography: commands begin without it
+        from actors.security.upkeep import keep_certificates  # cryptography: commands start without it
 
         try:
             made = keep_certificates(self._spec, now=datetime.fromtimestamp(self._clock.time_us() / 1e6, UTC))

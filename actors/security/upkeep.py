@@ -1,19 +1,18 @@
 """Upkeep of the certificates that a topology makes for itself.
 
 Job
-    Have a usable certificate with enough of its life left for every site, in the state folder of a topology whose file
-    says nothing of `tls` (`topology.links`). Everything runs on one machine, so the authority's key lies beside the
-    others.
+    Keep a usable certificate with enough remaining life for every site, in the state folder of a topology whose file has
+    no `tls` (`topology.links`). Everything runs on one machine, so the authority's key is stored with the others.
 
 Main path
-    `headrace up`, and the controller once an hour -> keep_certificates -> what is missing, cannot be used or ends soon
-      is made anew.
+    `headrace up`, and the controller once an hour -> keep_certificates -> missing, unusable or expiring certificates are
+    made anew.
 
 Renewal
-    Processes that run read the files again for each connection (`protos.wire.identity`). A site gets another key and
-    certificate. The authority keeps its key and gets another certificate, so what it signed before stays valid. An
-    authority without a usable key is replaced with all that it signed: connections that exist go on, new ones need the
-    files of one authority, which are there in milliseconds.
+    Running processes read the files again for each connection (`protos.wire.identity`). A site gets a new key and
+    certificate. The authority keeps its key and gets a new certificate, so the certificates that it signed stay valid. An
+    authority without a usable key is replaced with everything that it signed: existing connections continue, new ones
+    need the files of one authority, which are complete within milliseconds.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ if TYPE_CHECKING:
 
 __all__ = ["keep_certificates"]
 
-LIFE_LEFT = 3  # a third of its life: four months of a site's, in which whatever makes a look fail can be mended
+LIFE_LEFT = 3  # a third of its life: four months of a site's, in which the cause of a failed renewal can be fixed
 _OTHERS = 0o077
 
 
 def keep_certificates(spec: TopologySpec, *, now: dt.datetime | None = None) -> tuple[str, ...]:
-    """Make the certificates that are missing, cannot be used, are revoked, or have less than a third of their life left; idempotent.
+    """Make certificates that are missing, unusable, revoked, or have less than a third of their life left; idempotent.
 
     Args:
-        spec: the topology; nothing is done unless its certificates are made.
+        spec: the topology; nothing happens unless it makes its own certificates.
         now: the time; None: the clock's.
 
     Returns:
-        The names of what was made: of sites, and `certificate-authority`.
+        The names of what was made: sites, and `certificate-authority`.
 
     Raises:
         ConfigError: the folder is another user's, or cannot be written.
@@ -101,7 +100,7 @@ def _keep(folder: Path, spec: TopologySpec, now: dt.datetime) -> Iterator[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder against another command, and make sure that it is this user's alone."""
+    """Lock the folder against other commands, and make sure that only this user can enter it."""
     folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -115,11 +114,11 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _found(folder: Path, name: str) -> Certified | None:
-    """A certificate and its key that can be used together; None: there are none."""
+    """Return a certificate and its key that can be used together; None: none exist."""
     certificate_path, key_path = _paths(folder, name)
     try:
         if stat.S_IMODE(key_path.stat().st_mode) & _OTHERS:
-            return None  # whoever read it is that site
+            return None  # another user who read it can impersonate the site
         certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
         key = load_pem_private_key(key_path.read_bytes(), password=None)
     except (FileNotFoundError, ValueError, TypeError):
@@ -130,7 +129,7 @@ def _found(folder: Path, name: str) -> Certified | None:
 
 
 def _is_revoked(found: Certified, spec: TopologySpec) -> bool:
-    """Whether the operator's list has it."""
+    """Return whether the operator's list contains the certificate."""
     return is_listed(str(spec.state_dir / REVOKED), found.certificate.public_bytes(Encoding.PEM).decode())
 
 
@@ -148,7 +147,7 @@ def _is_of(found: Certified, authority: Certified, principal: str) -> bool:
 
 
 def _replace(folder: Path, name: str, made: Certified) -> None:
-    """Put a pair in the place of another one: both are written before either takes its place."""
+    """Replace a pair: both files are written before either takes its place."""
     paths = _paths(folder, name)
     for path, content in zip(paths, pem_of(made), strict=True):
         aside = _aside(path)

@@ -1,4 +1,4 @@
-"""A site on the wire: the certificate that its components show, whom they connect to, and whom they admit."""
+"""A site on the wire: the certificate that its components present, whom they connect to, and whom they admit."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 MakeLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "Links"]
-"""As `links_of`: what a host makes its streams with, and serves its queue."""
+"""Signature of `links_of`: a host makes its streams, and serves its queue, with the result."""
 
 MakeRedoLinks = Callable[["TopologySpec", str, str, Callable[[], None]], "RedoLinks"]
 """The same for a host that writes redo."""
 
 
 def identity_of(spec: TopologySpec, site: str) -> Identity | None:
-    """The certificate of a site; None: the topology has no `tls`.
+    """Return the certificate of a site; None: the topology has no `tls`.
 
     Args:
         spec: the topology.
@@ -60,12 +60,12 @@ def identity_of(spec: TopologySpec, site: str) -> Identity | None:
 
 
 def peers_of(spec: TopologySpec, site: str, resolve: Callable[[str], str]) -> Callable[[str], Peer]:
-    """A resolver that also knows whose certificate each component must show.
+    """Make a resolver that also knows the site whose certificate each component must present.
 
     Args:
         spec: the topology.
-        site: of the component that connects.
-        resolve: answers with the endpoint of a component ("queue:q_dbs1").
+        site: site of the connecting component.
+        resolve: returns the endpoint of a component ("queue:q_dbs1").
     """
     identity = identity_of(spec, site)
     return lambda component: Peer(address=resolve(component), site=site_of(spec, component), identity=identity)
@@ -80,15 +80,15 @@ def links_of(
     resolve: Callable[[str], str] | None = None,
     host: Callable[[], str] | None = None,
 ) -> GrpcLinks:
-    """The streams of a component over gRPC, to wherever its peers serve now, and its server.
+    """Make the gRPC streams of a component, to its peers' current endpoints, and its server.
 
     Args:
         spec: the topology.
-        site: of the component.
-        component: its full name; its peers know it without its kind.
-        wake: called when a stream has something new; must not block.
-        resolve: answers where a component serves; None: the cluster knows.
-        host: answers the address to serve on; None: that of this process's node.
+        site: site of the component.
+        component: full name of the component; its peers know it without its kind.
+        wake: called when a stream has news; must not block.
+        resolve: returns a component's endpoint; None: the cluster knows it.
+        host: returns the address to serve on; None: that of this process's node.
     """
     from actors.hosting.runtime import own_host, resolver
     from protos.links.grpc_links import GrpcLinks
@@ -104,11 +104,11 @@ def links_of(
 
 
 def callers_of(spec: TopologySpec, component: str) -> Callers:
-    """Who may come for what to a component that serves.
+    """Return the admitted callers of a serving component, by purpose.
 
     Args:
-        spec: routed.
-        component: its full name: "site:dbs1", "queue:q_dbs1", "redo:dbs1@dbs2" or "capture:capture_dbs1".
+        spec: the topology, routed.
+        component: full name: "site:dbs1", "queue:q_dbs1", "redo:dbs1@dbs2" or "capture:capture_dbs1".
     """
     kind, _, name = component.partition(":")
     if kind == "queue":
@@ -122,7 +122,7 @@ def callers_of(spec: TopologySpec, component: str) -> Callers:
 
 
 def wire_status(admission: Admission | None) -> WireStatus | None:
-    """Whom a component that serves refused, for its status.
+    """Return whom a serving component refused, for its status.
 
     Args:
         admission: None: it does not serve now.
@@ -131,10 +131,10 @@ def wire_status(admission: Admission | None) -> WireStatus | None:
 
 
 def admission_of(spec: TopologySpec, component: str) -> Admission:
-    """The admission of a component that serves.
+    """Make the admission of a serving component.
 
     Args:
-        spec: routed.
-        component: its full name.
+        spec: the topology, routed.
+        component: full name of the component.
     """
     return Admission(component, identity_of(spec, site_of(spec, component)), callers_of(spec, component))

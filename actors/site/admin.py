@@ -1,17 +1,17 @@
-"""What a site's administrator does in its database, from a command.
+"""The work of a site's administrator in its database, done by commands.
 
-See `headrace.databases.postgres.destination.admin` and `headrace.databases.postgres.source.admin`.
+The statements are in `headrace.databases.postgres.destination.admin` and `headrace.databases.postgres.source.admin`.
 
-Only commands call it. What runs has no `admin_dsn`, and finds done what `up` did as its role.
+Only commands call it. Running components have no `admin_dsn`; as their own role they find the work of `up` done.
 
 Worked flow (a table is added to the file of a running topology)
-    `up`: publish_as_admin -> the publication names the table, whose changes are left out as those of a stranger -> the
-    controller is asked: preflight, prepare, the table is in its record, apply processes begin that know it ->
+    `up`: publish_as_admin -> the publication names the table; components ignore its changes as a stranger's -> the
+    controller is called: preflight, prepare, the table is in its record, apply processes that know it begin ->
     everything runs: finish_as_admin
-    refused -> retreat_as_admin: the publication names the table no more
-    this command dies anywhere -> the next one does all of it again
-    the source is away while this command asks, and back when the controller does -> what runs goes by what was in the
-    log; this command asks again: publish_as_admin, and the controller once more
+    refused -> retreat_as_admin: the publication no longer names the table
+    the command is killed anywhere -> the next one repeats all of it
+    the source is away while the command asks, and back when the controller does -> components follow what was in the
+    log; the command repeats publish_as_admin, and calls the controller once more
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What `publish_as_admin` did at a source.
+    """The effect of `publish_as_admin` at a source.
 
     Args:
-        statements: that were run.
+        statements: the statements that were run.
         added: identities of the tables that were not in the log before.
     """
 
@@ -61,7 +61,7 @@ class Published:
 
 
 def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
-    """The destinations whose objects an administrator makes."""
+    """Return the destinations at which an administrator creates the objects."""
     return tuple(
         site
         for site in spec.sites
@@ -70,20 +70,20 @@ def administered(spec: TopologySpec) -> tuple[SiteSpec, ...]:
 
 
 def _published(spec: TopologySpec) -> tuple[SiteSpec, ...]:
-    """The sources whose publication an administrator makes."""
+    """Return the sources at which an administrator creates the publication."""
     return tuple(site for site in spec.sites if site.database.has_admin and spec.capture_rules(site.name))
 
 
 def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | None) -> tuple[Finding, ...]:
-    """What keeps the administrator from its work.
+    """Return what prevents the administrator from doing its work.
 
     Args:
         spec: the topology.
-        site: of it, with an administrator.
-        before: the topology that was prepared last; None: there is none.
+        site: site with an administrator.
+        before: the topology that was prepared last; None: none was.
 
     Raises:
-        HeadraceError: the administrator cannot be asked, as of `prepare_as_admin` and `publish_as_admin`.
+        HeadraceError: the administrator cannot connect (as in `prepare_as_admin` and `publish_as_admin`).
     """
     found: list[Finding] = []
     if site in _published(spec):
@@ -108,20 +108,17 @@ def admin_findings(spec: TopologySpec, site: SiteSpec, before: TopologySpec | No
 
 
 def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
-    """Make at every destination that has an administrator what the topology needs there; idempotent.
+    """Create the objects that the topology needs at every destination with an administrator; idempotent.
 
-    After a restart of the machine everything is there: then nothing runs later because the administrator has no access
-    now, or is not to have any.
-
-    Args:
-        spec: the topology.
+    After a restart of the machine every object exists. Then an administrator who has no access now, or is not meant to
+    have any, delays nothing.
 
     Returns:
-        Why an administrator could not be asked whose work is done, or whose database the role of `dsn` does not reach
-        either: what runs waits for that, and looks then.
+        Why an administrator could not connect whose work is done, or whose database the role of `dsn` does not reach
+        either. Components wait for such a database, and check it then.
 
     Raises:
-        HeadraceError: an administrator cannot be asked, and something is to be made; or a right is missing.
+        HeadraceError: an administrator cannot connect and an object is missing, or a right is missing.
     """
     found: list[Finding] = []
     for site in administered(spec):
@@ -135,21 +132,22 @@ def prepare_as_admin(spec: TopologySpec) -> tuple[Finding, ...]:
 def publish_as_admin(
     spec: TopologySpec, before: TopologySpec | None
 ) -> tuple[tuple[Finding, ...], dict[str, Published]]:
-    """Have the changes of every table that the topology captures in the log, ahead of everything that runs; idempotent.
+    """Publish the changes of every table that the topology captures, before any component needs them; idempotent.
 
-    Nothing is changed where the source would be refused, which what runs finds, too: some tables must not be published
-    as they are.
+    Nothing changes where the source would be refused, because some tables must not be published as they are. The
+    components' own preflight finds the same refusal.
 
     Args:
         spec: the topology.
-        before: the topology that was prepared last; None: there is none.
+        before: the topology that was prepared last; None: none was.
 
     Returns:
-        Why an administrator could not be asked, where what runs can go on as it is; and what was done, by site.
+        Why an administrator could not connect, where the running components can continue as they are; and the
+        published tables, by site.
 
     Raises:
-        HeadraceError: an administrator cannot be asked, and something is to be made that the file has new; or a right is
-            missing. What was done at other sources before is taken back.
+        HeadraceError: an administrator cannot connect and the file needs something new, or a right is missing. Changes
+            made at other sources before are reverted.
     """
     found: list[Finding] = []
     made: dict[str, Published] = {}
@@ -167,7 +165,7 @@ def publish_as_admin(
 
 
 def _publish(spec: TopologySpec, site: SiteSpec, before: TopologySpec | None, made: dict[str, Published]) -> None:
-    """Publish what one source captures, and note that it was done."""
+    """Publish the captured tables of one source, and record the effect in `made`."""
     dsn = admin_dsn(spec, site)
     was_source = before is not None and any(each.source == site.name for each in before.captures)
     with closing(open_source(access_to(site, site.database.dsn))) as source:
@@ -182,20 +180,20 @@ def _publish(spec: TopologySpec, site: SiteSpec, before: TopologySpec | None, ma
 
 
 def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple[Finding, ...]:
-    """Behind a refusal: take out of the log what `publish_as_admin` put there.
+    """Revert `publish_as_admin` after a refusal: take its tables out of the log.
 
     Args:
         spec: the topology that was refused.
         made: from `publish_as_admin`.
 
     Returns:
-        What it could not take back; the next `up` that is not refused takes it up, or out.
+        What could not be reverted; the next `up` that is not refused takes these tables up, or out.
     """
     found: list[Finding] = []
     for name, published in made.items():
         site = spec.site(name)
         try:
-            # Another call may have had them taken up since.
+            # Another call may have had them taken up in the meantime.
             _source_admin(site, admin_dsn(spec, site)).take_out(
                 spec.name,
                 _recorded_now(spec, name),
@@ -207,7 +205,7 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
                 Finding(
                     path=f"sites.{name}.database.admin_dsn",
                     is_error=False,
-                    problem=f"this was done before the refusal, and could not be taken back ({error.message}):"
+                    problem=f"this was done before the refusal, and could not be reverted ({error.message}):"
                     f" {'; '.join(published.statements)}",
                     fix="headrace up FILE, with a file that is not refused, takes the tables up, or out of the"
                     " publication; nothing that runs applies them",
@@ -217,11 +215,11 @@ def retreat_as_admin(spec: TopologySpec, made: Mapping[str, Published]) -> tuple
 
 
 def both(first: Mapping[str, Published], later: Mapping[str, Published]) -> dict[str, Published]:
-    """What two calls of `publish_as_admin` did, by site.
+    """Return the effects of two calls of `publish_as_admin`, by site.
 
     Args:
-        first: what the first one did.
-        later: what the second one did.
+        first: effect of the first call.
+        later: effect of the second call.
     """
     nothing = Published(statements=(), added=frozenset())
     return {
@@ -236,16 +234,16 @@ def both(first: Mapping[str, Published], later: Mapping[str, Published]) -> dict
 def finish_as_admin(
     spec: TopologySpec, *, told: Collection[Finding] = (), again: str = "headrace up FILE"
 ) -> tuple[Finding, ...]:
-    """Once everything is settled: take the tables out of the log that the topology captures no more; idempotent.
+    """Take tables out of the log that the topology no longer captures, when everything has settled; idempotent.
 
     Args:
-        spec: the topology; it runs.
-        told: by `publish_as_admin`; what that has said is not said again.
+        spec: the running topology.
+        told: findings of `publish_as_admin`, which are not repeated.
         again: the command that was called.
 
     Returns:
-        Why it could not be done, and which tables that the topology captures are not in the log: they came too late for
-        `publish_as_admin`, or their source was away. The next `up` does it.
+        Why that was not possible, and which captured tables are not in the log: they were created too late for
+        `publish_as_admin`, or their source was away. The next `up` handles both.
     """
     found: list[Finding] = []
     for site in spec.sites:
@@ -256,13 +254,12 @@ def finish_as_admin(
             continue
         kept: set[str] = set()
         there: set[str] = set()
-        # it is away: then by the next `up`
+        # a source that is away is left to the next `up`
         with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:
             found += _uncaptured(source.uncaptured(spec.name, rules) if rules else (), site, told, again)
             for each in source.captured(spec.name):
                 there.add(each.identity)
-                # One in the record was renamed since: its changes wait for an operator, and must not be left out
-                # instead.
+                # A recorded table was renamed since: its changes wait for an operator, and must not be dropped instead.
                 if each.identity in (recorded or ()) or any(rule.keeps(each.owner, each.name) for rule in rules):
                     kept.add(each.identity)
         try:
@@ -275,9 +272,9 @@ def finish_as_admin(
                 Finding(
                     path=f"sites.{site.name}.database.admin_dsn",
                     is_error=False,
-                    problem="tables that are replicated no more are still published, which costs the source a little"
-                    f" and nothing else: {error.message}",
-                    fix="correct that, and run headrace up FILE again: it takes them out of the publication",
+                    problem="tables that are no longer replicated are still published, which only costs the source a"
+                    f" little: {error.message}",
+                    fix="fix this, and run headrace up FILE again: it takes them out of the publication",
                 )
             )
     return tuple(found)
@@ -295,7 +292,7 @@ def _uncaptured(tables: Sequence[str], site: SiteSpec, told: Collection[Finding]
 
 
 def _recorded(spec: TopologySpec, source: str) -> frozenset[str] | None:
-    """Identities of the tables that the controller has in its record; None: it has none of this source."""
+    """Return the identities of the tables in the controller's record; None: it has no record of this source."""
     found = prepared_document(spec.state_dir).get("receivers", {}).get(source)
     return None if found is None else frozenset(str(each["identity"]) for each in found.get("tables", ()))
 
@@ -305,14 +302,13 @@ def _recorded_now(spec: TopologySpec, source: str) -> frozenset[str]:
 
 
 def _unpublished(spec: TopologySpec, site: SiteSpec, error: HeadraceError, before: TopologySpec | None) -> Finding:
-    """The warning that an administrator could not be asked; raises the error where what the file says needs it."""
+    """Return the warning that an administrator could not connect; raise the error where the file needs the administrator."""
     rules = spec.capture_rules(site.name)
     uncaptured: tuple[str, ...] = ()
     try:
         with closing(open_source(access_to(site, site.database.dsn))) as source:
             uncaptured = source.uncaptured(spec.name, rules)
-            # Tables that were created since keep nobody from what is captured already: a machine that starts again must
-            # come up.
+            # Tables that were created since must not block what is captured already: a restarted machine must come up.
             may_wait = not uncaptured or (
                 before is not None and before.capture_rules(site.name) == rules and bool(source.captured(spec.name))
             )
@@ -330,7 +326,7 @@ def _unpublished(spec: TopologySpec, site: SiteSpec, error: HeadraceError, befor
 
 
 def _unasked(spec: TopologySpec, site: SiteSpec, error: HeadraceError) -> Finding:
-    """The warning that an administrator could not be asked; raises the error where it is needed."""
+    """Return the warning that an administrator could not connect; raise the error where work is due."""
     if not _may_wait(spec, site):
         raise error
     return Finding(
@@ -343,7 +339,7 @@ def _unasked(spec: TopologySpec, site: SiteSpec, error: HeadraceError) -> Findin
 
 
 def _may_wait(spec: TopologySpec, site: SiteSpec) -> bool:
-    """Whether the role of `dsn` finds done what the administrator does, or the database does not answer."""
+    """Return whether the role of `dsn` finds the administrator's work done, or the database does not answer."""
     with closing(open_destination(access_to(site, site.database.dsn))) as destination:
         try:
             destination.prepare(spec.name)
@@ -356,17 +352,17 @@ def _may_wait(spec: TopologySpec, site: SiteSpec) -> bool:
 
 
 def remove_as_admin(spec: TopologySpec, site: SiteSpec) -> tuple[str, ...]:
-    """Drop what is left once the site has removed its slot and its own rows.
+    """Drop what remains after the site has removed its slot and its own rows.
 
     Args:
         spec: the topology.
-        site: of it, with an administrator.
+        site: site with an administrator.
 
     Raises:
         HeadraceError: the database does not answer, or the connection string has no value.
     """
     dsn = admin_dsn(spec, site)
-    lines = _source_admin(site, dsn).remove(spec.name)  # also of one that is no source any more
+    lines = _source_admin(site, dsn).remove(spec.name)  # also at a former source
     return (*lines, *(_admin(site, dsn).remove(spec.name) if site in administered(spec) else ()))
 
 

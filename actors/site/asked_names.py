@@ -17,8 +17,8 @@ class AskedNames:
     """Caches each answer until `forget`.
 
     Args:
-        ask: calls a method of the site: "names_of_now", for which the site queries its database, or "receivers", for
-            which it does not.
+        ask: calls a method of the site: "names_of_now", which queries the site's database, or "receivers", which does
+            not.
     """
 
     def __init__(self, ask: Callable[[str], Any]) -> None:
@@ -27,22 +27,25 @@ class AskedNames:
         self._receivers: Receivers | None = None
 
     def forget(self) -> None:
-        """See `NamesAtSource.forget`."""
+        """Drop the cached answers."""
         self._now = self._receivers = None
 
     def of_now(self) -> Mapping[int, NameOfNow]:
-        """See `NamesAtSource.of_now`."""
+        """Return the current names of the source's captured tables, by object number."""
         if self._now is None:
             self._now = self._ask("names_of_now")
         return self._now
 
     def lost_by(self, object_number: int, owner: str, name: str) -> tuple[str, ...]:
-        """See `NamesAtSource.lost_by`."""
+        """Return the apply processes that got the table when it was prepared and do not get it under this name.
+
+        See `NamesAtSource.lost_by` for the arguments.
+        """
         if self._receivers is None:
             self._receivers = self._ask("receivers")
         identity = self._receivers.identity_of(object_number)
         lost = self._receivers.lost_by(identity, owner, name)
-        if lost and identity is None:  # a partition that was created since: its other partitions identify the table
+        if lost and identity is None:  # a partition created since: its other partitions identify the table
             now = self.of_now().get(object_number)
             lost = () if now is None else self._receivers.lost_by(now.identity, owner, name)
         return lost

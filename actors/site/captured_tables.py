@@ -3,9 +3,9 @@
 Durable
     `receivers.json` in the site's folder: which apply process got which table when the topology was last prepared
     (`topology.edits.receivers.Receivers`). A site without the file reports no renames.
-    `taken_up.json`, where an administrator says whose changes are in the log: the tables with which `up` got as far as
-    preparing the site. He is ahead of that, so the log may have other tables: they are strangers to everything that
-    runs, and are left out as if they were not captured (decision 95).
+    `taken_up.json`, at a site with an administrator: the tables with which `up` got as far as preparing the site. The
+    administrator publishes tables before that, so the log may contain others. These are strangers: every running
+    component ignores their changes as if the tables were not captured (decision 95).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ __all__ = ["CapturedTables"]
 
 
 class CapturedTables:
-    """See the module. Called from several threads; every result is replaced atomically.
+    """Caches what the site knows of its captured tables. Called from several threads; results are replaced atomically.
 
     Args:
-        spec: the topology that the site goes by.
-        database: of the site.
-        folder: of the site.
+        spec: the topology that the site has adopted.
+        database: the site's database.
+        folder: the site's folder.
 
     Attributes:
-        answers: see `DatabaseSite.answering`.
+        answers: names of the methods that other components call.
         uncaptured: tables that were created since `up` and are not captured.
         strayed: captured tables that were renamed since `up`, so that an apply process no longer gets them.
-        renames: statements that give destination tables of strayed ones the names of now.
+        renames: statements that give the destination tables of strayed tables the current names.
         lost_columns: columns that transformations name, and that were renamed or dropped since `up`.
-        refused: tables whose own UPDATE and DELETE fail while they are captured.
+        refused: tables on which users' UPDATE and DELETE fail while the tables are captured.
     """
 
     answers: ClassVar[frozenset[str]] = frozenset({"captured", "names_of_now", "note_receivers", "receivers"})
@@ -57,31 +57,27 @@ class CapturedTables:
     def __init__(self, spec: TopologySpec, database: SiteDatabase, folder: Path) -> None:
         self._spec, self._database, self._site = spec, database, database.site.name
         self._file, self._taken_file = folder / "receivers.json", folder / "taken_up.json"
-        self._has_admin = database.site.database.has_admin  # he says whose changes are in the log
+        self._has_admin = database.site.database.has_admin  # the administrator decides whose changes are in the log
         self.uncaptured: tuple[str, ...] = ()
         self.strayed: tuple[str, ...] = ()
         self.renames: tuple[str, ...] = ()
         self.lost_columns: tuple[str, ...] = ()
         self.refused: tuple[RefusedChanges, ...] = ()
-        self._told = 0  # how often it was set: an answer to an older query does not replace a newer one
+        self._told = 0  # number of updates: the result of an older query does not replace a newer one
 
     def adopt(self, spec: TopologySpec) -> None:
-        """Go by a changed topology.
-
-        Args:
-            spec: the topology.
-        """
+        """Adopt a changed topology."""
         self._spec = spec
 
     def captured(self) -> tuple[CapturedTable, ...]:
-        """Every table of the source whose changes are in the log, under its current name."""
+        """Return every table of the source whose changes are in the log, under its current name."""
         with closing(self._database.open_source()) as source:
             return source.captured(self._spec.name)
 
     def names_of_now(self) -> dict[int, NameOfNow]:
-        """The current name of each captured table, by the object numbers of the table and its partitions.
+        """Return the current name of each captured table, by the object numbers of the table and its partitions.
 
-        Without strangers, see the module.
+        Strangers are excluded.
         """
         spec = self._spec  # one for the whole answer: the site's thread may adopt another one meanwhile
         taken = self._taken_up() if self._has_admin else None
@@ -91,7 +87,7 @@ class CapturedTables:
         found: dict[int, NameOfNow] = {}
         for table in self.captured():
             is_wanted = self._is_selected(spec, table)
-            # An edit took it out of the rules under the name that it has had: it stays in the log until everything is
+            # An edit took it out of the rules under its existing name: it stays in the log until everything has
             # settled.
             is_left_out = not is_wanted and names.get(table.identity) == (table.owner, table.name)
             if taken is None or (table.identity in taken and not is_left_out):
@@ -105,37 +101,37 @@ class CapturedTables:
         if self._has_admin:
             self._take_up(each.identity for each in noted.tables)
         else:
-            self._taken_file.unlink(missing_ok=True)  # of a time with an administrator: it is not kept up
+            self._taken_file.unlink(missing_ok=True)  # from a time with an administrator; no longer maintained
 
     def forget_receivers(self) -> None:
-        """Remove the record: the site was no source meanwhile."""
+        """Remove the record: the site was no source in the meantime."""
         self._file.unlink(missing_ok=True)
         self._taken_file.unlink(missing_ok=True)
 
     def receivers(self) -> Receivers:
-        """Which apply process got which table when the topology was last prepared."""
+        """Return which apply process got which table when the topology was last prepared."""
         try:
             return from_json(Receivers, json.loads(self._file.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return Receivers()
 
     def take_up(self, source: SourceDatabase, spec: TopologySpec) -> None:
-        """Record durably the tables that what runs will have, where an administrator is ahead.
+        """Record durably the tables that components will use, where an administrator publishes tables ahead of them.
 
-        They are those that are selected and in the log now, besides those of before.
+        These are the tables that the wanted topology selects and that are in the log now, and those recorded before.
 
         Args:
-            source: connected.
-            spec: the topology that is wanted.
+            source: connection to the database.
+            spec: the wanted topology.
         """
         if self._has_admin:
             selected = {table.identity for table in source.captured(spec.name) if self._is_selected(spec, table)}
             self._take_up(selected | (self._taken_up() or {each.identity for each in self.receivers().tables}))
 
     def is_prepared(self) -> None:
-        """`prepare` has added or removed all uncaptured and strayed tables.
+        """Note that `prepare` has added or removed all uncaptured and strayed tables.
 
-        A topology whose transformations name other columns is refused.
+        No columns are lost either: a topology whose transformations name other columns is refused.
         """
         self._tell((), (), (), (), ())
 
@@ -143,14 +139,14 @@ class CapturedTables:
         """Query the database for tables that `prepare` would add or remove.
 
         Args:
-            source: connected.
-            spec: the topology that is wanted.
-            noted: the tables that the controller has in its record, if an administrator may be ahead of it; None: what
-                is recorded here tells.
+            source: connection to the database.
+            spec: the wanted topology.
+            noted: the tables in the controller's record, where an administrator may be ahead of it; None: the record of
+                this site decides.
 
         Returns:
-            Those that the rules select and that are not captured, or to be taken up, then those that were renamed out
-            of the rules.
+            Tables that the rules select and that are not captured or not taken up, then tables that were renamed out of
+            the rules.
         """
         told = self._told
         receivers = self.receivers()
@@ -204,7 +200,7 @@ class CapturedTables:
         self._told += 1
 
     def _taken_up(self) -> set[str] | None:
-        """Identities of the tables that `up` has taken up; None: it is not recorded."""
+        """Return the identities of the tables that `up` has taken up; None: they are not recorded."""
         try:
             return set(json.loads(self._taken_file.read_text(encoding="utf-8")))
         except FileNotFoundError:

@@ -1,9 +1,7 @@
-"""A site's claim on its database: held by the site's actor, checked by its threads.
+"""A site's claim on its database (`headrace.databases.ports.operator.TopologyClaim`).
 
-Once lost, only an operator can regain it.
-
-See `headrace.databases.ports.operator.TopologyClaim`. A copy of the topology must not retake a lost claim by itself: two copies
-would take it from each other forever.
+The site's actor holds it, and its threads check it. Only an operator can regain a lost claim: two copies of a topology
+that retook it by themselves would take it from each other forever.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ class SiteClaim:
     """The claim of one site; callable from any thread.
 
     Args:
-        spec: the topology.
         site: the site. An embedded database needs no claim: it belongs to the state folder.
     """
 
@@ -37,13 +34,13 @@ class SiteClaim:
         self.refused: RunsElsewhere | None = None
 
     def hold(self, *, take_over: bool = False) -> None:
-        """Claim the database, or make sure that it still is.
+        """Claim the database, or verify that the claim still holds.
 
         Args:
             take_over: end the claim of another copy of the topology.
 
         Raises:
-            RunsElsewhere: another copy has it, or had it at the last check; `forget` causes another check.
+            RunsElsewhere: another copy has the claim, or had it at the last check; `forget` causes another check.
             DatabaseUnavailable: the database does not answer.
         """
         with self._lock:
@@ -60,7 +57,7 @@ class SiteClaim:
             self.refused = None
 
     def findings(self) -> tuple[Finding, ...]:
-        """Check again, for a preflight. Returns why the topology must not use the database; empty: it may."""
+        """Check again, for a preflight. Return why the topology must not use the database; empty: it may."""
         self.forget()
         try:
             self.hold()
@@ -69,7 +66,7 @@ class SiteClaim:
         return ()
 
     def forget(self) -> None:
-        """An operator acted: check again at the next call."""
+        """Check again at the next call, because an operator acted."""
         self.refused = None
 
     def close(self) -> None:

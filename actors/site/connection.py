@@ -1,4 +1,4 @@
-"""A site's database, derived from the topology: its location, connections to it, and its clean-up."""
+"""A site's database, derived from the topology: its location, connections to it, and its removal."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ __all__ = [
     "source_findings",
 ]
 
-_IDENTITY = "identity"  # in a site's folder
-_SERVER = "database"  # the same: of its embedded server
+_IDENTITY = "identity"  # file in a site's folder
+_SERVER = "database"  # folder of the embedded server in a site's folder
 
 
 def redo_folder(spec: TopologySpec, *, source: str, site: str) -> Path:
-    """The folder of a source's redo at a site: its redo log, or at another site the standby redo log.
+    """Return the folder of a source's redo at a site: its redo log, or at another site the standby redo log.
 
     Args:
         spec: the topology.
-        source: name of the site whose redo it is.
-        site: name of the site that mines it.
+        source: name of the source site.
+        site: name of the site that mines the redo.
     """
     return site_folder(spec, site) / ("redo" if site == source else f"standby_redo/{source}")
 
 
 def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
-    """The controls of a site's embedded server; it need not run.
+    """Return the controls of a site's embedded server, which may be stopped.
 
     Args:
         spec: the topology.
-        site: of `spec`, with an embedded database.
+        site: site with an embedded database.
     """
     from headrace.databases.embedded.servers import EmbeddedServer
 
@@ -71,10 +71,10 @@ def embedded_server(spec: TopologySpec, site: SiteSpec) -> EmbeddedServer:
 
 
 def remove_but_server(folder: Path) -> None:
-    """Remove what a site keeps on disk but its embedded server, and the folder if nothing is left; idempotent.
+    """Remove a site's files except its embedded server, and the folder if it is empty then; idempotent.
 
     Args:
-        folder: of the site.
+        folder: the site's folder.
     """
     for path in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
         if path.name == _SERVER:
@@ -83,17 +83,17 @@ def remove_but_server(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # the server is in it, or it is gone already
+    with suppress(OSError):  # the server is in it, or it is already gone
         folder.rmdir()
 
 
 def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
-    """The controls of embedded servers in the state folder whose sites are gone from the file, by name of the site.
+    """Return the controls of embedded servers whose sites are gone from the file, by name of the site.
 
-    They need not run.
+    The servers may be stopped.
 
     Args:
-        spec: the topology.
+        spec: the topology with the state folder.
     """
     from headrace.databases.embedded.servers import EmbeddedServer
 
@@ -107,12 +107,12 @@ def left_servers(spec: TopologySpec) -> dict[str, EmbeddedServer]:
 
 
 def access_to(site: SiteSpec, dsn: str, tables: TableSettings = NO_TABLE_SETTINGS) -> DatabaseAccess:
-    """Access to a site's database.
+    """Describe the access to a site's database.
 
     Args:
         site: the site.
         dsn: connection string of the site, or of its embedded server.
-        tables: how the apply process on whose behalf it is used sees them.
+        tables: table settings of the apply process that uses it.
     """
     database = site.database
     return DatabaseAccess(
@@ -127,14 +127,14 @@ def access_to(site: SiteSpec, dsn: str, tables: TableSettings = NO_TABLE_SETTING
 
 
 def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
-    """Access to a site's database from this process, whether the topology runs or not.
+    """Describe the access to a site's database from this process, whether the topology runs or not.
 
     Args:
         spec: the topology.
-        site: of `spec`, with a database.
+        site: site with a database.
 
     Raises:
-        ConfigError: it is embedded and does not run on this machine.
+        ConfigError: the database is embedded and does not run on this machine.
     """
     access = access_if_running(spec, site)
     if access is None:
@@ -145,11 +145,11 @@ def running_access(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess:
 
 
 def access_if_running(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | None:
-    """As `running_access`; None: it is embedded and does not run on this machine.
+    """Describe the access as `running_access` does; None: the database is embedded and does not run on this machine.
 
     Args:
         spec: the topology.
-        site: of `spec`, with a database.
+        site: site with a database.
     """
     if site.database.kind != "embedded":
         return access_to(site, site.database.dsn)
@@ -158,11 +158,11 @@ def access_if_running(spec: TopologySpec, site: SiteSpec) -> DatabaseAccess | No
 
 
 def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
-    """This state folder's claim on a user's database (an embedded one belongs to its folder anyway).
+    """Make this state folder's claim on a user's database; an embedded database belongs to its folder anyway.
 
     Args:
-        spec: the topology; a state folder that has no identity yet gets one, and so does a copy.
-        site: of `spec`, with a user's database.
+        spec: the topology; a state folder without an identity, and a copied one, get a new identity.
+        site: site with a user's database.
     """
     folder = site_folder(spec, site.name)
     lines = [] if original_of(spec, site.name) else _identity(folder)
@@ -175,13 +175,13 @@ def claim_on(spec: TopologySpec, site: SiteSpec) -> TopologyClaim:
 
 
 def original_of(spec: TopologySpec, site: str) -> str:
-    """The site's folder of which this state folder's is a copy that has not run; empty: it is none.
+    """Return the original of a site's folder that was copied and has not run; empty: it is no such copy.
 
-    What the topology made in the user's database is the original's then.
+    The topology's objects in the user's database then belong to the original.
 
     Args:
         spec: the topology.
-        site: name of a site with a user's database, also of one that left the file.
+        site: name of a site with a user's database; it may have left the file.
     """
     folder = site_folder(spec, site)
     lines = _identity(folder)
@@ -190,7 +190,7 @@ def original_of(spec: TopologySpec, site: str) -> str:
 
 
 def _identity(folder: Path) -> list[str]:
-    """What a site's folder says of itself: a random word, and the folder that it was written in; empty: nothing."""
+    """Return a site folder's identity: a random word, and the folder in which it was written; empty: none."""
     try:
         return (folder / _IDENTITY).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -198,26 +198,26 @@ def _identity(folder: Path) -> list[str]:
 
 
 def retained_bytes(spec: TopologySpec, site: SiteSpec) -> int | None:
-    """Bytes of log that a user's source currently keeps for the topology; None: there is no slot.
+    """Return the bytes of log that a user's source currently keeps for the topology; None: it has no slot.
 
     Args:
         spec: the topology.
-        site: of `spec`, with a user's database that is a source.
+        site: source with a user's database.
 
     Raises:
-        DatabaseUnavailable: it does not answer.
+        DatabaseUnavailable: the database does not answer.
     """
     with closing(open_source(access_to(site, site.database.dsn))) as source:
         return source.retained_bytes(spec.name)
 
 
 def source_findings(spec: TopologySpec, site: SiteSpec, source: SourceDatabase) -> tuple[Finding, ...]:
-    """What keeps a database from being the source that a topology wants.
+    """Return what prevents a database from being the source that a topology wants.
 
     Args:
         spec: the topology.
         site: the source.
-        source: its database, as the role that captures.
+        source: connection to its database, as the role that captures.
     """
     # The log stream, and a snapshot for each destination that is being instantiated or compared.
     streams = 1 + sum(1 for apply in spec.applies if apply.source == site.name)
@@ -239,14 +239,14 @@ def remove_from(spec: TopologySpec, site: SiteSpec, dsn: str) -> tuple[str, ...]
         dsn: connection string of its database.
 
     Returns:
-        One line for each object that was removed, or that stays and why.
+        One line for each object that was removed, or that stays, with the reason.
     """
     lines: tuple[str, ...] = ()
     access = access_to(site, dsn)
-    # Also of a site that is no source any more: its slot may not have been dropped yet.
+    # Also at a former source: its slot may not have been dropped yet.
     with closing(open_source(access)) as source:
         lines += source.remove(spec.name)
-    # Only after the slot: log that only the slot would read needs no origins any more.
+    # Only after the slot: log that only the slot would read no longer needs origins.
     if any(apply.site == site.name for apply in spec.applies):
         with closing(open_destination(access)) as destination:
             lines += destination.remove(spec.name)

@@ -19,11 +19,7 @@ __all__ = ["SiteDatabase"]
 
 
 class SiteDatabase:
-    """See the module. A site whose database changes is created again, so this one stays.
-
-    Args:
-        spec: the topology.
-        site: name of a site with a database.
+    """The database of one site. A site whose database changes is created again, so this object needs no update.
 
     Attributes:
         site: the site in the topology.
@@ -40,11 +36,11 @@ class SiteDatabase:
         """Start an embedded server; idempotent.
 
         Raises:
-            DatabaseUnavailable: it does not start.
+            DatabaseUnavailable: the server does not start.
         """
         if self._server is not None:
             self._server.folder.mkdir(exist_ok=True)
-            make_private(self._state_dir)  # the server's user must get through
+            make_private(self._state_dir)  # the server's user must be able to traverse it
             self._server.start()
 
     def stop(self) -> None:
@@ -59,20 +55,20 @@ class SiteDatabase:
 
     @property
     def server_pid(self) -> int | None:
-        """The embedded server's process, 0 if it does not run; None: the server is the user's."""
+        """Process id of the embedded server, 0 if it does not run; None: the server is the user's."""
         return None if self._server is None else self._server.pid() or 0
 
     def check_running(self) -> None:
-        """See that an embedded server runs.
+        """Raise an error if an embedded server does not run.
 
         Raises:
-            DatabaseUnavailable: it does not.
+            DatabaseUnavailable: the server does not run.
         """
         if self._server is not None and not self._server.is_running:
             raise DatabaseUnavailable(f"site:{self.site.name}: the embedded server does not run")
 
     def dsn(self) -> str:
-        """The connection string, with the password: only for components, never displayed.
+        """Return the connection string, with the password: only for components, never displayed.
 
         Raises:
             DatabaseUnavailable: the embedded server does not run.
@@ -84,21 +80,17 @@ class SiteDatabase:
         return str(self._server.dsn())
 
     def open_source(self) -> SourceDatabase:
-        """Connect to it as a source."""
+        """Connect to the database as a source."""
         return open_source(access_to(self.site, self.dsn()))
 
     def open_destination(self, tables: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
-        """Connect to it as a destination.
+        """Connect to the database as a destination.
 
         Args:
-            tables: how the apply process on whose behalf it is used sees them.
+            tables: table settings of the apply process that uses it.
         """
         return open_destination(access_to(self.site, self.dsn(), tables))
 
     def remove(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Remove the topology's objects, see `remove_from`.
-
-        Args:
-            spec: the topology.
-        """
+        """Remove the topology's objects from the database; return one line per object."""
         return remove_from(spec, self.site, self.dsn())

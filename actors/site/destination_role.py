@@ -1,4 +1,4 @@
-"""A site as a destination: its preparation, and what the controller asks of its tables and their records."""
+"""A site as a destination: its preparation, and the controller's questions about its tables and their records."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ __all__ = ["DestinationRole", "applies_at"]
 
 
 def applies_at(spec: TopologySpec, site: str) -> tuple[ApplySpec, ...]:
-    """The apply processes of a site.
+    """Return the apply processes of a site.
 
     Args:
         spec: the topology.
-        site: its name.
+        site: name of the site.
     """
     return tuple(apply for apply in spec.applies if apply.site == site)
 
 
 class DestinationRole:
-    """See the module. A site that is no destination has it too: it may have been one.
+    """The destination role of a site. Every site has it, because it may have been a destination.
 
     Args:
-        topology: its name.
-        database: of the site.
-        claim: on the database.
+        database: the site's database.
+        claim: the site's claim on the database.
 
     Attributes:
-        answers: see `DatabaseSite.answering`.
+        answers: names of the methods that other components call.
     """
 
     answers: ClassVar[frozenset[str]] = frozenset(
@@ -57,10 +56,10 @@ class DestinationRole:
     # ------------------------------------------------------------------ preparing
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """What keeps the database from being the destination that a topology wants.
+        """Return what prevents the database from being the destination that a topology wants.
 
         Args:
-            spec: the topology; the site need not have adopted it yet.
+            spec: the topology; the site may not have adopted it yet.
         """
         applies = applies_at(spec, self._site)
         if not applies:
@@ -74,11 +73,12 @@ class DestinationRole:
             )
 
     def prepare(self, spec: TopologySpec, new: Collection[str]) -> tuple[str, ...]:
-        """Create what the database needs as a destination; idempotent. Returns the statements that were run.
+        """Create what the database needs as a destination; idempotent. Return the statements that were run.
 
         Args:
             spec: the wanted topology.
-            new: components that the topology did not have before; what they left from an earlier time is deleted.
+            new: components that the topology did not have before; leftovers of earlier components of these names are
+                deleted.
         """
         statements: list[str] = []
         applies = applies_at(spec, self._site)
@@ -96,11 +96,7 @@ class DestinationRole:
     # ------------------------------------------------------------------ what the controller asks
 
     def instantiations(self, apply: str) -> tuple[Instantiation, ...]:
-        """What is recorded here about the instantiation of an apply process's tables.
-
-        Args:
-            apply: name of the apply process.
-        """
+        """Return the records of the instantiation of an apply process's tables."""
         with closing(self._database.open_destination()) as destination:
             return destination.instantiations(self._topology, apply)
 
@@ -115,8 +111,7 @@ class DestinationRole:
             The names of the tables that left.
 
         Raises:
-            RunsElsewhere: another copy of the topology uses the database: what is recorded there is of its apply
-                processes.
+            RunsElsewhere: another copy of the topology uses the database; the records belong to its apply processes.
         """
         self._claim.hold()
         with closing(self._database.open_destination()) as destination:
@@ -125,16 +120,16 @@ class DestinationRole:
             )
 
     def leave_out_others(self, applies: Collection[str]) -> tuple[str, ...]:
-        """Record at this destination that nothing comes any more to apply processes that the topology does not have here; idempotent.
+        """Record that apply processes which the topology does not have here no longer receive changes; idempotent.
 
         Args:
-            applies: the apply processes that it has here.
+            applies: the apply processes that the topology has here.
 
         Returns:
             The names of those that left.
 
         Raises:
-            RunsElsewhere: as `leave_out`.
+            RunsElsewhere: another copy of the topology uses the database.
         """
         self._claim.hold()
         with closing(self._database.open_destination()) as destination:
@@ -142,11 +137,11 @@ class DestinationRole:
             return tuple(name for name in others if destination.leave_out(self._topology, name, kept=()))
 
     def filled(self, apply: str, tables: Sequence[TableName]) -> tuple[TableName, ...]:
-        """The tables here that have rows of which none is of an unfinished copy of another apply process.
+        """Return the tables that have rows, except tables with an unfinished copy by another apply process.
 
         Args:
             apply: name of the apply process.
-            tables: their names here.
+            tables: names of the tables at this destination.
         """
         with closing(self._database.open_destination()) as destination:
             return tuple(
@@ -165,20 +160,20 @@ class DestinationRole:
         domains: Sequence[TableShape] = (),
         at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
-        """The reasons why these tables of a source, as they are now, cannot be applied here.
+        """Return why these tables of a source, as they are now, cannot be applied here.
 
         Args:
             versions: the tables.
             apply: name of the apply process.
             conflicts: its conflict handlers, which must fit the tables.
-            tables: what is set for its tables.
-            identities: of those that are captured, by their names here.
-            domains: from `domain_shapes` of the source, by their names here.
-            at_source: the names that they have there, by their names here; None: not known.
+            tables: its table settings.
+            identities: identities of the captured tables, by name at this destination.
+            domains: `domain_shapes` of the source, under the names at this destination.
+            at_source: source name of each table, by name at this destination; None: unknown.
         """
         with closing(self._database.open_destination(tables)) as destination:
             old_names = renamed(identities or {}, destination.instantiations(self._topology, apply))
-            # What a column's type lacks comes before the ALTER that gives the type to the column.
+            # A missing property of a column's type is reported before the ALTER that gives the column this type.
             found = [
                 *destination.preflight_domains(domains),
                 *table_findings(destination, versions, old_names, self._site, at_source=at_source),

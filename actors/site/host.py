@@ -1,6 +1,6 @@
-"""What every site does, with or without a database: it knows which of its components an operator stopped.
+"""The tasks of every site, with or without a database: above all, it knows which of its components an operator stopped.
 
-The controller may run on another machine, and a component that is bypassed does not run at all: only its site can look.
+The controller may run on another machine, and a bypassed component does not run at all: only its site can check.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SiteHost(Host):
     _spec: TopologySpec
 
     def stopped(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Which of these components an operator stopped; they need not run.
+        """Return which of these components an operator stopped; they need not run.
 
         Args:
             names: full names of components of this site.
@@ -40,41 +40,39 @@ class SiteHost(Host):
         return tuple(name for name in names if not Wanted(self._spec.state_dir, name).is_enabled())
 
     def forget_stops(self, names: Iterable[str]) -> None:
-        """Let components of these names begin enabled, whatever an operator wanted of earlier ones; idempotent.
+        """Enable components of these names, whatever an operator wanted of earlier ones; idempotent.
 
         Args:
-            names: full names of components; none of them runs. Those of other sites make no difference.
+            names: full names of components, none of which runs. Components of other sites are unaffected.
         """
         for name in names:
             Wanted(self._spec.state_dir, name).forget()
 
     def begin_anew(self, spec: TopologySpec, names: Collection[str]) -> None:
-        """Let components that are about to begin find nothing of earlier ones of their name; idempotent.
+        """Delete the leftovers of earlier components before new ones of these names start; idempotent.
 
         Args:
-            spec: that they are a part of; this site need not have adopted it yet.
-            names: full names of components; none of them runs. Those of other sites make no difference.
+            spec: topology of the new components; this site may not have adopted it yet.
+            names: full names of components, none of which runs. Components of other sites are unaffected.
         """
         self.forget_stops(names)
         forget_queues(spec, self.name.removeprefix("site:"), names)
 
     def delete_spilled(self, names: Collection[str]) -> None:
-        """Delete what queues of this site that have ended left on disk; idempotent.
+        """Delete the spilled batches of ended queues of this site; idempotent.
 
         Args:
-            names: full names of components; none of them runs. Those of other sites make no difference.
+            names: full names of components, none of which runs. Components of other sites are unaffected.
         """
         delete_spilled(self._spec, self.name.removeprefix("site:"), names)
 
     def clear_up(self, keep_server: bool = False) -> None:  # noqa: FBT001, FBT002 - called by position, through Ray
-        """The topology is removed: end this component, and remove all that its components keep on this machine.
+        """End this component, and delete everything that its components keep on this machine; idempotent.
 
-        Idempotent.
-
-        No other component of the topology may run here, but those of other sites that are to be removed next.
+        The topology is being removed: no other component of it may run here, except sites that are removed next.
 
         Args:
-            keep_server: an embedded server's folder stays.
+            keep_server: whether an embedded server's folder stays.
         """
         self.end()
         folder, state_dir = site_folder(self._spec, self.name.removeprefix("site:")), self._spec.state_dir
@@ -83,5 +81,5 @@ class SiteHost(Host):
         for each in (*(() if keep_server else (folder,)), state_dir / "components", state_dir / "logs"):
             shutil.rmtree(each, ignore_errors=True)
         for each in (folder.parent, state_dir):
-            with contextlib.suppress(OSError):  # it is not empty, gone already, or where a disk is mounted
+            with contextlib.suppress(OSError):  # not empty, already gone, or a mount point
                 each.rmdir()

@@ -1,17 +1,17 @@
-"""Sites that an edit left: a source that is none any more, and an embedded database whose site is gone from the file.
+"""Sites that an edit left: a former source, and an embedded database whose site is gone from the file.
 
-A slot keeps its database's WAL until it is dropped, and an embedded server runs until it is stopped. Only the site's
-own process has the connection string when the file does not name it any more: it goes on until that is done.
+A slot keeps its database's WAL until it is dropped, and an embedded server runs until it is stopped. When the file no
+longer names the connection string, only the site's own process has it: the process runs until the clean-up is done.
 
 Durable when
-    `desired.json` names what an edit leaves in the same write that makes the edit valid, and until its site has cleared
-    it.
+    `desired.json` names what an edit leaves in the same write that puts the edit in force, and until its site has
+    cleared it.
 
 Worked flow
-    an edit takes the source c out -> prepared, and c is left -> site:c ends its log writer and drops slot and
-    publication -> c is left no more -> site:c ends
-    site:c does not answer -> `status` names the slot -> `down`, `up`: nobody has its connection string, so the operator
-    drops the slot -> c comes back: it begins as a new source, without the redo of before
+    an edit removes the source c -> prepared, and c is left -> site:c ends its log writer and drops slot and publication
+    -> c is cleared -> site:c ends
+    site:c does not answer -> `status` names the slot -> `down`, `up`: no process has the connection string, so the
+    operator drops the slot -> c is added again: it starts as a new source, without the earlier redo
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["LeftSite", "left_by", "left_in", "left_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftSite:
-    """One site, until it is cleared.
+    """A site that an edit left, until it is cleared.
 
     Args:
-        name: of the site.
-        kind: of its database.
+        name: name of the site.
+        kind: kind of its database.
         slot: name of the slot that its database keeps; empty: it was no source.
-        is_removed: it is gone from the file; False: it is no source any more.
+        is_removed: whether the site is gone from the file; False: it is only no longer a source.
     """
 
     name: str
@@ -55,11 +55,11 @@ class LeftSite:
 
 
 def left_by(before: TopologySpec | None, wanted: TopologySpec) -> tuple[LeftSite, ...]:
-    """What an edit leaves.
+    """Return the sites that an edit leaves.
 
     Args:
-        before: the topology that was prepared last; None: it is not known, or the same.
-        wanted: the one that is prepared now.
+        before: the topology that was prepared last; None: unknown, or unchanged.
+        wanted: the topology that is prepared now.
     """
     if before is None:
         return ()
@@ -75,10 +75,10 @@ def left_by(before: TopologySpec | None, wanted: TopologySpec) -> tuple[LeftSite
 
 
 def left_of(prepared: Mapping[str, Any]) -> tuple[LeftSite, ...]:
-    """What is left by the record of the topology that was prepared last (`topology.edits.stored.PREPARED_FILE`)."""
+    """Return the left sites in the record of the last prepared topology (`topology.edits.stored.PREPARED_FILE`)."""
     return tuple(from_json(LeftSite, each) for each in prepared.get("left", ()))
 
 
 def left_in(state_dir: Path) -> tuple[LeftSite, ...]:
-    """What is left by the record in a state folder; nothing when there is none."""
+    """Return the left sites in the record of a state folder; none without a record."""
     return left_of(prepared_document(state_dir))

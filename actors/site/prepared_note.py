@@ -14,11 +14,10 @@ __all__ = ["PreparedNote"]
 
 
 class PreparedNote:
-    """See the module.
+    """The note in a site's folder.
 
     Args:
-        folder: of the site.
-        topology: its name.
+        folder: the site's folder.
     """
 
     def __init__(self, folder: Path, topology: str) -> None:
@@ -26,16 +25,12 @@ class PreparedNote:
 
     @property
     def is_source(self) -> bool | None:
-        """Whether the site was prepared as a source; None: there is no note."""
+        """Whether the site was prepared as a source; None: no note exists."""
         try:
             return bool(json.loads(self._file.read_text(encoding="utf-8")).get("is_source"))
         except FileNotFoundError:
             return None
 
     def save(self, *, is_source: bool) -> None:
-        """Write the note; durable when this returns.
-
-        Args:
-            is_source: see there.
-        """
+        """Write the note; durable when this returns."""
         replace_file(self._file, json.dumps({"topology": self._topology, "is_source": is_source}) + "\n")

@@ -1,11 +1,11 @@
-"""The controller informs the sites which apply process gets which table.
+"""Records at the sites, made by the controller, of which apply process gets which table.
 
-Sources for capture processes, destinations for later.
+Sources need the record for capture processes, destinations for tables that come back later.
 
-Both get the same answer of the source, so that they agree about a table that was just renamed: either an apply process
-that no longer gets it has it recorded as LEFT, or the capture process waits for an operator. It is the answer that the
-source gave when it was prepared, with the names that the tables had when `up` looked at them first: preparing waits for
-every transaction that runs, and a table that is renamed meanwhile would be left out unnoticed.
+Both get the same answer of the source, so that they agree about a table that was just renamed. Either its apply process
+no longer gets it and has it recorded as LEFT, or the capture process waits for an operator. The answer is the source's
+at its preparation, with the table names at the first look of `up`. Preparing waits for every running transaction; the
+changes of a table that is renamed meanwhile would otherwise be dropped silently.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = [
 ]
 
 TIMEOUT_S = 120.0  # catalog queries over every table of a large database
-ASKED_AT_ONCE = 500  # tables: each takes four round trips, of 50 ms to a distant database
-LEFT_TIMEOUT_S = 10.0  # a site that leaves, or one that is frozen while nothing is edited, must not hold up the others
+ASKED_AT_ONCE = 500  # tables: each takes four round trips, 50 ms each to a distant database
+LEFT_TIMEOUT_S = 10.0  # a leaving site, or one that hangs while nothing is edited, must not delay the others
 
 
 def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
-    """The captured tables of a source, under their current names.
+    """Return the captured tables of a source, under their current names.
 
     Args:
-        actors: of the topology.
-        source: name of the source site, which is asked.
+        actors: actors of the topology.
+        source: name of the source site, which is queried.
 
     Raises:
         HeadraceError: the site or its database does not answer.
@@ -61,18 +61,18 @@ def captured_of(actors: ActorSystem, source: str) -> tuple[CapturedTable, ...]:
 def receivers_of(
     actors: ActorSystem, spec: TopologySpec, names: Mapping[str, Mapping[int, TableName]]
 ) -> dict[str, Receivers]:
-    """Which apply process gets which table by this topology; by source.
+    """Return which apply process gets which table in this topology, by source.
 
     Args:
         actors: the sites.
-        spec: the topology that is wanted.
-        names: what the tables of each source were called when they were looked at first, by object number.
+        spec: the wanted topology.
+        names: names of each source's tables at the first look, by object number.
     """
     found = {}
     for source in dict.fromkeys(capture.source for capture in spec.captures):
         before = names.get(source, {})
         tables = [_named_before(each, before) for each in captured_of(actors, source)]
-        # he takes those that left out of the log when everything is settled: they are nobody's until they come back
+        # the administrator unpublishes tables that left when everything has settled; until they return no apply process gets them
         if spec.site(source).database.has_admin:
             rules = spec.capture_rules(source)
             tables = [each for each in tables if any(rule.keeps(each.owner, each.name) for rule in rules)]
@@ -88,25 +88,25 @@ def _named_before(table: CapturedTable, names: Mapping[int, TableName]) -> Captu
 
 
 def identities(spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> tuple[str, ...]:
-    """Identities of the tables whose changes an apply process gets, by the rules along all of its ways.
+    """Return the identities of the tables whose changes an apply process gets, by the rules along all of its ways.
 
     Args:
         spec: the topology, routed.
-        apply: of `spec`.
+        apply: the apply process.
         captured: the tables of its source, from `captured_of`.
     """
     return tuple(table.source.identity for table in arriving(ways_to(spec, apply), captured))
 
 
 def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]) -> None:
-    """Make a destination record the tables whose changes an apply process no longer gets.
+    """Make a destination record the tables whose changes an apply process no longer gets by the wanted topology.
 
-    If such a table comes back, changes are missing at the destination, so it is copied again.
+    If such a table is added again, changes are missing at the destination, so it is copied again.
 
     Args:
         actors: the sites.
-        spec: the topology that is wanted.
-        apply: of `spec`.
+        spec: the wanted topology.
+        apply: the apply process.
         captured: the tables of its source.
     """
     coming = identities(spec, apply, captured)
@@ -116,23 +116,23 @@ def leave_out(actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, capture
 def leave_out_dropped(
     actors: ActorSystem, before: TopologySpec | None, spec: TopologySpec, *, is_edit: bool = True
 ) -> None:
-    """Make destinations record that nothing comes to the apply processes which a topology has no more.
+    """Make destinations record that the apply processes which a topology no longer has receive nothing more.
 
-    Their rows keep nobody from a table.
+    Their records then no longer block a table.
 
-    At a destination of the topology those are LEFT that were dropped at any time: an earlier version left their records
-    as they were, and every other copy waited for one that never goes on. A site that leaves may be away: then its
-    records stay until it is a destination again.
+    At a destination of the topology this covers apply processes dropped at any time. An earlier version left their
+    records unchanged, and every other copy waited for a copy that never continued. A leaving site may be away: its
+    records then stay until it is a destination again.
 
     Args:
-        actors: the sites, also those that leave; the apply processes have ended.
-        before: the topology that was prepared last; None: the same, or unknown.
-        spec: the topology that is wanted.
-        is_edit: nothing may go on while a destination of the topology fails. Without an edit the others go on, and the
-            next call tries it again.
+        actors: the sites, including those that leave; the apply processes have ended.
+        before: the topology that was prepared last; None: unchanged, or unknown.
+        spec: the wanted topology.
+        is_edit: a failing destination of the topology stops the edit. Without an edit the others continue, and the next
+            call retries.
     """
     earlier = () if before is None else before.applies
-    # its database is not in the file any more
+    # the file no longer names its database
     without = {each.name for each in spec.sites if each.database.kind == "none"}
     for site in dict.fromkeys(apply.site for apply in (*spec.applies, *earlier) if apply.site not in without):
         may_fail = not is_edit or site not in {each.name for each in spec.sites}
@@ -144,15 +144,15 @@ def leave_out_dropped(
 def kept_at_call(
     actors: ActorSystem, spec: TopologySpec, apply: ApplySpec, captured: Sequence[NotedTable]
 ) -> tuple[str, ...]:
-    """The tables whose rows a call of `up --keep-existing` keeps at one apply process, as identities, sorted.
+    """Return the tables whose rows a call of `up --keep-existing` keeps at one apply process, as sorted identities.
 
-    Only rows that are there at the call are kept. What another apply process, of this or of another topology, copies
-    after it may lack changes of this source, and the operator has not seen it.
+    Only rows that exist at the call are kept. Rows that another apply process, of this or of another topology, copies
+    later may lack changes of this source, and the operator has not seen them.
 
     Args:
         actors: the sites. No apply process runs.
         spec: the topology, routed.
-        apply: of `spec`.
+        apply: the apply process.
         captured: the tables of its source.
     """
     tables = {
@@ -172,15 +172,15 @@ def kept_at_call(
 def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) -> None:
     """Make each source that has no record yet record which apply process gets which table.
 
-    Called before a capture process begins: without a record, it takes no rename for one. A record that exists holds
+    Called before a capture process begins: without a record it does not recognise renames. An existing record stays
     until everything runs with the new topology.
 
     Args:
         actors: the sites.
-        noted: by source.
+        noted: the records, by source.
 
     Raises:
-        HeadraceError: a site does not answer; call again (idempotent).
+        HeadraceError: a site does not answer; retry (idempotent).
     """
     for source, receivers in noted.items():
         if actors.call(f"site:{source}", "receivers", timeout_s=TIMEOUT_S) == Receivers():
@@ -188,15 +188,15 @@ def note_first_receivers(actors: ActorSystem, noted: Mapping[str, Receivers]) ->
 
 
 def note_receivers(actors: ActorSystem, spec: TopologySpec, noted: Mapping[str, Receivers]) -> None:
-    """Make every source record which apply process gets which table, after the destinations have recorded tables that left.
+    """Make every source record which apply process gets which table, after the destinations have recorded left tables.
 
     Args:
         actors: the sites.
-        spec: the topology that runs.
-        noted: by source.
+        spec: the running topology.
+        noted: the records, by source.
 
     Raises:
-        HeadraceError: a site does not answer; call again (idempotent).
+        HeadraceError: a site does not answer; retry (idempotent).
     """
     for source, receivers in noted.items():
         for apply in spec.applies:

@@ -1,8 +1,7 @@
-"""Who keeps the redo that capture processes of its site mine: a source's site, or a redo receiver.
+"""The keeper of the redo that capture processes of its site mine: a source's site, or a redo receiver.
 
-Their SCNs are its business.
-
-Called from the threads of calls: `headrace.redo.checkpoints` says what may come from any thread.
+It also records the SCNs of these capture processes. Its methods run on the threads of calls:
+`headrace.redo.checkpoints` states what any thread may call.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class _Redo(Protocol):
 
 
 class RedoKeeper:
-    """A part of a component that keeps redo."""
+    """Part of a component that keeps redo."""
 
     name: str
 
     def with_log(self, status: S, statistics: LogWriterStatistics | StandbyStatistics) -> S:
-        """The component's status with what there is of every redo log.
+        """Return the component's status with the facts that every redo log has.
 
         Args:
-            status: of the component.
-            statistics: of its redo log.
+            status: status of the component.
+            statistics: statistics of its redo log.
         """
         return replace(
             status,
@@ -67,11 +66,11 @@ class RedoKeeper:
         )
 
     def kept_redo(self) -> _Redo | None:
-        """The redo; None: it is not open."""
+        """Return the redo; None: it is not open."""
         raise NotImplementedError
 
     def oldest_scn(self) -> Scn:
-        """Redo can be mined from here on; FIRST_SCN: there is none.
+        """Return the SCN from which redo can be mined; FIRST_SCN: there is no redo.
 
         Raises:
             PropagationError: the redo is not open yet.
@@ -79,35 +78,35 @@ class RedoKeeper:
         return self._redo().oldest_scn
 
     def set_first_scn(self, capture: str, scn: int) -> None:
-        """See `RequiredCheckpoints.set_first_scn`.
+        """Raise the first SCN of a capture process; durable when this returns.
 
         Args:
             capture: name of a capture process that mines here.
             scn: the new first SCN.
 
         Raises:
-            ConfigError: it breaks a rule of first SCNs.
+            ConfigError: the SCN is not allowed.
             PropagationError: the redo is not open yet.
         """
         redo = self._redo()
         redo.required_checkpoints.set_first_scn(capture, Scn(scn), oldest_scn=redo.oldest_scn)
 
     def set_start_scn(self, capture: str, scn: int) -> None:
-        """See `RequiredCheckpoints.set_start_scn`.
+        """Set the SCN at which a capture process begins to capture again; durable when this returns.
 
         Args:
             capture: name of a capture process that mines here.
             scn: the new start SCN.
 
         Raises:
-            ConfigError: it breaks a rule of start SCNs.
+            ConfigError: the SCN is not allowed.
             PropagationError: the redo is not open yet.
         """
         redo = self._redo()
         redo.required_checkpoints.set_start_scn(capture, Scn(scn), oldest_scn=redo.oldest_scn)
 
     def capture_scns(self) -> dict[str, CaptureScns]:
-        """First and start SCN of every capture process that mines here."""
+        """Return the first and start SCN of every capture process that mines here."""
         redo = self.kept_redo()
         if redo is None:
             return {}
@@ -127,9 +126,9 @@ def register_captures(checkpoints: RequiredCheckpoints, spec: TopologySpec, capt
     """Keep redo for these capture processes only.
 
     Args:
-        checkpoints: of the redo that they mine.
+        checkpoints: checkpoints of the redo that they mine.
         spec: the topology.
-        captures: their names.
+        captures: names of the capture processes.
     """
     names = list(captures)
     for name in names:
@@ -141,10 +140,10 @@ def register_captures(checkpoints: RequiredCheckpoints, spec: TopologySpec, capt
 
 
 def with_capture_scns(components: Iterable[ComponentStatus]) -> list[ComponentStatus]:
-    """Add to the status of each capture process the SCNs that only who keeps its redo knows, as far as that answers.
+    """Add to each capture process's status the SCNs that only the keeper of its redo knows, as far as it answers.
 
     Args:
-        components: statuses, of capture processes and of others.
+        components: statuses of capture processes and other components.
     """
     statuses = list(components)
     kept = {status.name: status.captures or {} for status in statuses if isinstance(status, RedoLogStatus)}

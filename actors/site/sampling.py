@@ -1,14 +1,13 @@
-"""What a site asks its database all the time, on a connection and a thread of its own.
+"""Continuous queries of a site to its database, on a separate connection and thread.
 
 Job
-    Know where the source's log is, whether the database answers at all, and what else has changed in it.
+    Know the end of the source's log, whether the database answers, and what else has changed in it.
 
 Main path
-    PositionSampler.start -> its thread -> the source's position, ten times a second; a look at everything else once a
-    second.
+    PositionSampler.start -> its thread -> the source's position, ten times a second; all other checks once a second.
 
 Durable when
-    Never: another process asks anew.
+    Never: a restarted process queries anew.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ if TYPE_CHECKING:
 __all__ = ["HEARTBEAT", "Heartbeats", "PositionSampler"]
 
 SAMPLE_INTERVAL_S = 0.1  # the precision of the lag in seconds; a query costs the database a tenth of a millisecond
-SERVER_INTERVAL_S = 1.0  # a site that is no source only wants to know whether its server answers
-RECONNECT_INTERVAL_S = 1.0  # do not try an unreachable database ten times a second
-LOOK_INTERVAL_S = 1.0  # how often the claim, the log that the source keeps for us, and heartbeats are checked
-SAMPLES_KEPT = 50  # reported at once: the controller may ask only every five seconds
-# Without an answer for this long the database counts as gone: a checkpoint on a slow disk can delay one for seconds.
+SERVER_INTERVAL_S = 1.0  # a site that is no source only checks whether its server answers
+RECONNECT_INTERVAL_S = 1.0  # an unreachable database is not tried ten times a second
+LOOK_INTERVAL_S = 1.0  # between checks of the claim, of the log that the source keeps for us, and of heartbeats
+SAMPLES_KEPT = 50  # reported together: the controller may ask only every five seconds
+# Without an answer for this long the database counts as gone. A checkpoint on a slow disk can delay an answer for
+# seconds.
 ANSWER_MAX_S = 10.0
 HEARTBEAT = b"heartbeat"
-_STATEMENT = "ALTER DATABASE "  # a hint that is one
+_STATEMENT = "ALTER DATABASE "  # a hint with this prefix is a statement
 
 
 class PositionSampler:
-    """The thread that asks, and its last answers; any thread may read them.
+    """The querying thread and its last answers, which any thread may read.
 
     Args:
-        name: of the site's component.
-        clock: dates the answers.
+        clock: clock that dates the answers.
         open_source: opens a connection to the site's database.
         is_source: whether something is captured from it.
         keep_claim: called once a second while the database answers.
         look: called with the connection once a second while the site is a source.
 
     Attributes:
-        samples: when the database was asked (microseconds since the epoch) and where its log ended then (SCN), newest
-            last; replaced whole.
-        problem: why the database does not answer; empty: it does, or was never asked.
+        samples: pairs of query time (microseconds since the epoch) and end of the log (SCN), newest last; replaced as a
+            whole.
+        problem: why the database does not answer; empty: it answers, or was never queried.
         fix: the statement that makes it answer; empty: none is known.
         held_up_by: transactions for which a slot or a snapshot waits now.
-        gone: the source says that its log is lost; whoever reports it sets it back to None.
+        gone: the source's error that its log is lost; the thread that reports it resets it to None.
     """
 
     def __init__(
@@ -79,35 +78,35 @@ class PositionSampler:
         self.gone: LogGone | None = None
 
     def start(self) -> None:
-        """Begin to ask; idempotent."""
+        """Start the thread; idempotent."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"{self._name}-sampler", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread soon; its connection closes then."""
+        """Ask the thread to end; it closes its connection."""
         self._stop.set()
 
     @property
     def is_answering(self) -> bool:
-        """Whether the database answered a moment ago."""
+        """Whether the database has answered within `ANSWER_MAX_S`."""
         return self.has_answered and not self.problem and self._clock.monotonic() - self._answered_at < ANSWER_MAX_S
 
     @property
     def source_scn(self) -> Scn:
-        """Where the log ended a moment ago; FIRST_SCN: the database does not answer, and old facts say nothing."""
+        """End of the log at the last sample; FIRST_SCN: the database does not answer, and old samples are useless."""
         samples = self.samples
         return Scn(samples[-1][1]) if samples and self.is_answering else FIRST_SCN
 
     def end_of_log_beyond(self, scn: Scn, *, for_s: float) -> Scn:
-        """Where the log was at the last sample, if it has been beyond a position for some time.
+        """Return the end of the log at the last sample, if it has been beyond a position for some time.
 
         Args:
             scn: the position.
-            for_s: seconds.
+            for_s: this time, in seconds.
 
         Returns:
-            FIRST_SCN: it has not.
+            FIRST_SCN if it has not been beyond the position for so long.
         """
         samples = self.samples
         since_us = next((asked_us for asked_us, sampled in samples if sampled > scn), None)
@@ -132,7 +131,7 @@ class PositionSampler:
             except LogGone as error:
                 self.gone = error
             except HeadraceError as error:
-                # what else a database may need that does not answer, whoever shows it knows
+                # Other hints of a failed connection are general advice, which each display of the problem adds itself.
                 self.problem, self.fix = error.message, error.hint if error.hint.startswith(_STATEMENT) else ""
                 if source is not None:
                     source.close()
@@ -157,27 +156,27 @@ class PositionSampler:
 
 
 class Heartbeats:
-    """Markers that move a source's log on when nothing has come through it for a while.
+    """Writes markers that advance a source's log when it has brought nothing for a while.
 
     Args:
-        clock: measures how long.
+        clock: measures the silence.
 
     Attributes:
-        written: how many, since this process began.
+        written: number of markers since this process started.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen_bytes, self._seen_at = -1, 0.0  # of the log, when it last brought something
+        self._seen_bytes, self._seen_at = -1, 0.0  # bytes of the log, and when it last brought some
         self.written = 0
 
     def write_if_silent(self, source: SourceDatabase, data_bytes: int, interval_s: float) -> None:
-        """Write one if the log has brought nothing for the interval.
+        """Write a marker if the log has brought nothing for the interval.
 
         Args:
-            source: a connection to the source.
-            data_bytes: what the log has brought since this process began.
-            interval_s: seconds.
+            source: connection to the source.
+            data_bytes: bytes that the log has brought since this process started.
+            interval_s: the interval, in seconds.
         """
         now = self._clock.monotonic()
         if data_bytes != self._seen_bytes:

@@ -1,22 +1,22 @@
-"""The redo log of a source's site: the log writer, the stream of the source's log into it, and who is served from it.
+"""The redo log of a source's site: the log writer, the stream of the source's log into it, and the service for readers.
 
 Job
-    Drain the source's log into the site's redo log, keep redo for the capture processes and redo receivers that mine
+    Drain the source's log into the site's redo log. Keep redo for the capture processes and redo receivers that mine
     it, and report to them how far it is durable.
 
 Main path
     SourceRedo.attach -> SourceRedo.step -> LogWriter.step -> ServingRedo.announce.
 
 States
-    the log writer's own     WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL; see `headrace.redo.writing.log_writer`.
+    the log writer's states  WRITING, IDLE, PAUSED: REDO IS FULL, PAUSED: DISK IS FULL (`headrace.redo.writing.log_writer`).
 
 Durable when
-    See the log writer. `SourceRefusal` keeps what must not be taken for the old log's continuation.
+    The log writer has synced it. `SourceRefusal` records durably what must not be taken for the old log's continuation.
 
 Threads
-    The site's own thread reads and writes. Calls and the sampler only look at `writer`, which that thread may drop at
-    any time: they take it once. Three calls do more: `remove` detaches, whoever ends the site stops and drops it, and
-    `prepare` forgets what an earlier topology left.
+    The site's own thread reads and writes. Calls and the sampler only read `writer`, which that thread may drop at any
+    time, so they read the attribute once. Three calls do more: `remove` detaches, the end of the site stops and drops
+    the writer, and `prepare` deletes what an earlier topology left.
 """
 
 from __future__ import annotations
@@ -51,27 +51,25 @@ if TYPE_CHECKING:
 __all__ = ["BEHIND_S", "FULL_PAUSE_S", "READ_TIMEOUT_S", "SourceRedo"]
 
 READ_TIMEOUT_S = 0.1  # an idle read waits this long: positions without data are due ten times a second
-FULL_PAUSE_S = 0.5  # a full redo log or disk is checked again this often
-# While a redo receiver's acknowledgement is awaited: about as long as it takes, then, when it does not come, as often
-# as an idle log writer looks.
+FULL_PAUSE_S = 0.5  # between checks of a full redo log or disk
+# Pauses while a redo receiver's acknowledgement is awaited: first about as long as it takes, then, if it does not come,
+# as long as an idle log writer pauses.
 AWAIT_MIN_S, AWAIT_MAX_S = 0.004, READ_TIMEOUT_S
-# a log writer that lacks what the source had so long ago goes for throughput, as commits wait for longer than it takes
-# to fill a record
+# A log writer that lacks log of this age goes for throughput: commits wait longer than it takes to fill a record.
 BEHIND_S = 0.5
 
 
 class SourceRedo(RedoKeeper):
-    """See the module.
+    """Runs the log writer of a site, and serves its redo log.
 
     Args:
-        spec: the topology.
-        database: of the site.
-        folder: of the redo log.
+        database: the site's database.
+        folder: folder of the redo log.
         make_links: makes the service.
-        wake: called when there is something to do before the pause that `step` asked for is over.
+        wake: called when work arrives before the pause requested by `step` is over.
 
     Attributes:
-        answers: see `DatabaseSite.answering`.
+        answers: names of the methods that other components call.
         writer: the log writer; None: it was dropped, or is not open yet.
     """
 
@@ -96,7 +94,7 @@ class SourceRedo(RedoKeeper):
         self._allow_binary = True
         self._awaiting_s = AWAIT_MIN_S
 
-    # ------------------------------------------------------------------ what there is
+    # ------------------------------------------------------------------ state
 
     @property
     def is_attached(self) -> bool:
@@ -116,24 +114,24 @@ class SourceRedo(RedoKeeper):
 
     @property
     def was_prepared(self) -> bool:
-        """See `SourceRefusal.was_prepared`."""
+        """Whether the folder shows that the site was prepared as a source."""
         return self._refusal.was_prepared
 
     def kept_redo(self) -> LogWriter | None:
-        """See `RedoKeeper.kept_redo`."""
+        """Return the log writer; None: it is not open."""
         return self.writer
 
     def endpoint(self) -> str:
-        """Where captures watch the redo log."""
+        """Return the endpoint at which captures watch the redo log."""
         if self._service is None:
             raise PropagationError(f"{self.name} does not serve redo yet")
         return self._service.endpoint
 
     def shown(self, status: SiteStatus) -> SiteStatus:
-        """The site's status with the log writer's statistics.
+        """Return the site's status with the log writer's statistics.
 
         Args:
-            status: without them.
+            status: the status without them.
         """
         writer = self.writer
         status = replace(status, wire=None if self._service is None else self._service.wire_status())
@@ -150,7 +148,7 @@ class SourceRedo(RedoKeeper):
         )
 
     def _waits_in_vain(self, writer: LogWriter) -> str:
-        """Why nothing is confirmed to the database, for the operator; empty: it is."""
+        """Return, for the operator, why nothing is confirmed to the database; empty: it is confirmed."""
         away, stalled = writer.shipping.awaited_in_vain(), writer.shipping.stalled()
         if not away and not stalled:
             return ""
@@ -172,10 +170,10 @@ class SourceRedo(RedoKeeper):
     # ------------------------------------------------------------------ the stream
 
     def attach(self) -> None:
-        """Open the redo log, if it is closed, and a stream that begins where redo ends.
+        """Open the redo log if it is closed, and a stream that begins where redo ends.
 
         Raises:
-            LogGone: the source does not have what follows redo, or was refused before.
+            LogGone: the source does not have the log that follows redo, or was refused before.
             DatabaseUnavailable: the database does not answer.
         """
         self._source = self._database.open_source()
@@ -204,22 +202,22 @@ class SourceRedo(RedoKeeper):
             self._service.announce()
 
     def step(self, sampler: PositionSampler) -> float:
-        """Let the log writer read a gulp of the stream, which is open.
+        """Let the log writer read a gulp of the open stream.
 
         Args:
-            sampler: knows where the source's log is.
+            sampler: knows the end of the source's log.
 
         Returns:
             Seconds until the next step.
 
         Raises:
-            RedoError: it cannot be written. Where `is_paused`, the writer keeps what it has read: the stream stays
+            RedoError: redo cannot be written. If `is_paused`, the writer keeps what it has read, and the stream stays
                 open until there is space again.
-            DatabaseUnavailable: the stream broke, or is to be opened again in another form.
+            DatabaseUnavailable: the stream broke, or must be opened again in another form.
         """
         writer = self.writer
         assert writer is not None
-        # A commit may wait for the acknowledgement that is on its way: it wakes this thread, unless that waits for
+        # A commit may be waiting for an acknowledgement in flight. That wakes this thread, unless it is waiting for
         # data.
         is_awaiting = writer.is_awaiting
         try:
@@ -235,9 +233,9 @@ class SourceRedo(RedoKeeper):
         return self._await_pause_s(moved=wrote) if writer.is_awaiting else writer.pause_s
 
     def _await_pause_s(self, *, moved: bool) -> float:
-        """How long to leave the stream alone while an acknowledgement is awaited, which wakes this thread.
+        """Return how long to leave the stream unread while an acknowledgement is awaited.
 
-        New data does not.
+        The acknowledgement wakes this thread; new data does not.
         """
         self._awaiting_s = AWAIT_MIN_S if moved else min(2 * self._awaiting_s, AWAIT_MAX_S)
         return self._awaiting_s
@@ -252,13 +250,13 @@ class SourceRedo(RedoKeeper):
         self._stream = self._source = None
 
     def drop(self) -> None:
-        """Drop the log writer: the next one reads its state from disk."""
+        """Drop the log writer; the next one reads its state from disk."""
         if self.writer is not None:
             writer, self.writer = self.writer, None
             writer.close()
 
     def stop(self) -> None:
-        """Serve nobody any more, and drop the log writer."""
+        """Stop serving, and drop the log writer."""
         if self._service is not None:
             self._service.stop()
         self.drop()
@@ -268,7 +266,7 @@ class SourceRedo(RedoKeeper):
 
         Args:
             spec: the topology.
-            is_source: something is captured from the site; else its log writer ends.
+            is_source: whether something is captured from the site; if not, its log writer ends.
         """
         self._spec = spec
         if self._service is not None:
@@ -279,39 +277,36 @@ class SourceRedo(RedoKeeper):
             self.detach()
             self.drop()
 
-    # ------------------------------------------------------------------ whether the source is the one of before
+    # ------------------------------------------------------------------ identity of the source
 
     def check(self, source: SourceDatabase) -> None:
-        """See that the source still is what was prepared, as far as that is known without the stream.
+        """Check that the source is still the one that was prepared, as far as that is known without the stream.
 
-        Also while a full redo log stops the log writer: the growing log may cost us the slot.
-
-        Args:
-            source: a connection to it.
+        This runs even while a full redo log stops the log writer: the growing log may cost us the slot.
 
         Raises:
-            LogGone: it is not.
+            LogGone: the source is another one.
         """
         writer = self.writer
         if writer is not None:
             self._refusal.check_prepared(source.check_prepared(self._spec.name, writer.start_scn))
 
     def refuse(self, error: CapturedNoMore) -> None:
-        """Refuse the source durably, see `SourceRefusal.record`.
+        """Refuse the source durably.
 
         Args:
-            error: why.
+            error: the reason.
         """
         self._refusal.record(error)
 
     def forget_earlier(self, *, is_known: bool) -> tuple[str, ...]:
-        """Forget the redo of an earlier time as a source: the log has gone on without it, and its slot is gone.
+        """Delete the redo of an earlier time as a source: the log has continued without it, and its slot is gone.
 
         Args:
-            is_known: the site's file says that this time ended.
+            is_known: whether the site's file says that this time ended.
 
         Returns:
-            Where redo is kept of which no file says that it ended; it is nobody's but an operator's to remove.
+            Where redo without such a file is kept; only an operator may remove it.
         """
         kept: tuple[str, ...] = ()
         if not is_known and self._folder.is_dir() and any(self._folder.iterdir()):
@@ -322,14 +317,14 @@ class SourceRedo(RedoKeeper):
             )
             self._folder.rename(aside)
             kept = (
-                f"-- redo of an earlier time, which no file of the site knows, is kept in {aside}: remove it when"
-                " nothing of it is needed",
+                f"-- redo of an earlier time, which no file of the site describes, is kept in {aside}: remove it"
+                " when it is no longer needed",
             )
         shutil.rmtree(self._folder, ignore_errors=True)
         return kept
 
     def end_source(self) -> None:
-        """Note that the site is no source any more: the redo is of no use."""
+        """Record that the site is no longer a source: its redo is useless."""
         self._refusal.end()
 
     # ------------------------------------------------------------------ inside
@@ -356,17 +351,17 @@ class SourceRedo(RedoKeeper):
         return writer
 
     def _register_captures(self, writer: LogWriter) -> None:
-        """Keep redo for this site's capture processes and the redo receivers of others only."""
+        """Keep redo only for this site's capture processes and the redo receivers of other sites."""
         site = self._database.site.name
         receivers = receivers_from(self._spec, site)
-        # Receivers first: a capture process that is to mine elsewhere needs the redo that it needed here.
+        # Receivers first: a capture process that moves to another site needs the redo that it needed here.
         writer.shipping.register({each.name: each.is_sync for each in receivers})
         writer.switch_after_s = min((each.archive_lag_s for each in receivers if each.is_archived_log), default=None)
         captures = [each.name for each in self._spec.captures if each.source == each.site == site]
         register_captures(writer.required_checkpoints, self._spec, captures)
 
     def _acknowledged(self) -> None:
-        """A redo receiver has more durably: confirm it at once where commits wait for that."""
+        """Confirm a redo receiver's acknowledgement at once if commits wait for it."""
         writer = self.writer
         if writer is not None and writer.waits_for_receivers:
             self._wake()
@@ -377,7 +372,7 @@ class SourceRedo(RedoKeeper):
 
 
 def _behind_scn(writer: LogWriter, sampler: PositionSampler) -> Scn:
-    """Where the source's log is, if redo lacks what it had `BEHIND_S` ago.
+    """Return the end of the source's log if redo lacks what the source had `BEHIND_S` ago.
 
     FIRST_SCN: redo keeps up, or commits wait for a receiver.
     """

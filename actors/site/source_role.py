@@ -1,6 +1,6 @@
-"""A site as a source: its preparation, the look at what changes in its database, and what is asked of its tables.
+"""A site as a source: its preparation, the checks of its database, and questions about its tables.
 
-`actors.site.captured_tables` answers what of them is captured.
+`actors.site.captured_tables` knows which of them are captured.
 """
 
 from __future__ import annotations
@@ -32,32 +32,31 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceRole", "is_source"]
 
-UNCAPTURED_INTERVAL_S = 30.0  # how often new tables are looked for: a query over all names of the catalog
+UNCAPTURED_INTERVAL_S = 30.0  # between searches for new tables: a query over all names of the catalog
 
 
 def is_source(spec: TopologySpec, site: str) -> bool:
-    """Whether something is captured from a site.
+    """Return whether something is captured from a site.
 
     Args:
         spec: the topology.
-        site: its name.
+        site: name of the site.
     """
     return any(capture.source == site for capture in spec.captures)
 
 
 class SourceRole:
-    """See the module. A site that is no source has it too: what is asked of it then says that there is nothing.
+    """The source role of a site. Every site has it; without captures it answers that there is nothing.
 
     Args:
-        spec: the topology.
-        database: of the site.
-        redo: into which the database's log is written.
-        folder: of the site.
-        clock: spaces looks at the catalog, and heartbeats.
+        database: the site's database.
+        redo: redo log into which the database's log is written.
+        folder: the site's folder.
+        clock: spaces catalog queries and heartbeats.
 
     Attributes:
-        answers: see `DatabaseSite.answering`.
-        tables: those that are captured.
+        answers: names of the methods that other components call.
+        tables: the captured tables.
     """
 
     answers: ClassVar[frozenset[str]] = frozenset({"domain_shapes", "table_versions", "uncaptured", "write_marker"})
@@ -74,25 +73,21 @@ class SourceRole:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether something is captured from the site, by the topology that it has adopted."""
+        """Whether the adopted topology captures something from the site."""
         return is_source(self._spec, self._site.name)
 
     def adopt(self, spec: TopologySpec) -> None:
-        """Go by a changed topology.
-
-        Args:
-            spec: the topology.
-        """
+        """Adopt a changed topology."""
         self._spec = spec
         self.tables.adopt(spec)
 
     def shown(self, status: SiteStatus, sampler: PositionSampler, *, is_prepared: Callable[[], bool]) -> SiteStatus:
-        """The site's status with what is known of it as a source.
+        """Return the site's status with its facts as a source.
 
         Args:
-            status: without that.
-            sampler: asks the database.
-            is_prepared: asked whether the site is prepared as a source.
+            status: the status without them.
+            sampler: the thread that queries the database.
+            is_prepared: called to find out whether the site is prepared as a source.
         """
         status = replace(status, heartbeats_total=self._heartbeats.written)
         if not self.is_wanted:
@@ -110,10 +105,7 @@ class SourceRole:
         )
 
     def watch(self, source: SourceDatabase) -> None:
-        """Check what else may have changed in the database, while a stream is open; called by the sampler.
-
-        Args:
-            source: a connection.
+        """Check for other changes in the database while a stream is open; called by the sampler.
 
         Raises:
             LogGone: the source is not the one that was prepared.
@@ -132,10 +124,10 @@ class SourceRole:
     # ------------------------------------------------------------------ preparing
 
     def preflight(self, spec: TopologySpec) -> tuple[Finding, ...]:
-        """What keeps the database from being the source that a topology wants.
+        """Return what prevents the database from being the source that a topology wants.
 
         Args:
-            spec: the topology; the site need not have adopted it yet.
+            spec: the topology; the site may not have adopted it yet.
         """
         if not is_source(spec, self._site.name):
             return ()
@@ -143,18 +135,14 @@ class SourceRole:
             return source_findings(spec, self._site, source)
 
     def prepare(self, spec: TopologySpec) -> tuple[str, ...]:
-        """Create what the database needs as a source; idempotent. Returns the statements that were run.
-
-        Args:
-            spec: the wanted topology.
-        """
+        """Create what the database needs as a source of the wanted topology; idempotent. Return the statements run."""
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.prepare(spec.name, spec.capture_rules(self._site.name))
             self.tables.take_up(source, spec)
         return statements
 
     def drop_objects(self) -> tuple[str, ...]:
-        """Drop what the database has of the site as a source; idempotent. Returns the statements that were run."""
+        """Drop the database's objects of the site as a source; idempotent. Return the statements that were run."""
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.remove(self._spec.name)
         return statements
@@ -162,14 +150,14 @@ class SourceRole:
     # ------------------------------------------------------------------ what the controller asks
 
     def uncaptured(self, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
-        """Tables that `prepare` for a topology would add or remove now.
+        """Return tables that `prepare` for a topology would add or remove now.
 
         They were created or renamed after the last `prepare`: the rules select tables that are not captured, or no rule
-        selects a captured table any more.
+        selects a captured table any longer.
 
         Args:
             spec: the topology.
-            noted: see `CapturedTables.look`.
+            noted: as for `CapturedTables.look`.
         """
         if not is_source(spec, self._site.name):
             return ()
@@ -177,12 +165,12 @@ class SourceRole:
             return self.tables.look(source, spec, noted)
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
-        """The selected tables as the log will describe them."""
+        """Return the selected tables as the log will describe them."""
         with closing(self._database.open_source()) as source:
             return source.table_versions(source.tables(rules))
 
     def domain_shapes(self, tables: Sequence[TableName]) -> tuple[TableShape, ...]:
-        """What the log does not say of the types of these tables' columns."""
+        """Return facts about these tables' column types that the log does not contain."""
         with closing(self._database.open_source()) as source:
             return source.domain_shapes(tables)
 

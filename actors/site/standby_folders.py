@@ -1,4 +1,4 @@
-"""What redo receivers of an earlier time left at a site."""
+"""Leftovers of earlier redo receivers at a site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["forget_standby_logs"]
 def forget_standby_logs(spec: TopologySpec, site: str, components: Collection[str]) -> None:
     """Delete the standby redo logs of a site's receivers that are among these components; none of them may run.
 
-    The source kept nothing for them meanwhile, so they could not go on where they were.
+    The source has kept no redo for them since, so they could not continue from their end.
 
     Args:
         spec: the topology.

@@ -1,51 +1,50 @@
-"""When a propagation is split off and merged again, and whether that is safe now.
+"""The phases in which a propagation is split off and merged again, and the conditions that make each step safe.
 
 Job
-    Bring each split stream from one phase to the next (`topology.split`), one edit at a time. The controller makes the
-    edits, the simulation too.
+    Bring each split stream from one phase to the next (`topology.split`), one edit at a time. The controller performs the
+    edits; so does the simulation.
 
 Main path
-    Splitting.next -> the phases that are wanted now -> the controller records them, and lets the components adopt them.
+    Splitting.next -> the wanted phases -> the controller records them, and lets the components adopt them.
 
 Phases
-    SPLITTING -> SPLIT     once who keeps the redo keeps it for the clones too, on disk, and their queue runs. Until then the original
-                           queue waits for the propagation, so nothing that it needs is purged in between.
-    SPLIT -> MERGING       once the propagation is connected and its destination is, in time of the source, at most
-                           `merge_threshold` behind where it would be merged.
-    MERGING -> together    once its destination has durably what the original queue does not hold for it any more: F below.
-    MERGING -> SPLIT       when that takes too long: the original queue must not wait for it again; or when a clone is stopped by then.
+    SPLITTING -> SPLIT     when the keeper of the redo keeps it for the clones too, on disk, and their queue runs. Until then the
+                           original queue waits for the propagation, so nothing that it needs is purged in between.
+    SPLIT -> MERGING       when the propagation is connected and its destination is at most `merge_threshold` behind the merge
+                           position, in time of the source.
+    MERGING -> together    when its destination has durably what the original queue no longer holds for it (F below).
+    MERGING -> SPLIT       when that takes too long, because the original queue must not wait for it again; or when a clone is stopped.
 
 A stop is not lifted
-    A stream that reads something else, or whose clones end, would get what an operator's stop holds back. So no stream
-    is split off, and none goes from SPLITTING to SPLIT, while its queue or what captures into it is stopped; and none
-    is merged while that is so of its clones, or of its queue. A component that does not answer may be stopped, and a
-    status is a second old: its site is asked at that moment, and while the site does not say, nothing changes.
+    A stream that reads another queue, or whose clones end, would get what an operator's stop holds back. So no stream is
+    split off, or goes from SPLITTING to SPLIT, while its queue or a capture process of it is stopped. No stream is merged
+    while one of its clones, or its queue, is stopped. A component that does not answer may be stopped, and a status is a
+    second old. So its site is asked at that moment, and nothing changes while the site does not answer.
 
 Where a stream is merged
-    When the original queue adopts MERGING, the propagation is a new subscriber of it, and begins at F, the position of
-    its most advanced one (`actors.staging.queue`, Beginnings): on disk before anything else happens, from then on
-    nothing after F is dropped or reported as DURABLE without it. Redo may be gone beyond F, up to what was reported as
-    DURABLE before its most advanced subscriber lost commits: then that position counts as F. The propagation reads its
-    own queue until its destination has F durably. Then it reads the original queue, and asks for what follows its
-    destination's position, which is F or later: nothing is missing, the queue need not ask for anything again, and what
-    the destination has is cut off, as after any broken connection.
+    When the original queue adopts MERGING, the propagation is a new subscriber of it. It begins at F, the position of the
+    most advanced subscriber (`actors.staging.queue`, Beginnings). F is on disk before anything else happens: from then on
+    nothing after F is dropped or reported as DURABLE without the propagation. Redo may be gone beyond F, up to what was
+    reported as DURABLE before the most advanced subscriber lost commits: then that position counts as F. The propagation
+    reads its own queue until its destination has F durably. Then it reads the original queue, and requests what follows
+    its destination's position, which is F or later. So nothing is missing, the queue need not request anything again, and
+    duplicates are cut off as after any broken connection.
 
 Durable when
-    The controller writes the phase, and the topology that belongs to it, in one file before anyone adopts it. Every
-    condition is looked up from what components report, so a controller that dies anywhere goes on where the file says.
-    What operators ask is in a file of its own (`actors.records.requests`) from before they get an answer until it is
-    done.
+    The controller writes the phase, and the topology that belongs to it, in one file before any component adopts it.
+    Every condition is derived from what components report, so a restarted controller continues where the file says.
+    Operators' requests are in a separate file (`actors.records.requests`), from before they get an answer until the
+    request is fulfilled.
 
 Bounds
-    At most one edit is on its way: `next` answers only when every component has its part of the last one. A stream that
-    is being merged is given up after `merge_threshold`, or `MERGE_MIN_S`: it was not further behind.
+    At most one edit is in progress: `next` answers only when every component has its part of the last one. A merge is
+    given up after `merge_threshold`, or `MERGE_MIN_S`: the stream was not further behind than that.
 
 Worked flow
-    p stands at 40, others at 90, redo is kept from 40 -> SPLITTING: site keeps redo from 0 for c.p, c.p mines from the
+    p is at 40, others at 90, redo is kept from 40 -> SPLITTING: site keeps redo from 0 for c.p, c.p mines from the
       oldest segment, 35
-    -> SPLIT: queue q forgets p: redo is needed by c from 90 on, by c.p from 35 on; p subscribes to q.p with needed=40
-    -> p stands at 880, the others at 900: MERGING: q holds what follows 900 for p -> q.p: 880..900, 900..920 -> p
-      stands at 905
+    -> SPLIT: queue q forgets p: c needs redo from 90 on, c.p from 35 on; p subscribes to q.p with needed=40
+    -> p is at 880, the others at 900: MERGING: q holds what follows 900 for p -> q.p: 880..900, 900..920 -> p is at 905
     -> together: p subscribes to q with needed=905; c.p and q.p end, the site keeps redo for c alone
 """
 
@@ -83,54 +82,51 @@ if TYPE_CHECKING:
 
 __all__ = ["MERGE_MIN_S", "Facts", "Splitting"]
 
-# a stream gets at least so long to be merged: a connection that breaks meanwhile is opened again within seconds
+# A merge gets at least this time: a connection that breaks meanwhile is reopened within seconds.
 MERGE_MIN_S = 60.0
 
 
 class Facts(Protocol):
-    """What is known of the running components."""
+    """Facts about the running components."""
 
     def is_quiet(self) -> bool:
-        """Whether no component that answers has another part of the topology than it should, and none runs that should not."""
+        """Return whether no answering component is outdated, and no unwanted component runs."""
         ...
 
     def is_current(self, component: str) -> bool:
-        """Whether a component answers and has its part of the topology.
+        """Return whether a component answers and has its part of the topology.
 
         Args:
-            component: its full name.
+            component: full name of the component.
         """
         ...
 
     def queue(self, name: str) -> QueueStatus | None:
-        """The last status of a queue; None: it does not answer, or is not open."""
+        """Return the last status of a queue; None: it does not answer, or is not open."""
         ...
 
     def required_scn(self, capture: str) -> Scn | None:
-        """From where on redo is kept for a capture process, or will be in a moment.
+        """Return the SCN from which redo is kept, or soon will be, for a capture process.
 
-        None: it does not answer, or has not begun.
-
-        Args:
-            capture: its name.
+        None: the capture process does not answer, or has not begun.
         """
         ...
 
     def is_stopped(self, component: str) -> bool | None:
-        """Whether an operator stopped a component, as its site knows now; None: the site does not say.
+        """Return whether an operator stopped a component, as its site knows now; None: the site does not answer.
 
         Args:
-            component: its full name.
+            component: full name of the component.
         """
         ...
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:
-        """How much later the source was at another SCN, in seconds; None: unknown.
+        """Return how much later the source was at another SCN, in seconds; None: unknown.
 
         Args:
             source: the site.
-            scn: in its log.
-            other: a later one.
+            scn: an SCN in its log.
+            other: a later SCN.
         """
         ...
 
@@ -140,11 +136,11 @@ class Splitting:
 
     Args:
         spec: the topology of the file, routed.
-        splits: what is recorded; `misfits` has why those do not fit that it leaves out, other than those of
+        splits: the recorded split streams. Those that do not fit are ignored; `misfits` has the reasons, except for
             propagations that are gone.
         clock: measures how long a merge takes.
-        requests: what operators asked, also of an earlier controller; None: nothing yet.
-        before: the topology that was prepared last, with `splits`; None: it is not known.
+        requests: operators' requests, including those to an earlier controller; None: none yet.
+        before: the topology that was prepared last, with `splits`; None: unknown.
     """
 
     def __init__(
@@ -159,28 +155,28 @@ class Splitting:
         self._file, self._clock = spec, clock or SystemClock()
         self.splits, self.misfits = fitting(spec, splits), misfits(spec, splits, before)
         self._merging_since: dict[str, float] = {}
-        self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, what kept it in its phase at the last look
+        self._stopped: dict[str, tuple[str, ...]] = {}  # by propagation, stopped components that block its next phase
         self._known_readers: tuple[tuple[Split, ...] | None, dict[str, tuple[str, ...]]] = None, {}
         self._requests = requests or Requests()
 
     @property
     def spec(self) -> TopologySpec:
-        """The topology that runs."""
+        """The running topology."""
         return with_splits(self._file, self.splits)
 
-    # ------------------------------------------------------------------ what an operator asks
+    # ------------------------------------------------------------------ operators' requests
 
     def ask(self, name: str, *, split: bool) -> None:
-        """Have a propagation split off, or merged; done by one of the next calls of `next`.
+        """Request that a propagation is split off, or merged; one of the next calls of `next` does it.
 
-        It may be one of a later controller. Callable from any thread.
+        A later controller may do it. Callable from any thread.
 
         Args:
-            name: of the propagation.
-            split: split it off; False: merge it, or, where that has not begun, do not split it off.
+            name: name of the propagation.
+            split: whether to split it off; False: merge it, or cancel a split that has not begun.
 
         Raises:
-            ConfigError: there is no such propagation, or it cannot be split off, or it is not.
+            ConfigError: the propagation does not exist, cannot be split off, or is not split off.
             PropagationError: the request could not be written.
         """
         named = {each.name: each for each in self._file.propagations}
@@ -189,7 +185,7 @@ class Splitting:
         is_split = any(each.propagation == name for each in self.splits)
         if not split and not is_split:
             if self._requests.get(name):
-                # Not forgotten: it may be about to be recorded as split off. Then it is merged again.
+                # The request is kept: the split may be about to be recorded, and is then merged again.
                 self._requests.put(name, split=False)
                 return
             raise ConfigError(f"propagation {name} is not split off", hint="headrace status shows which ones are")
@@ -202,12 +198,12 @@ class Splitting:
         self._requests.put(name, split=split)
 
     def in_force(self) -> None:
-        """The file has come into force: forget what was asked of propagations that it does not have.
+        """Drop requests for propagations that the file, now in force, does not have.
 
-        Until then the one of before may come back.
+        Not before: until then the earlier file may return.
 
         Raises:
-            PropagationError: it could not be written.
+            PropagationError: the file of requests could not be written.
         """
         for name in set(self._requests.names()) - {each.name for each in self._file.propagations}:
             self._requests.drop(name, split=self._requests.get(name))
@@ -215,10 +211,10 @@ class Splitting:
     # ------------------------------------------------------------------ the next edit
 
     def next(self, facts: Facts, now_us: int) -> tuple[Split, ...] | None:
-        """The split streams that are wanted now; None: as they are.
+        """Return the split streams that are wanted now; None: unchanged.
 
         Args:
-            facts: what is known of the components.
+            facts: facts about the components.
             now_us: microseconds since the epoch.
         """
         if not facts.is_quiet():
@@ -245,7 +241,7 @@ class Splitting:
         return None
 
     def take(self, splits: tuple[Split, ...]) -> None:
-        """What `next` answered is recorded."""
+        """Adopt the recorded answer of `next`."""
         for each in splits:
             if each.phase == MERGING:
                 self._merging_since.setdefault(each.propagation, self._clock.monotonic())
@@ -258,19 +254,19 @@ class Splitting:
                 self._requests.drop(name, split=asked)
 
     def _is_done(self, name: str, *, asked: bool) -> bool:
-        """Whether what was asked of a propagation is recorded."""
+        """Return whether a request for a propagation is fulfilled in the record."""
         split = next((each for each in self.splits if each.propagation == name), None)
         if asked:
             return split is not None and not split.merges
         return split is None or split.merges
 
     def _reason(self, propagation: PropagationSpec, facts: Facts) -> str:
-        """Who wants a propagation to be split off; empty: nobody, or it cannot be."""
+        """Return why a propagation is to be split off ("operator" or "threshold"); empty: it is not, or cannot be."""
         queue, is_asked = propagation.from_queue, bool(self._requests.get(propagation.name))
         self._stopped.pop(propagation.name, None)
         if is_asked:
-            # Where its site does not answer, the clones could not begin there, and the streams of other sites would
-            # wait for them.
+            # If its site does not answer, the clones could not begin there, and the streams of other sites would wait
+            # for them.
             is_wanted = bool(facts.queue(queue))
         elif propagation.split_after_s is None:
             is_wanted = False
@@ -286,7 +282,7 @@ class Splitting:
         return "operator" if is_asked else "threshold"
 
     def _advanced(self, split: Split, facts: Facts) -> Split | None:
-        """A stream in its next phase; None: it is merged."""
+        """Return a stream in its next phase; None: it is merged."""
         name = split.propagation
         self._stopped.pop(name, None)
         asked = self._requests.get(name)
@@ -297,7 +293,7 @@ class Splitting:
                 name, self._read(split.queue), facts
             )
             return replace(split, phase=SPLIT) if may_go else split
-        # Where nobody else reads the original queue, capture and apply may be combined with the merge, and bypass it.
+        # Without other readers of the original queue, the merge may combine capture and apply, and bypass the queue.
         ends = [
             f"queue:{split.queue}",
             f"queue:{clone_queue(split)}",
@@ -314,19 +310,19 @@ class Splitting:
         return replace(split, phase=SPLIT) if is_over or self._stopped.get(name) else split
 
     def _read(self, queue: str) -> list[str]:
-        """What a propagation reads, and what fills that, as full names of components."""
+        """Return the queue that a propagation reads, and the capture processes that fill it, as full names."""
         return [f"queue:{queue}", *(f"capture:{each.name}" for each in self._file.captures if each.queue == queue)]
 
     def _is_held_back(self, propagation: str, components: Iterable[str], facts: Facts) -> bool:
-        """Whether an operator may have stopped one of the components that a stream would not depend on any more."""
+        """Return whether an operator may have stopped a component that the stream would no longer depend on."""
         answers = {component: facts.is_stopped(component) for component in components}
         self._stopped[propagation] = tuple(component for component, is_stopped in answers.items() if is_stopped)
         return any(is_stopped is not False for is_stopped in answers.values())
 
     def _readers(self, propagation: str) -> tuple[str, ...]:
-        """Who subscribes to a queue for a propagation: it, or apply processes that bypass it."""
+        """Return a queue's subscribers for a propagation: the propagation, or apply processes that bypass it."""
         of_splits, readers = self._known_readers
-        if of_splits is not self.splits:  # asked every second, of every propagation
+        if of_splits is not self.splits:  # called every second for every propagation
             readers = {
                 each.propagation.name: tuple(apply.name for apply in each.applies) for each in directs(self.spec)
             }
@@ -334,13 +330,13 @@ class Splitting:
         return readers.get(propagation, (propagation,))
 
     def _entries(self, facts: Facts, queue: str, propagation: str) -> list[QueueSubscriber]:
-        """What a queue knows of those who read a propagation's stream, per source."""
+        """Return the queue's status of the readers of a propagation's stream, per source."""
         readers = self._readers(propagation)
         status = facts.queue(queue)
         return [] if status is None else [each for each in status.subscribers if each.subscriber in readers]
 
     def _needed(self, split: Split) -> Iterator[str]:
-        """Who must have its part before the original queue may forget the propagation."""
+        """Yield the components that must have their part before the original queue may forget the propagation."""
         yield f"queue:{clone_queue(split)}"
         for capture in clone_captures(self._file, split):
             yield keeper_of(capture.source, capture.site)
@@ -348,7 +344,7 @@ class Splitting:
     # ------------------------------------------------------------------ positions
 
     def _is_close(self, split: Split, facts: Facts) -> bool:
-        """Whether a stream can come back soon."""
+        """Return whether a stream can be merged soon."""
         within_s = self._file.propagation(split.propagation).merge_within_s
         own = self._entries(facts, clone_queue(split), split.propagation)
         behind_s = self.behind_s(split, facts)
@@ -356,11 +352,11 @@ class Splitting:
         return is_there and behind_s is not None and behind_s <= within_s
 
     def behind_s(self, split: Split, facts: Facts) -> float | None:
-        """How far a stream is behind the others, in seconds of its source; None: unknown.
+        """Return how far a stream is behind the others, in seconds of its source; None: unknown.
 
         Args:
             split: the stream.
-            facts: what is known of the components.
+            facts: facts about the components.
         """
         queue, found, readers = facts.queue(split.queue), 0.0, self._readers(split.propagation)
         own = self._entries(facts, clone_queue(split), split.propagation)
@@ -376,10 +372,10 @@ class Splitting:
         return found
 
     def described(self, facts: Facts) -> tuple[SplitStream, ...]:
-        """What is split off, or is to be.
+        """Return the streams that are split off, or will be.
 
         Args:
-            facts: what is known of the components.
+            facts: facts about the components.
         """
         known = {split.propagation for split in self.splits}
         asked = (
@@ -407,7 +403,7 @@ class Splitting:
         )
 
     def _asked(self, propagation: PropagationSpec) -> SplitStream:
-        """A stream that an operator wants to be split off, and that waits for that."""
+        """Describe a stream that an operator wants split off and that is still pending."""
         return SplitStream(
             propagation=propagation.name,
             queue=propagation.from_queue,
@@ -418,7 +414,7 @@ class Splitting:
         )
 
     def _has_all(self, split: Split, facts: Facts) -> bool:
-        """Whether the destination has durably what the original queue does not hold for it, and what its redo is not kept for."""
+        """Return whether the destination has durably what neither the original queue nor the redo holds for it."""
         if not facts.is_current(f"queue:{split.queue}"):
             return False
         held = {each.source: each.acknowledged_scn for each in self._entries(facts, split.queue, split.propagation)}
@@ -429,7 +425,7 @@ class Splitting:
             return False
         for capture in self._file.captures:
             if capture.queue == split.queue and capture.source in held:
-                # Where the most advanced subscriber lost commits, it stands below what was told to be durable before.
+                # If the most advanced subscriber lost commits, it is below what was reported as durable before.
                 required_scn = facts.required_scn(capture.name)
                 if required_scn is None or own[capture.source] < max(held[capture.source], required_scn):
                     return False
@@ -437,7 +433,7 @@ class Splitting:
 
 
 def _furthest(queue: QueueStatus, source: str, *, but: Collection[str]) -> int:
-    """Where a new subscriber would begin: the position of the most advanced one."""
+    """Return where a new subscriber would begin: the position of the most advanced one."""
     known = [
         each.acknowledged_scn for each in queue.subscribers if each.source == source and each.subscriber not in but
     ]

@@ -1,12 +1,12 @@
-"""The edits that split streams off and merge them: recorded first, then adopted by components, as every edit.
+"""The edits that split streams off and merge them: recorded first, then adopted by components, like every edit.
 
 Main path
-    SplitEdits.next -> Splitting.next -> the record -> the controller reconciles with the new topology -> what merged
-    streams left on disk is deleted.
+    SplitEdits.next -> Splitting.next -> the record -> the controller reconciles with the new topology -> leftovers of
+    merged streams on disk are deleted.
 
 Durable when
-    One write of the record has the phases and the topology that belongs to them. What components of a merged stream
-    left on disk is not recorded: where the controller dies first, a later component of that name deletes it before it
+    One write of the record contains the phases and the topology that belongs to them. Leftovers of a merged stream's
+    components are not recorded: if the controller dies first, a later component of that name deletes them before it
     begins (`begin_anew`).
 """
 
@@ -40,17 +40,15 @@ log = logging.getLogger("headrace")
 
 
 class SplitEdits:
-    """See the module.
+    """Performs the split edits of the file's topology.
 
     Args:
-        file: the topology of the file.
-        books: the controller's record.
         actors: runs the components.
         observation: their last answers.
         clock: measures how long a merge takes.
 
     Attributes:
-        streams: the split streams, and what operators ask of them.
+        streams: the split streams, and operators' requests for them.
     """
 
     def __init__(
@@ -58,11 +56,11 @@ class SplitEdits:
     ) -> None:
         self._file, self._books, self._actors, self._observation = file, books, actors, observation
         self._clock = clock
-        self.streams = Splitting(file)  # what an overview needs as long as `open` cannot read the record
-        self._ended: tuple[Component, ...] = ()  # of streams that were merged: they may have left something on disk
+        self.streams = Splitting(file)  # for an overview while `open` cannot read the record
+        self._ended: tuple[Component, ...] = ()  # components of merged streams, whose files may still exist
 
     def open(self) -> DesiredTopology:
-        """Read what is split off.
+        """Read the recorded split streams.
 
         Returns:
             The topology that is to run.
@@ -81,22 +79,22 @@ class SplitEdits:
         return DesiredTopology.since(record.read(), self.streams.spec, self.streams.splits, self.streams.misfits)
 
     def described(self, desired: DesiredTopology, statuses: Sequence[ComponentStatus]) -> tuple[SplitStream, ...]:
-        """What is split off, or is to be, as the overview shows it.
+        """Return the streams that are split off, or will be, as the overview shows them.
 
         Args:
-            desired: the topology that runs.
-            statuses: of its components.
+            desired: the running topology.
+            statuses: statuses of its components.
         """
         return self.streams.described(self._facts(desired, statuses))
 
     def next(self, desired: DesiredTopology) -> DesiredTopology:
-        """Bring a split stream to its next phase, if it is time.
+        """Bring a split stream to its next phase when the conditions hold.
 
         Args:
-            desired: the topology that runs; it is prepared.
+            desired: the running topology; it is prepared.
 
         Returns:
-            The topology that is to run from now on: another one only once that is on record.
+            The topology that is to run from now on; it differs only after it is recorded.
         """
         if desired.outdated(self._observation.labels) or self._is_ending(desired):
             return desired
@@ -110,7 +108,7 @@ class SplitEdits:
             self._begin_anew(changed, known=prepared.get("labels", {}))
         except HeadraceError as error:
             log.warning("%s: nothing is split off now: %s", CONTROLLER, error.message)
-            return desired  # nothing is recorded: the next step tries again, if the site answers
+            return desired  # nothing is recorded: the next step retries, if the site answers
         self._books.record.update(changed.recorded())
         phases = ", ".join(f"{each.propagation} ({each.phase})" for each in wanted)
         log.info("%s: split off: %s", CONTROLLER, phases or "nothing")
@@ -120,7 +118,7 @@ class SplitEdits:
         return changed
 
     def _begin_anew(self, changed: DesiredTopology, *, known: Collection[str]) -> None:
-        """Let new components find nothing of earlier ones of their name."""
+        """Delete leftovers of earlier components that have the names of new ones."""
         for component in changed.components:
             if component.name not in known:
                 site = f"site:{component.site}"
@@ -130,7 +128,7 @@ class SplitEdits:
         return ObservedFacts(statuses, desired.edit.labels, self._observation.samples, self._stopped_at)
 
     def _stopped_at(self, site: str, component: str) -> bool | None:
-        """Whether an operator stopped a component of a site; None: the site does not say."""
+        """Return whether an operator stopped a component of a site; None: the site does not answer."""
         if not self._observation.answers(site):
             return None
         try:
@@ -139,15 +137,15 @@ class SplitEdits:
             return None
 
     def _is_ending(self, desired: DesiredTopology) -> bool:
-        """Whether a component has not ended yet that is to end.
+        """Return whether a component that is to end has not ended yet.
 
-        One at a site that is away may take days, and nobody waits for it.
+        A component at an unreachable site may take days, and is not waited for.
         """
         away = {component.name for component in self._ended if not self._observation.answers(component.site)}
         return bool(desired.unwanted(self._actors.names(), self._books.left.components) - away)
 
     def _is_cleared(self, component: Component) -> bool:
-        """Delete what a component of a merged stream left on its site's disk; whether that is done."""
+        """Delete the files of a merged stream's component at its site; return whether that is done."""
         if not self._observation.answers(component.site):
             return False
         try:

@@ -1,8 +1,8 @@
-"""Acknowledged positions of a queue, kept across restarts, and to which sites those who acknowledged them bring the changes.
+"""Acknowledged positions of a queue across restarts, with the sites to which each subscriber brings the changes.
 
-The next life may begin by another topology, in which others bring them there. One small JSON file, replaced atomically
-(`headrace.base.durable_file`): after a crash it is the old or the new one. A position can be lower than the last acknowledged
-one, never higher.
+The sites are needed because the queue may restart with another topology, in which other subscribers serve them. The
+storage is one small JSON file, replaced atomically (`headrace.base.durable_file`): after a crash it is the old or the
+new one. A saved position can be lower than the last acknowledged one, never higher.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Positions = Mapping[str, Mapping[str, Scn]]
 """Acknowledged positions, by source and subscriber."""
 
 Places = Mapping[str, Mapping[str, frozenset[str]]]
-"""By source and subscriber, the sites to which the subscriber brings the changes."""
+"""Sites to which each subscriber brings the changes, by source and subscriber."""
 
 _FORMAT = 1
 
-SAVE_PERIOD_S = 1.0  # of the acknowledged positions: an fsync a second costs nothing, and purging is not urgent
+SAVE_PERIOD_S = 1.0  # between saves of positions: an fsync a second costs nothing, and purging is not urgent
 
 
 class PositionsFile:
     """Positions by source and subscriber, in `acknowledged.json`.
 
     Args:
-        folder: of the queue; created if missing.
+        folder: the queue's folder; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +42,7 @@ class PositionsFile:
         self._path = folder / "acknowledged.json"
 
     def load(self) -> dict[str, dict[str, Scn]]:
-        """Read them; empty when the queue never ran.
+        """Read the positions; empty when the queue never ran.
 
         Raises:
             QueueError: the file is damaged, which a crash cannot cause.
@@ -50,9 +50,9 @@ class PositionsFile:
         return self._read()[0]
 
     def places(self) -> Places:
-        """Read the sites that each subscriber of the positions brings the changes to.
+        """Read the sites to which each subscriber brings the changes.
 
-        Of those that an earlier version saved, they are not known.
+        They are missing for positions that an earlier version saved.
 
         Raises:
             QueueError: the file is damaged.
@@ -60,14 +60,14 @@ class PositionsFile:
         return self._read()[1]
 
     def save(self, positions: Mapping[str, Mapping[str, Scn]], places: Places | None = None) -> None:
-        """Write them; durable when it returns.
+        """Write the positions; durable when this returns.
 
         Args:
-            positions: by source and subscriber.
-            places: to which sites the changes are brought; None: that is not known.
+            positions: the positions, by source and subscriber.
+            places: the sites to which the changes are brought; None: unknown.
 
         Raises:
-            OSError: they could not be written; the old ones are still there.
+            OSError: the file could not be written; the old one still exists.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         sites = {
@@ -102,26 +102,25 @@ class PositionsFile:
 
 
 class SavedPositions:
-    """When an open queue saves its positions, and which save counts.
+    """Decides when an open queue saves its positions, and which save counts.
 
-    The queue answers positions under its lock (`begin`), has them saved without it (`save`), and takes note of that under
-    the lock again (`ended`). A queue that adopts another topology, or closes, saves at once (`save_now`): what it
-    answered before is outdated then, and saving it does nothing.
+    The queue computes positions under its lock (`begin`), has them saved without it (`save`), and records the outcome
+    under the lock again (`ended`). A queue that adopts another topology, or closes, saves at once (`save_now`): positions
+    that it computed before are then outdated, and `save` ignores them.
 
     Args:
-        file: it has one writer at a time.
-        places: to which sites the subscribers bring the changes.
-        clock: of the period.
+        file: the file, with one writer at a time.
+        places: the sites to which the subscribers bring the changes.
 
     Attributes:
-        places: as given; of another topology that the queue has adopted.
-        problem: why the last save failed; empty: it did not.
+        places: as given; those of another topology after the queue has adopted it.
+        problem: why the last save failed; empty: it succeeded.
     """
 
     def __init__(self, file: PositionsFile, places: Places, clock: Clock) -> None:
         self._file, self.places, self._clock = file, places, clock
         self._saving = threading.Lock()
-        self._asked: Positions | None = None  # what `begin` got last
+        self._asked: Positions | None = None  # the argument of the last `begin`
         self._due_at = 0.0
         self.problem = ""
 
@@ -131,7 +130,7 @@ class SavedPositions:
         return self._clock.monotonic() >= self._due_at
 
     def begin(self, positions: Positions) -> Positions:
-        """Positions are to be saved; `save` gets the same object."""
+        """Register positions that are to be saved; `save` gets the same object."""
         self._due_at = self._clock.monotonic() + SAVE_PERIOD_S
         self._asked = positions
         return positions
@@ -140,21 +139,21 @@ class SavedPositions:
         """Make positions durable, unless they are outdated.
 
         Raises:
-            OSError: they could not be written; the old ones are still there.
+            OSError: the file could not be written; the old one still exists.
         """
         with self._saving:
             if positions is self._asked:
                 self._file.save(positions, self.places)
 
     def ended(self, positions: Positions, problem: OSError | None) -> bool:
-        """Take note of the outcome of `save`.
+        """Record the outcome of `save`.
 
         Args:
-            positions: those that were to be saved.
-            problem: why they were not; None: they were.
+            positions: the positions that were to be saved.
+            problem: why that failed; None: it succeeded.
 
         Returns:
-            Whether they are on disk; False, too, if they are outdated.
+            Whether they are on disk; False also if they are outdated.
         """
         if positions is not self._asked:
             return False
@@ -162,14 +161,14 @@ class SavedPositions:
         return problem is None
 
     def save_now(self, positions: Positions, places: Places) -> None:
-        """Save behind a save that is under way. One that was asked for and has not begun does not happen any more.
+        """Save after any save in progress; a save that was requested but has not begun is cancelled.
 
         Args:
-            positions: by source and subscriber.
-            places: of the topology by which they are saved.
+            positions: the positions, by source and subscriber.
+            places: the sites by the topology of these positions.
 
         Raises:
-            OSError: they could not be written; the old ones are still there.
+            OSError: the file could not be written; the old one still exists.
         """
         with self._saving:
             self._asked = None

@@ -5,20 +5,19 @@ Job
 
 Main path
     PropagationRunner.open -> Publisher.connect (the destination queue says where to begin) -> Subscriber.subscribe
-    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> Publisher.send_nowait ->
-      Subscriber.grant.
+    PropagationRunner.step -> PropagationCore.step -> RuleEvaluation.filter -> Publisher.send_nowait -> Subscriber.grant
 
 States (V$PROPAGATION_SENDER.STATE)
     WAITING FOR LCRS          nothing to send. Memory only.
     SENDING                   the last step sent something. Memory only.
     PAUSED FOR FLOW CONTROL   the destination queue gives no credit. Memory only.
     PAUSED FOR BANDWIDTH      the next piece waits for its turn within `bandwidth_max`. Memory only.
-    CLOSED                    no window of the schedule is open: nothing is connected. Memory only.
+    CLOSED                    no window of the schedule is open: both streams are closed. Memory only.
 
 Durable when
-    Nothing is kept here. A batch stays in the source queue until the destination queue reports it as DURABLE, which the
-    propagation passes on as its acknowledgement. After any break both streams are reopened, and the destination queue's
-    position decides what is requested from the source queue.
+    Nothing is stored here. A batch stays in the source queue until the destination queue reports it as DURABLE, which
+    the propagation forwards as its acknowledgement. After any break both streams are reopened, and the destination
+    queue's position decides what is requested from the source queue.
 
 Bounds
     At most `CREDIT_BYTES` of each source are in flight: the source queue gets its credit back only as the
@@ -26,25 +25,25 @@ Bounds
     of it.
 
 Windows
-    When the last window closes, nothing more is dequeued, what is on its way is sent to its end and accepted (`drain`),
-    and both streams are closed. The source queue keeps everything that was not acknowledged, in memory or on disk. When
-    the next window opens, the streams are opened as after any break. A queue that does not answer is of no interest in
-    between.
+    When the last window closes, nothing more is dequeued, batches in flight are completed and accepted (`drain`), and
+    both streams are closed. The source queue keeps everything that was not acknowledged, in memory or on disk. When the
+    next window opens, the streams are opened as after any break. In between it does not matter whether the queues
+    answer.
 
 Worked flow
     Resume{30} -> subscribe{30} -> 30..50, 50..60 sent -> Accepted{60}: credit back -> Durable{50}: acknowledge{50}
     the connection breaks -> PropagationError -> open again: Resume{60} -> subscribe{60}
     the destination queue lost everything: Resume{50} -> subscribe{50}: the source queue still has 50..60
-    the source queue does not have them any more: LogGone{40} -> gone{40}: the destination queue refuses subscribers
-    that need them and requests what the others need: Rewind{60} -> subscribe{60}
+    the source queue no longer has them: LogGone{40} -> gone{40}: the destination queue refuses subscribers that need
+    them and requests what the others need: Rewind{60} -> subscribe{60}
     a subscriber there needs older LCRs: Rewind{20} -> subscribe{20} -> the source queue rewinds its publisher, too
-    a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30, which is where the source queue begins for it,
+    a new destination queue: Resume{0} -> subscribe{0} -> the mark 0..30 (the source queue begins at 30 for it),
       30..50, ...
 
 Hosting
     runner = PropagationRunner(propagation_spec, links)
-    runner.open(); then runner.step() returns the seconds until the next step is worthwhile (0: at once), the links
-    wake when there is work sooner; runner.close() after any error, then open() again.
+    runner.open(); then runner.step() returns the seconds until the next step is worthwhile (0: at once). The links wake
+    the runner if there is work sooner. After any error: runner.close(), then open() again.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ __all__ = ["PropagationCore", "PropagationRunner"]
 
 # Covers 100 ms of round trip at 80 MB/s, and is small compared with a queue's memory.
 CREDIT_BYTES = 8 << 20
-STEP_BATCHES = 32  # after so many batches the runner's owner gets a chance to stop it
-IDLE_PAUSE_S = 1.0  # any change wakes the runner; this only shows that it is alive
+STEP_BATCHES = 32  # after so many batches the runner's owner can stop it
+IDLE_PAUSE_S = 1.0  # any change wakes the runner; this pause only shows that it is alive
 
 
 class PropagationStatistics:
@@ -87,18 +86,16 @@ class PropagationStatistics:
 
 
 class PropagationCore:
-    """Moves one source's batches from queue to queue. No threads; the clock only serves statistics.
+    """Moves one source's batches from queue to queue. No threads; the clock only serves statistics and the pace.
 
     Args:
-        source: the source.
-        rules: what passes; a rule set that takes everything costs nothing: bytes pass unchanged.
+        rules: the rules; a rule set that takes everything costs nothing: bytes pass unchanged.
         destination: a stream into the destination queue, not yet connected.
         origin: makes a stream out of the source queue, not yet subscribed; called again after a rewind.
         statistics: counters to continue.
-        clock: of the statistics, and of the pace.
-        pacer: the pace of the whole propagation; None: as fast as credit allows.
-        tracks: takes notes of labelled transactions.
-        last_call: outlives transformation functions that end the process.
+        pacer: the pace of the whole propagation; None: limited by credit alone.
+        tracks: records labelled transactions.
+        last_call: records calls of transformation functions, even those that end the process.
     """
 
     def __init__(  # noqa: PLR0913 - what a propagation of one source is made of
@@ -119,9 +116,9 @@ class PropagationCore:
         self._destination, self._make_origin = destination, origin
         self._origin: Subscriber | None = None
         self._statistics, self._clock, self._pacer = statistics, clock, pacer
-        self._begun: Iterator[Piece] | None = None  # the pieces of the waiting batch that are still to be sent
-        self._waiting: tuple[Delivery, int] | None = None  # filtered, not yet sent; its size before
-        # Of each batch on its way: bytes sent up to it, and what it took of the source queue's credit.
+        self._begun: Iterator[Piece] | None = None  # unsent pieces of the pending batch
+        self._waiting: tuple[Delivery, int] | None = None  # the pending batch, filtered; its size before filtering
+        # For each batch in flight: total bytes sent up to its end, and its share of the source queue's credit.
         self._in_flight: deque[tuple[int, int]] = deque()
         self._sent_bytes = 0
         self.sent_piece = False  # the last step sent something at the pace of the propagation
@@ -129,7 +126,7 @@ class PropagationCore:
 
     @property
     def is_sending(self) -> bool:
-        """Whether pieces of a batch are sent and others are not."""
+        """Whether a batch is sent in part: some of its pieces are still unsent."""
         return self._begun is not None
 
     def open(self) -> None:
@@ -141,7 +138,7 @@ class PropagationCore:
             self._pass_on(error)
 
     def step(self) -> bool:
-        """Forward available batches, up to a bound; False: there is nothing to do until one of the clients wakes.
+        """Forward available batches, up to a bound; False: there is nothing to do until one of the clients wakes it.
 
         Raises:
             HeadraceError: one of the streams has ended; close and open a new core.
@@ -168,18 +165,18 @@ class PropagationCore:
         return True
 
     def drain(self) -> bool:
-        """Send what is begun to its end, and take nothing new; True: everything that was sent is accepted.
+        """Complete the batch that is sent in part, and take nothing new; True: everything that was sent is accepted.
 
         Raises:
-            HeadraceError: one of the streams has ended: nothing is on its way any more.
+            HeadraceError: one of the streams has ended: nothing is in flight any longer.
         """
         try:
             self._hear()
         except LogGone as error:
             self._pass_on(error)
             return False
-        # A waiting batch that is not begun stays: the gate may open again before this is closed, and then it is the
-        # next one.
+        # A pending batch of which nothing is sent stays: if the gate opens again before this core is closed, it is sent
+        # next.
         if self._begun is not None and self._waiting is not None:
             self._send(*self._waiting)
         return self._begun is None and (self._origin is None or not self._in_flight)
@@ -197,7 +194,7 @@ class PropagationCore:
         if progress.rewind_scn is not None:
             statistics.rewinds_total += 1
             if self._begun is not None:
-                # The other end has a part of a batch, and a batch cannot be taken back but by ending the stream.
+                # The other end has a part of a batch; only the end of the stream can withdraw it.
                 raise PropagationError("the destination queue asked for earlier LCRs in the middle of a batch", hint="")
             self._subscribe(progress.rewind_scn)
         if progress.rewind_scn is not None or self._origin is None:
@@ -212,7 +209,7 @@ class PropagationCore:
     def _pass_on(self, error: LogGone) -> None:
         """Report to the destination queue what is gone.
 
-        It refuses subscribers that need it, and requests what the others need.
+        The queue refuses subscribers that need it, and requests what the others need.
         """
         if "first_scn" not in error.context:
             raise error
@@ -277,7 +274,7 @@ class PropagationCore:
         return True
 
     def _send_pieces(self, delivery: Delivery, pacer: Pacer) -> bool:
-        """Send as many pieces of a batch as the pace allows now; True: that was the last."""
+        """Send as many pieces of a batch as the pace allows now; True: the last one was sent."""
         if pacer.pause_s(self._clock.monotonic()) > 0:
             return False
         if self._begun is None:
@@ -294,14 +291,14 @@ class PropagationCore:
 
 
 class PropagationRunner:
-    """A propagation with its connections; see the module's Hosting.
+    """A propagation with its connections; the module's Hosting shows its use.
 
     Args:
         spec: the propagation; `sources` lists what it moves.
-        links: make its streams.
-        clock: of the statistics, the pace and the schedule.
-        tracks: takes notes of labelled transactions.
-        last_call: makes, by source, what outlives transformation functions that end the process.
+        links: makes its streams.
+        clock: clock of the statistics, the pace and the schedule.
+        tracks: records labelled transactions.
+        last_call: makes, by source, the record of calls of transformation functions.
     """
 
     def __init__(
@@ -326,10 +323,10 @@ class PropagationRunner:
         self._cores: list[PropagationCore] = []
 
     def open(self) -> None:
-        """Connect both ends of every source; while the schedule is closed, nothing.
+        """Connect both ends of every source; while the schedule is closed, do nothing.
 
         Raises:
-            HeadraceError: one of them cannot be reached or refuses; `close`, wait, and open again.
+            HeadraceError: an end cannot be reached or refuses; `close`, wait, and open again.
         """
         self._is_closed = not self._gate.is_open()
         if self._is_closed:
@@ -351,7 +348,7 @@ class PropagationRunner:
             core.open()
 
     def step(self) -> float:
-        """Forward available batches; returns the seconds until the next step is worthwhile (0: at once).
+        """Forward available batches; return the seconds until the next step is worthwhile (0: at once).
 
         Raises:
             HeadraceError: a stream has ended; `close`, wait, and open again.
@@ -364,13 +361,13 @@ class PropagationRunner:
         busy = [core.step() for core in self._cores]  # every source gets its turn
         if self._pacer is None:
             return 0.0 if any(busy) else IDLE_PAUSE_S
-        self._cores.sort(key=lambda core: core.sent_piece)  # others are the first to send when the pace allows it
+        self._cores.sort(key=lambda core: core.sent_piece)  # the others send first when the pace allows it
         if any(core.state == "PAUSED FOR BANDWIDTH" for core in self._cores):
             return min(IDLE_PAUSE_S, self._pacer.pause_s(self._clock.monotonic()))
         return 0.0 if any(busy) else IDLE_PAUSE_S
 
     def _close_window(self) -> float:
-        """Send what is begun to its end, then close; returns the seconds until the next step is worthwhile."""
+        """Complete what is sent in part, then close; return the seconds until the next step is worthwhile."""
         self._is_draining = not self._is_closed
         drained = [core.drain() for core in self._cores]
         if all(drained):
@@ -390,7 +387,7 @@ class PropagationRunner:
 
     @property
     def late_call(self) -> str:
-        """What is known of a transformation function that has had its time and does not end; empty: there is none."""
+        """Message about a transformation function that has overrun its time and not returned; empty: there is none."""
         return next((each.late for each in self._last_calls.values() if each.late), "")
 
     @property
@@ -405,7 +402,7 @@ class PropagationRunner:
         return "INITIALIZING" if self._spec.sources else "WAITING FOR LCRS"
 
     def status(self) -> PropagationStatus:
-        """Statistics (V$PROPAGATION_SENDER). Callable from any thread."""
+        """Return the statistics (V$PROPAGATION_SENDER). Callable from any thread."""
         return PropagationStatus(
             name=f"propagation:{self._spec.name}",
             kind="propagation",
@@ -436,7 +433,7 @@ class PropagationRunner:
         )
 
     def _compression(self) -> CompressionStatus:
-        """What compression brings and costs, since the propagation began here."""
+        """Return the gain and cost of compression since the propagation started here."""
         each = self._compressors.values()
         return CompressionStatus(
             method=self._spec.compression,

@@ -1,4 +1,4 @@
-"""Hosts a propagation: its connections and its steps. See `actors.staging.propagation` for propagations."""
+"""Hosts a propagation (`actors.staging.propagation`): its connections and its steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ class PropagationHost(Host):
     """One propagation, at the site of its source queue.
 
     Args:
-        spec: the topology.
-        name: of the propagation in it.
-        fingerprint: of the topology; shown in its status.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
         make_links: makes its streams.
-        clock: of the statistics and the schedule.
     """
 
     kind: ClassVar[str] = "propagation"
@@ -77,22 +74,25 @@ class PropagationHost(Host):
             self._runner.close()
 
     def late_call(self) -> str:
-        """See `Host.late_call`."""
+        """Return a message about a transformation function that has overrun its time and not returned."""
         runner = self._runner
         return "" if runner is None else runner.late_call
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`. Forwards changed sources by changed rules, starting with the next connection."""
+        """Adopt changed sources and rules; they take effect with the next connection.
+
+        See `Host.adopt` for the arguments.
+        """
         self._spec, self._propagation, self._fingerprint = spec, spec.propagation(self._propagation.name), fingerprint
         self._runner = None
 
     def detail_state(self) -> str:
-        """The propagation's own state."""
+        """Return the propagation's own state."""
         runner = self._runner
         return "INITIALIZING" if runner is None else runner.state
 
     def details(self) -> ComponentStatus:
-        """The propagation's statistics, once it was opened."""
+        """Return the propagation's statistics, when it was opened."""
         site, runner = self._spec.queue(self._propagation.from_queue).site, self._runner
         if runner is None:
             return ComponentStatus(name=self.name, site=site, fingerprint=self._fingerprint)
@@ -100,11 +100,11 @@ class PropagationHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> PropagationHost:
-    """Make the host of a propagation; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a propagation (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the propagation in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the propagation.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return PropagationHost(spec, name, fingerprint)

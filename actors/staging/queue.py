@@ -9,67 +9,69 @@ Main path
     -> QueueCore.acknowledge -> StagedSource.release.
 
 Parts
-    QueueCore                 the sessions: who may publish and subscribe, credit, acknowledgements.
-    StagedSource, per source  what moves its log (`SourceLog`): what comes, what each subscriber is sent, what may go.
-    QueueSpace                memory and spill files: how much is free, what is spilled.
+    QueueCore                 the sessions: admission of publishers and subscribers, credit, acknowledgements.
+    StagedSource, per source  moves its log (`SourceLog`): what arrives, what each subscriber is sent, what is dropped.
+    QueueSpace                memory and spill files: free space, and what is spilled.
     SavedPositions            when acknowledged positions are saved, and which save counts.
 
 States (V$BUFFERED_QUEUES.QUEUE_STATE)
-    ENABLED                   batches are taken, memory only.
-    PAUSED FOR FLOW CONTROL   memory and spill files are full, or spilling fails: publishers have no credit. Set and
-                              left by the amount of free space, memory only.
+    ENABLED                   batches are taken. Memory only.
+    PAUSED FOR FLOW CONTROL   memory and spill files are full, or spilling fails: publishers have no credit. The amount of
+                              free space decides. Memory only.
 
 Durable when
     Only the acknowledged positions and the refusals are durable here. A batch is ACCEPTED when it is in the queue,
     which loses it in a crash. It is DURABLE when every subscriber has acknowledged it; a subscriber does so after its
-    destination's commit. The queue reports DURABLE to the publisher only after the position is on disk, so a restarted,
-    empty queue never asks for less than it promised: it asks for everything after the lowest position that its
+    destination's commit. The queue reports DURABLE to the publisher only after the position is on disk. So a restarted,
+    empty queue never requests less than it promised: it requests everything after the lowest position that its
     subscribers acknowledged.
 
 Beginnings
-    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber but a
-    refused one has acknowledged (if all are refused, at the queue's own), or at that of one that with the same edit
-    leaves, or brings the changes no more to a site to which the new one does, if it is lower: what is behind the new
-    one goes on. That position is on disk before the queue serves anyone: from then on nothing after it is DURABLE
-    without the new subscriber, and nothing before it is requested. If all subscribers are new, the position is
-    FIRST_SCN: whatever the publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A
-    subscriber that needs FIRST_SCN never had anything, and gets such a mark first. An apply process asks for it before
-    it copies its tables, so that its copies are later than the mark.
+    A new subscriber (`headrace up` added a destination) begins at the highest position that any subscriber has
+    acknowledged. Refused ones do not count; if all are refused, it begins at the queue's own position. It may replace
+    another subscriber: one that leaves with the same edit, or that no longer brings the changes to a site of the new
+    one. Then it continues at that subscriber's position, if that is lower, so that the components behind it continue.
+    The position is on disk before the queue serves anyone: from then on nothing after it is DURABLE without the new
+    subscriber, and nothing before it is requested. If all subscribers are new, the position is FIRST_SCN: whatever the
+    publisher has. The publisher's first mark, from FIRST_SCN, states where that begins. A subscriber that needs
+    FIRST_SCN never had anything, and gets such a mark first. An apply process requests it before it copies its tables,
+    so that its copies are later than the mark.
 
 Passing on
-    A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has that, and a
-    new stream gets it mined again. It takes no more than its one subscriber has credit for, saves no positions, and
+    A queue that its capture process mounts (`actors.combined`) keeps nothing that it has sent: the redo has it, and it
+    is mined again for a new stream. It takes no more than its one subscriber has credit for, saves no positions, and
     DURABLE is what the subscriber has acknowledged: the source's site records that.
 
 Refusals
-    A destination that lost commits (a failover, a restored backup) needs less than it had acknowledged. What the redo
-    log still has is sent again, and `status` reports that. If redo is gone, only this subscriber is refused (LogGone):
-    the others continue, and nothing is held for it, except for two minutes: one that was asleep may have been refused
-    while the newest one's stream is broken. A propagation passes the answer on to the next queue, which refuses the
-    subscriber concerned; meanwhile the queue holds what follows the beginning of redo for the propagation. A refused
-    subscriber that returns with a sufficient position, or with FIRST_SCN, is a subscriber again. Refusals are durable
-    before anybody learns of them: a refused apply process does not come again to be refused by the queue's next life.
+    A destination that lost commits (a failover, a restored backup) asks for an earlier position than it had
+    acknowledged. What the redo log still has is sent again, and `status` reports that. If redo is gone, only this
+    subscriber is refused (LogGone); the others continue. Nothing is held for it, except for two minutes what a newer
+    process of it may need: an old process that was suspended may have been refused while the newest one's stream is
+    broken. A propagation forwards the answer to the next queue, which refuses the subscriber concerned; meanwhile the
+    queue holds what follows the beginning of redo for the propagation. A refused subscriber that returns with a
+    sufficient position, or with FIRST_SCN, is a subscriber again. Refusals are durable before any component learns of
+    them: a refused apply process does not return to be refused again by a restarted queue.
 
 Bounds
-    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is in bytes of
-    batches; it is so much that what is on its way fits even if it is the smallest batches there are, of which each
-    costs more memory than it has bytes. The batch that will be read last is spilled first, so a slow subscriber does
-    not slow the others before both are full. A transaction that is larger than both cannot become durable before its
-    end: the queue drops parts that every connected subscriber has received, and requests them again if a subscriber
-    needs them. One that was away waits for that until the others have the whole transaction.
+    Memory up to `memory_bytes_max`, then spill files up to `spill_bytes_max`, then no credit. Credit is counted in bytes
+    of batches. It is limited so that everything in flight fits even as the smallest possible batches, each of which costs
+    more memory than it has bytes. The batch that will be read last is spilled first, so a slow subscriber does not slow
+    the others before both are full. A transaction that is larger than both cannot become durable before its end. The
+    queue drops parts that every connected subscriber has received, and requests them again if a subscriber needs them.
+    A subscriber that was disconnected waits for that until the others have the whole transaction.
 
 Worked flow
     restarts: acknowledged A=40 B=30 -> position 30, Resume{30} -> the publisher sends 30..50, 50..60
     A subscribes with needed=40: gets 40..50 (cut from 30..50), 50..60; B with needed=30: gets 30..50, 50..60
     A acknowledges 60, B 50 -> saved -> publisher is told DURABLE 50 -> 30..50 is dropped
-    B comes back from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
-    the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any more -> rewind{60}: A
+    B is restored from a backup and needs 20 -> everything is dropped, rewind{20}: the publisher sends from 20 again
+    the publisher has it only from 40 on: gone{40} -> B is refused, nothing is held for it any longer -> rewind{60}: A
       continues
     C is added, A=60 B=50 -> C=60 is saved -> Resume{50}; C subscribes with needed=FIRST_SCN: gets the mark 0..60, then
-    all after 60; nothing after 60 is DURABLE before C has acknowledged it
+    everything after 60; nothing after 60 is DURABLE before C has acknowledged it
 
 Hosting
-    QueueCore(topology, "q_dbs1", folder) is not thread-safe and calls nothing but its clock and its files.
+    QueueCore(topology, "q_dbs1", folder) is not thread-safe and uses only its clock and its files.
     `headrace.links.staging.LockedQueue(core)` puts it behind a lock, and `Links.serve` serves it.
 """
 
@@ -106,19 +108,19 @@ _OLDER_TOPOLOGY = "one of the two still runs an older topology file: it is about
 
 
 class QueueCore:
-    """A buffered queue's core; see the module.
+    """A buffered queue's core.
 
-    More than 25 methods: twenty are what `headrace.links.staging.QueuePort` and the queue's host ask of one object behind one
-    lock.
+    More than 25 methods: twenty implement `headrace.links.staging.QueuePort` and the calls of the queue's host, on one
+    object behind one lock.
 
     Args:
         topology: the whole topology, which determines the queue's subscribers and sources.
-        name: the queue's name there.
-        folder: of this queue: spill files, acknowledged positions and refusals.
-        clock: for periods and statistics.
-        tracks: takes notes of labelled transactions.
-        acknowledged: of a queue that passes on, what its subscriber is known to have acknowledged; None: the queue
-            keeps what it sent. See the module.
+        name: the queue's name in it.
+        folder: the queue's folder: spill files, acknowledged positions and refusals.
+        clock: clock for periods and statistics.
+        tracks: records labelled transactions.
+        acknowledged: for a queue that passes on, the known acknowledged position of its subscriber; None: the queue
+            keeps what it sent.
 
     Raises:
         QueueError: the acknowledged positions are damaged.
@@ -165,27 +167,27 @@ class QueueCore:
                 subscription.refuse(gone, self._clock.monotonic())
         self._saves = SavedPositions(file, places, self._clock)
         if self._keeps and (self._acknowledged(), places) != (saved, earlier):
-            # A subscriber is new, or removed: it must never return to an old position.
+            # A subscriber is new, or removed and must never return to an old position.
             self._saves.save_now(self._acknowledged(), places)
-        # then: as long as its position is on disk, a refused one that left must not be taken for a predecessor
+        # Last: while its position is on disk, a refused subscriber that left must not be taken for a predecessor.
         self._refusals.forget_others(interests)
         self._sources: dict[str, StagedSource] = {}
-        self._published = published_by(topology, name)  # sources by the name of the publisher
+        self._published = published_by(topology, name)  # sources by name of the publisher
         self._use_sources(sources_of(topology, name))
 
     @property
     def takes_publishers(self) -> bool:
-        """Whether publishers come on streams: that of a queue that passes on is in the same process."""
+        """Whether publishers connect by streams: the publisher of a queue that passes on is in the same process."""
         return self._keeps
 
     def adopt(self, topology: TopologySpec) -> None:
         """Continue with the subscribers and sources of a changed topology, without disturbing unchanged ones.
 
-        A new subscriber begins as in a restarted queue; see the module's Beginnings. Nothing is held any more for a
-        former subscriber.
+        A new subscriber begins as in a restarted queue (the module's Beginnings). Nothing is held for former
+        subscribers any longer.
 
         Args:
-            topology: must have this queue at the same site with the same bounds.
+            topology: the changed topology, with this queue at the same site and with the same bounds.
 
         Raises:
             OSError: the positions could not be saved; the queue continues unchanged.
@@ -200,8 +202,8 @@ class QueueCore:
             places=(self._saves.places, places),
             refused=refused,
             fallback={
-                # The queue has waited for former subscribers until now: it holds what follows the most advanced one, as
-                # before.
+                # The queue has kept what former subscribers needed until now, so it holds what follows the most
+                # advanced one.
                 source: max(
                     (scn for name, scn in known.items() if name not in refused.get(source, ())),
                     default=self._sources[source].log.position,
@@ -210,7 +212,7 @@ class QueueCore:
             },
         )
         self._saves.save_now(positions, places)
-        self._refusals.forget_others(interests)  # then, as where the queue opens
+        self._refusals.forget_others(interests)  # after the save, as when the queue opens
         self._saves.places = places
         wanted = {(subscriber, source): scn for source, each in positions.items() for subscriber, scn in each.items()}
         for key in [key for key in self._subscriptions if key not in wanted]:
@@ -235,7 +237,7 @@ class QueueCore:
         self._use_sources(sources_of(topology, self.name))
 
     def _use_sources(self, names: list[str]) -> None:
-        """Have these sources and no others, each with its subscribers."""
+        """Set the sources of the queue, each with its subscribers."""
         for name in [name for name in self._sources if name not in names]:
             former = self._sources.pop(name)
             former.clear(former.log.position)
@@ -257,14 +259,14 @@ class QueueCore:
     def open_publisher(
         self, component: str, incarnation: str, source: str, tell: Callable[[], None] | None = None
     ) -> PublisherSession:
-        """Begin a publisher's session; the session of an older incarnation ends.
+        """Begin a publisher's session; a session of an older incarnation ends.
 
         Args:
             component: name of the capture process or propagation.
             incarnation: orders the sessions of one component; greater is newer.
             source: the site whose LCRs it sends.
-            tell: called when subscribers made news for the publisher; None: it is asked for news after every change
-                anyway.
+            tell: called when subscribers make news for the publisher; None: the publisher polls for news after every
+                change anyway.
 
         Raises:
             QueueError: the queue takes no LCRs of this source from it, or a newer incarnation or another publisher is
@@ -298,16 +300,18 @@ class QueueCore:
         return position, credit
 
     def check_credit(self, session: PublisherSession, size: int) -> None:
-        """See `QueuePort.check_credit`.
+        """Raise a `ProtocolError` if a batch exceeds the publisher's credit.
 
-        A publisher sends more than its credit at once only when nothing of it is on its way, as far as it was told.
+        A publisher exceeds its credit with a single batch only if, to its knowledge, nothing of it is in flight.
+
+        See `QueuePort.check_credit` for the arguments.
         """
         is_alone = session.told.accepted_bytes == session.accepted_bytes < session.granted_bytes
         if not is_alone and session.accepted_bytes + size > session.granted_bytes:
             raise self._beyond_credit(session)
 
     def _beyond_credit(self, session: PublisherSession) -> ProtocolError:
-        # With nothing on its way a batch may be larger than its credit, but there must be some.
+        # With nothing in flight a batch may be larger than the credit, but some credit must be left.
         return ProtocolError(
             f"{session.component} sends more LCRs of {session.source} than it has credit for",
             hint="the publisher reconnects and sends them again",
@@ -318,12 +322,12 @@ class QueueCore:
         """Accept a batch.
 
         Args:
-            session: of the publisher.
-            header: of the batch.
+            session: the publisher's session.
+            header: header of the batch.
             data: the encoded batch, header included.
 
         Raises:
-            ProtocolError: it does not follow the previous batch, or exceeds the credit; the session must end.
+            ProtocolError: the batch does not follow the previous one, or exceeds the credit; the session must end.
         """
         if session.ended is not None:
             raise session.ended
@@ -350,7 +354,7 @@ class QueueCore:
         session.accepted_bytes += len(data)
 
     def publisher_news(self, session: PublisherSession) -> PublisherNews | None:
-        """Changes for the publisher since the last call; None: none."""
+        """Return the changes for the publisher since the last call; None: there are none."""
         source = self._sources[session.source]
         if (free := self._space.free_bytes) <= 0:
             for each in self._sources.values():
@@ -361,7 +365,7 @@ class QueueCore:
         if durable is not None and durable <= session.told_durable_scn:
             durable = None  # it decreases only with a rewind
         rewind, position = source.take_rewind(session), source.log.position
-        # Report a window that opens or closes, not one that changes a little.
+        # Report a window that opens or closes, not a small change.
         credit_changed = (credit == 0) != (told.credit_bytes == 0) or credit > 2 * told.credit_bytes
         moved = (position, session.accepted_bytes) != (told.through_scn, told.accepted_bytes)
         if not (moved or credit_changed or durable is not None or rewind is not None):
@@ -379,14 +383,14 @@ class QueueCore:
         return session.told
 
     def capture_again(self, publisher: str, scn: Scn) -> None:
-        """Have a publisher send everything after an SCN again; what each subscriber has, it is not given again.
+        """Have a publisher send everything after an SCN again; subscribers get nothing twice.
 
         Args:
-            publisher: its name.
-            scn: every subscriber has it: nothing is asked for that is above the queue's position.
+            publisher: name of the publisher.
+            scn: at most what every subscriber has, so nothing above the queue's position is requested.
 
         Raises:
-            QueueError: it is not connected.
+            QueueError: the publisher is not connected.
         """
         found = [
             (source, source.publisher)
@@ -403,7 +407,7 @@ class QueueCore:
             session.is_ordered = True
 
     def close_publisher(self, session: PublisherSession) -> None:
-        """The stream has ended; idempotent. Later batches of it are not accepted: the next stream sends them again."""
+        """Note that the stream has ended; idempotent. Later batches of it are refused: the next stream sends them again."""
         session.ended = session.ended or QueueError(
             f"the stream of {session.component} was closed", hint="nothing to do"
         )
@@ -416,7 +420,7 @@ class QueueCore:
     def open_subscriber(
         self, component: str, incarnation: str, needed: Mapping[str, Scn], credit_bytes: int
     ) -> SubscriberSession:
-        """Begin a subscriber's session; the session of an older incarnation ends.
+        """Begin a subscriber's session; a session of an older incarnation ends.
 
         Rewinds a source that lacks what is needed.
 
@@ -424,11 +428,11 @@ class QueueCore:
             component: name of the propagation or apply process.
             incarnation: orders the sessions of one component; greater is newer.
             needed: per source, the SCN after which the subscriber needs everything.
-            credit_bytes: how much it can take at first.
+            credit_bytes: its initial credit.
 
         Raises:
-            QueueError: it is no subscriber of this queue for these sources, or a newer incarnation is connected, or
-                that it is not refused any more cannot be recorded.
+            QueueError: it is no subscriber of this queue for these sources, a newer incarnation is connected, or the
+                end of its refusal cannot be recorded.
             LogGone: it needs changes that are gone.
         """
         unknown = [source for source in needed if (component, source) not in self._subscriptions]
@@ -449,55 +453,60 @@ class QueueCore:
         return session
 
     def gone(self, session: PublisherSession, first_scn: Scn) -> None:
-        """The publisher has nothing up to `first_scn`: refuse subscribers that need it, and continue with the others.
+        """Refuse subscribers that need what the publisher no longer has, and continue with the others.
 
         Args:
-            session: of the publisher, which was asked for less and sends nothing before the next request.
+            session: session of the publisher, which was asked for less and sends nothing before the next request.
             first_scn: everything after it is available.
 
         Raises:
-            QueueError: the session has ended, or who is refused cannot be recorded; nothing is changed.
+            QueueError: the session has ended, or a refusal cannot be recorded; nothing has changed.
         """
         if session.ended is not None:
             raise session.ended
         self._sources[session.source].refuse_below(first_scn)
 
     def grant(self, session: SubscriberSession, credit_bytes: int) -> None:
-        """See `QueuePort.grant`."""
+        """Add to a subscriber's credit.
+
+        See `QueuePort.grant` for the arguments.
+        """
         session.credit_bytes += credit_bytes
         self._tell_publishers(session)
 
     def acknowledge(self, session: SubscriberSession, source: str, scn: Scn) -> None:
-        """See `QueuePort.acknowledge`.
+        """Record that a subscriber's destinations have committed everything of a source up to an SCN.
 
         Acknowledgements of an ended session do not count: a newer one may have begun with less, because the destination
         lost what the older one had acknowledged.
 
+        See `QueuePort.acknowledge` for the arguments.
+
         Raises:
             ProtocolError: the session did not subscribe to the source, or is an apply process's and acknowledges more
-                than it was sent; nothing is changed.
+                than it was sent; nothing has changed.
         """
         subscription = self._subscriptions.get((session.component, source))
         if source not in session.sources:
             raise ProtocolError(f"{session.component} acknowledges LCRs of {source}, which it does not take")
-        # An orderly closed stream may be read to its end, as long as there is no newer one.
+        # A stream that was closed orderly may be read to its end, as long as there is no newer one.
         is_over = session.ended is not None or (
             subscription is not None and subscription.session not in {None, session}
         )
         if subscription is None or is_over or scn <= subscription.acknowledged_scn:
             return
         staged = self._sources[source]
-        # An apply process has what it was sent, or said to have when it subscribed. A propagation passes on what the
-        # queue behind it heard: when both queues began again, empty, that may be ahead of what either of them was sent.
+        # An apply process has what it was sent, or what it claimed when it subscribed. A propagation forwards what the
+        # queue behind it reported: if both queues restarted empty, that may be ahead of what either was sent.
         if scn > max(subscription.sent_scn, staged.log.position) and not subscription.is_propagation:
-            # Believed, it would let the publisher purge what the destination does not have.
+            # Accepting it would let the publisher purge what the destination does not have.
             raise unsent(session.component, source, scn, subscription.sent_scn)
         subscription.acknowledged_scn = scn
         if self._keeps:
             staged.release()
 
     def dequeue(self, session: SubscriberSession) -> Delivery | None:
-        """The next batch for the subscriber; None when there is none or no credit."""
+        """Return the next batch for the subscriber; None without a batch or without credit."""
         if session.ended is not None or session.credit_bytes <= 0:
             return None
         for turn in range(len(session.sources)):
@@ -519,7 +528,7 @@ class QueueCore:
         return None
 
     def close_subscriber(self, session: SubscriberSession) -> None:
-        """The stream has ended; idempotent."""
+        """Note that the stream has ended; idempotent."""
         for source in session.sources:
             subscription = self._subscriptions.get((session.component, source))
             if subscription is not None and subscription.session is session:
@@ -534,7 +543,7 @@ class QueueCore:
     def housekeeping(self) -> float:
         """Retry failed spilling, and drop what was held for refused subscribers.
 
-        Returns in how many seconds to call again.
+        Returns the seconds until the next call.
         """
         for source in self._sources.values():
             if any(each.gone_scn is not None for each in source.takers):
@@ -543,7 +552,7 @@ class QueueCore:
         return SAVE_PERIOD_S if retry_s is None else max(0.0, min(SAVE_PERIOD_S, retry_s))
 
     def positions_to_save(self) -> Positions | None:
-        """Acknowledged positions, if they changed since the last save and a period has passed; None: nothing to do."""
+        """Return acknowledged positions if they changed and a period has passed since the last save; None: nothing to do."""
         if not self._saves.is_due or self._is_saved:
             return None
         return self._saves.begin(self._acknowledged())
@@ -551,25 +560,25 @@ class QueueCore:
     def save_positions(self, positions: Positions) -> None:
         """Make positions durable; may be called without the lock.
 
-        Does nothing if the queue has adopted another topology, or closed, since it answered them.
+        Does nothing if the queue has adopted another topology, or closed, since it returned these positions.
         """
         self._saves.save(positions)
 
     def positions_saved(self, positions: Positions, problem: OSError | None) -> None:
         """Report the outcome of `save_positions`.
 
-        Ignored if the queue has adopted another topology, or closed, meanwhile.
+        Ignored if the queue has adopted another topology, or closed, in the meantime.
 
         Args:
-            positions: those that were to be saved.
-            problem: why they were not; None: they were.
+            positions: the positions that were to be saved.
+            problem: why that failed; None: it succeeded.
         """
         if self._saves.ended(positions, problem):
             for (subscriber, source), subscription in self._subscriptions.items():
                 subscription.saved_scn = positions[source][subscriber]
 
     def close(self) -> None:
-        """Save the positions a last time, where they are kept here, and remove the spill files; idempotent.
+        """Save the positions a last time, if they are kept here, and remove the spill files; idempotent.
 
         Raises:
             OSError: the positions could not be saved.
@@ -587,11 +596,11 @@ class QueueCore:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches in memory."""
+        """Bytes of the batches in memory."""
         return self._space.waiting_bytes
 
     def status(self) -> QueueStatus:
-        """Statistics (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
+        """Return the statistics (V$BUFFERED_QUEUES, V$BUFFERED_SUBSCRIBERS)."""
         sources, space, totals = self._sources, self._space, self._totals
         heads = [head for each in sources.values() if (head := each.log.first_entry) is not None]
         return QueueStatus(
@@ -624,7 +633,7 @@ class QueueCore:
 
     @property
     def _is_saved(self) -> bool:
-        """Whether everything that is acknowledged is on disk."""
+        """Whether all acknowledged positions are on disk."""
         return all(each.saved_scn == each.acknowledged_scn for each in self._subscriptions.values())
 
     def _acknowledged(self) -> dict[str, dict[str, Scn]]:
@@ -640,20 +649,19 @@ class QueueCore:
                 source.publisher.tell()
 
     def _window(self, free: int) -> int:
-        """Credit for each publisher.
+        """Return the credit for each publisher.
 
-        What they may have on its way must fit into so many free bytes, also if it is tiny batches, of which each costs
-        an entry.
+        Everything in flight must fit into the free bytes, even as tiny batches, each of which costs an entry.
         """
         if free <= 0 or not (self._keeps or self._is_taken()):
             return 0
         publishers = sum(each.publisher is not None for each in self._sources.values())
         share = free * BATCH_BYTES_MIN // (BATCH_BYTES_MIN + ENTRY_BYTES) // max(1, publishers)
-        # As long as anything is free there is some: room is made only when nothing is.
+        # Some credit as long as anything is free: room is made only when nothing is.
         return max(1, min(WINDOW_BYTES_MAX, share))
 
     def _is_taken(self) -> bool:
-        """Whether a subscriber has credit for more than what waits, or nothing is held for anybody."""
+        """Return whether a subscriber has credit beyond the pending bytes, or nothing is held for any subscriber."""
         waiting = self.waiting_bytes
         return any(
             each.session is not None and each.session.credit_bytes > waiting for each in self._subscriptions.values()

@@ -1,4 +1,4 @@
-"""Hosts a buffered queue: its core, its gRPC service, its housekeeping. See `actors.staging.queue` for queues."""
+"""Hosts a buffered queue (`actors.staging.queue`): its core, its gRPC service, its housekeeping."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ class QueueHost(Host):
     """One queue of a site.
 
     Args:
-        spec: the topology.
-        name: of the queue in it.
-        fingerprint: of the topology; shown in its status.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
         make_links: serves the queue.
-        clock: of periods and statistics.
+        clock: clock of periods and statistics.
     """
 
     kind: ClassVar[str] = "queue"
@@ -82,9 +80,9 @@ class QueueHost(Host):
                 serving.stop()
 
     def adopt(self, spec: TopologySpec, fingerprint: str) -> None:
-        """See `Host.adopt`.
+        """Continue with changed subscribers and sources, without disturbing the streams of unchanged ones.
 
-        Continues with changed subscribers and sources, without disturbing the streams of unchanged ones.
+        See `Host.adopt` for the arguments.
         """
         from actors.staging.subscribers import forget_former_subscribers
 
@@ -97,25 +95,25 @@ class QueueHost(Host):
         self._spec, self._queue, self._fingerprint = spec, spec.queue(self._queue.name), fingerprint
 
     def detail_state(self) -> str:
-        """As long as it is not open; then its statistics have ENABLED or PAUSED FOR FLOW CONTROL."""
+        """Return INITIALIZING until the queue is open; then its statistics contain the state."""
         return "INITIALIZING"
 
     def details(self) -> ComponentStatus:
-        """The queue's statistics, as long as it is open."""
+        """Return the queue's statistics while it is open."""
         serving = self._serving
         if serving is None:
             return ComponentStatus(name=self.name, site=self._queue.site, fingerprint=self._fingerprint)
         return replace(serving.status(), fingerprint=self._fingerprint, wire=serving.wire_status())
 
     def capture_again(self, publisher: str, scn: int) -> None:
-        """See `QueueCore.capture_again`.
+        """Have a capture process send everything after an SCN again.
 
         Args:
-            publisher: name of a capture process.
-            scn: it captures everything after this again.
+            publisher: name of the capture process.
+            scn: the SCN.
 
         Raises:
-            QueueError: it does not publish here now.
+            QueueError: the capture process does not publish here now.
         """
         serving, core = self._serving, self._core  # the queue may close at any time
         if serving is None or core is None:
@@ -124,7 +122,7 @@ class QueueHost(Host):
             core.capture_again(publisher, Scn(scn))
 
     def endpoint(self) -> str:
-        """The endpoint for publishers and subscribers."""
+        """Return the endpoint for publishers and subscribers."""
         serving = self._serving  # the queue may close at any time
         if serving is None:
             raise PropagationError(f"{self.name} does not serve now")
@@ -132,12 +130,12 @@ class QueueHost(Host):
 
 
 def build(spec: TopologySpec, name: str, fingerprint: str) -> QueueHost:
-    """Make the host of a queue; called by name, see `actors.hosting.runtime.Factory`.
+    """Build the host of a queue (`actors.hosting.runtime.Factory`).
 
     Args:
         spec: the topology.
-        name: of the queue in it.
-        fingerprint: of the topology that brought this component's part; shown in its status.
+        name: name of the queue.
+        fingerprint: fingerprint of the topology that brought this component's part; shown in its status.
     """
     return QueueHost(spec, name, fingerprint)
 
@@ -157,12 +155,12 @@ def forget_queues(spec: TopologySpec, site: str, components: Collection[str]) ->
 
 
 def delete_spilled(spec: TopologySpec, site: str, components: Collection[str]) -> None:
-    """Delete what a site's queues spilled that are among these components and do not run.
+    """Delete the spill files of a site's queues that are among these components; none of them may run.
 
-    One that was killed could not.
+    A killed queue could not delete them itself.
 
     Args:
-        spec: the topology; it need not have the queues any more.
+        spec: the topology; it may no longer have the queues.
         site: name of the site.
         components: full names of components, also of other sites.
     """

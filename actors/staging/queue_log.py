@@ -1,13 +1,13 @@
 """One source's batches in a queue: a chain without gaps from `first_scn` to `position`.
 
-Entries are numbered in order of arrival. Complete ones form units: a unit is one batch, or all the parts of one
-large transaction. The parts of a transaction that is not complete stand at the end and do not move the position.
-Methods that drop entries return them with their numbers, so that the owner can free their space.
+Entries are numbered in order of arrival. Complete ones form units: a unit is one batch, or all parts of one large
+transaction. The parts of an incomplete transaction stand at the end and do not move the position. Methods that drop
+entries return them with their numbers, so that the owner can free their space.
 Progress marks are not stored: they only move the position, and a subscriber's mark is made when it is due. So an idle
-source costs nothing, however long a subscriber is away.
+source costs nothing, however long a subscriber is disconnected.
 An initial mark from FIRST_SCN states where the publisher's chain begins: nothing below it is here.
-Of a transaction that is larger than the queue the first parts may be given up: whoever begins before it gets what is in
-between, and then the transaction is requested again.
+The first parts of a transaction that is larger than the queue may be given up. A subscriber that begins before it gets
+everything up to it; then the transaction is requested again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ class Entry:
         self.data: bytes | None = data
         self.place: SpillPlace | None = None
         self.size = len(data)
-        self.rows_before = rows_before  # row LCRs before it
+        self.rows_before = rows_before  # row LCRs before this entry
         self.enqueued_s, self.enqueued_us = now_s, now_us
 
 
 class SourceLog:
-    """See the module. Owned by one queue.
+    """The chain of one source. Owned by one queue.
 
     Args:
-        source: name of the source site.
         position: where the chain begins.
     """
 
@@ -61,35 +60,35 @@ class SourceLog:
         self._unit_scns: list[Scn] = []
         self._unit_ends: list[int] = []
         # Large transactions whose first parts were given up, complete or not: number of the first part -> number of the
-        #   first that is left.
-        # They cannot be delivered again, and are the only places where numbers are missing between `base` and `end`.
+        #   first remaining part.
+        # They cannot be delivered again, and are the only gaps in the numbers between `base` and `end`.
         self._beheaded: dict[int, int] = {}
-        self._given_up: dict[int, int] = {}  # row LCRs in these parts, by number of the first part
+        self._given_up: dict[int, int] = {}  # row LCRs in the given-up parts, by number of the first part
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def entry(self, number: int) -> Entry | None:
-        """The entry with this number; None: it was given up, see `behead`."""
+        """Return the entry with this number; None: it was given up (`behead`)."""
         return self._entries.get(number)
 
     @property
     def first_entry(self) -> Entry | None:
-        """The first entry that is left."""
+        """The first remaining entry."""
         return self._entries.get(self._left_from(self.base))
 
     def admit(self, header: BatchHeader, data: bytes) -> Delivery | None:
         """Check that an arriving batch continues the chain.
 
         Args:
-            header: of the batch.
+            header: header of the batch.
             data: the encoded batch, header included.
 
         Returns:
             The new part of the batch, which continues the chain; None: nothing of it is new.
 
         Raises:
-            ProtocolError: it does not continue the chain: something is missing in between.
+            ProtocolError: the batch does not continue the chain: something is missing in between.
         """
         if header.previous_scn > self.position:
             raise ProtocolError(
@@ -104,7 +103,7 @@ class SourceLog:
             if header.is_progress_mark and header.previous_scn == FIRST_SCN:
                 raise ProtocolError(
                     f"the publisher of {self.source} begins above what the queue has: LCRs are missing in between",
-                    hint="the publisher reconnects and is asked for them",
+                    hint="the publisher reconnects, and the queue requests them",
                     expected_scn=self.position,
                     found_scn=header.through_scn,
                 )
@@ -121,12 +120,12 @@ class SourceLog:
         return Delivery(header=header, data=data)
 
     def append(self, delivery: Delivery, *, now_s: float, now_us: int) -> Entry | None:
-        """Add an admitted batch; returns None for a progress mark.
+        """Add an admitted batch; return None for a progress mark.
 
-        Drop an open transaction that it replaces before this.
+        The caller drops an open transaction that the batch replaces before this call.
 
         Args:
-            delivery: as `admit` returned it.
+            delivery: the batch as returned by `admit`.
             now_s: monotonic time in seconds.
             now_us: time in microseconds since the epoch.
         """
@@ -163,7 +162,7 @@ class SourceLog:
         return dropped
 
     def start_for(self, needed: Scn) -> int | None:
-        """Number of the first entry that a receiver at `needed` lacks; None: it lacks entries that are gone."""
+        """Return the number of the first entry that a receiver at `needed` lacks; None: it lacks entries that are gone."""
         if needed < self.first_scn:
             return None
         unit = bisect_right(self._unit_scns, needed)
@@ -171,26 +170,23 @@ class SourceLog:
         return None if start in self._beheaded else start
 
     def is_inside(self, number: int) -> bool:
-        """Whether a receiver at this entry has parts of a transaction of which parts were given up, and not yet all of them."""
+        """Return whether a receiver at this entry is inside a transaction of which parts were given up."""
         for start in self._beheaded:
             unit = bisect_right(self._unit_ends, start)
-            end = self._unit_ends[unit] if unit < len(self._unit_ends) else self.end + 1  # it is open
+            end = self._unit_ends[unit] if unit < len(self._unit_ends) else self.end + 1  # the transaction is open
             if start < number < end:
                 return True
         return False
 
     def first_after(self, scn: Scn) -> tuple[Scn, Entry] | None:
-        """The first complete unit that a receiver at `scn` lacks, as far as it is here.
-
-        The position after it, and its first entry.
-        """
+        """Return the first complete unit here that a receiver at `scn` lacks: the position after it, and its first entry."""
         unit = bisect_right(self._unit_scns, scn)
         if unit == len(self._unit_scns):
             return None
         return self._unit_scns[unit], self._entries[self._left_from(self._unit_ends[unit - 1] if unit else self.base)]
 
     def release(self, floor: Scn) -> list[tuple[int, Entry]]:
-        """Drop the units every subscriber has durably, up to `floor`."""
+        """Drop the units that every subscriber has durably, up to `floor`."""
         units = bisect_right(self._unit_scns, floor)
         if units == 0:
             return []
@@ -200,11 +196,11 @@ class SourceLog:
         return dropped
 
     def pass_on(self, scn: Scn, number: int) -> list[tuple[int, Entry]]:
-        """Drop what the only receiver was sent, which gets none of it again from here.
+        """Drop what the only receiver was sent; it gets none of it again from here.
 
         Args:
-            scn: it was sent everything up to here.
-            number: of the next entry for it: what is below is a part of the transaction that it gets.
+            scn: the receiver was sent everything up to here.
+            number: number of its next entry; entries below it are sent parts of its current transaction.
         """
         dropped = self.release(scn)
         if self.open_from is not None and number > self.open_from:
@@ -235,13 +231,13 @@ class SourceLog:
         return dropped
 
     def rows_from(self, number: int) -> int:
-        """Row LCRs from the entry with this number on."""
+        """Return the number of row LCRs from the entry with this number on."""
         number = self._left_from(max(number, self.base))
         given_up = sum(rows for start, rows in self._given_up.items() if start >= number)
         return self.rows_total - self._entries[number].rows_before - given_up if number < self.end else 0
 
     def _left_from(self, number: int) -> int:
-        """The first number from this one on that was not given up."""
+        """Return the first number, from this one on, that was not given up."""
         for start, left in self._beheaded.items():
             if start <= number < left:
                 return left

@@ -1,4 +1,4 @@
-"""Sessions of a queue's publishers and subscribers, and the queue's knowledge of each subscriber."""
+"""Sessions of a queue's publishers and subscribers, and the queue's state of each subscriber."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["REFUSED_HOLD_S", "PublisherSession", "SubscriberSession", "Subscription", "end_older", "unsent"]
 
-# What was acknowledged before is still held after a refusal: an old driver that slept may have been refused, while the
-# newest one's stream is broken. It notices that within 15 s (`protos.wire.transport`), tries again every 5 s at most, and a
-# driver starts within half a minute.
+# What was acknowledged before a refusal is still held for this time: an old driver that was suspended may have been
+# refused while the newest one's stream is broken. The newest one notices that within 15 s (`protos.wire.transport`),
+# retries every 5 s at most, and a driver starts within half a minute.
 REFUSED_HOLD_S = 120.0
 
 
@@ -27,12 +27,12 @@ class PublisherSession:
         self.component, self.incarnation, self.source = component, incarnation, source
         self.tell = tell or _nobody_waits
         self.ended: HeadraceError | None = None
-        # since the stream began: accepted, and the most that was ever granted
+        # since the stream began: accepted bytes, and the most that was ever granted
         self.accepted_bytes = self.granted_bytes = 0
         self.in_transaction = False  # the last batch was open, so the next one may continue it
         self.rewind_scn: Scn | None = None  # not reported yet
-        self.is_ordered = False  # the operator wants the rewind, whatever the subscribers have
-        self.is_rewinding = False  # reported or not: batches that arrive were sent before the publisher knew
+        self.is_ordered = False  # the operator requested the rewind, whatever the subscribers have
+        self.is_rewinding = False  # reported or not: arriving batches were sent before the publisher knew
         self.told = PublisherNews(through_scn=Scn(-1), accepted_bytes=-1, credit_bytes=-1)
         self.told_durable_scn = Scn(-1)
 
@@ -44,71 +44,71 @@ class SubscriberSession:
         self.component, self.incarnation, self.sources = component, incarnation, sources
         self.credit_bytes = credit_bytes
         self.ended: HeadraceError | None = None
-        self.turn = 0  # the source that is served first, so that none starves the others
+        self.turn = 0  # the source that is served next, so that none starves the others
 
 
 class Subscription:
     """One subscriber and one source, whether the subscriber is connected or not.
 
     Args:
-        subscriber: its name.
+        subscriber: name of the subscriber.
         source: the source site.
         acknowledged: what its destinations have committed, as far as it is saved.
-        is_propagation: it passes a refusal on to the queue behind it, instead of being refused itself.
+        is_propagation: whether it forwards a refusal to the queue behind it instead of being refused itself.
     """
 
     def __init__(self, subscriber: str, source: str, acknowledged: Scn, *, is_propagation: bool = False) -> None:
         self.subscriber, self.source, self.is_propagation = subscriber, source, is_propagation
         self.session: SubscriberSession | None = None
-        self.number = 0  # of the next entry to deliver
+        self.number = 0  # number of the next entry to deliver
         self.sent_scn = FIRST_SCN  # position of the last delivery
         self.begins = False  # it never had anything, and nothing was delivered on this stream
-        # It needs what was given up of a large transaction that others are in the middle of, and waits for them; None:
-        # it does not.
+        # It needs given-up parts of a large transaction that others are in the middle of, and waits for them; None: it
+        # does not.
         self.awaits_scn: Scn | None = None
         self.acknowledged_scn = acknowledged
         self.saved_scn = acknowledged
-        self.before_scn = acknowledged  # what was acknowledged when this stream began, which may have asked for less
+        self.before_scn = acknowledged  # acknowledged position when this stream began, which may have asked for less
         self.dequeued_rows = 0
         self.dequeued_us = 0
-        # Changes up to here that it lacks are gone; None: none are. Nothing is held for it until it returns with
-        # enough.
+        # Changes up to here that it lacks are gone; None: none are gone. Nothing is held for it until it returns with a
+        # sufficient position.
         self.gone_scn: Scn | None = None
-        self.held_until = 0.0  # of a refused one, monotonic: until then `held_scn` holds
+        self.held_until = 0.0  # monotonic time until which `held_scn` applies to a refused subscriber
         self.lost: LostCommits | None = None
 
     @property
     def needed_scn(self) -> Scn:
-        """The SCN that it is known to have: it needs everything after that."""
+        """The SCN that it is known to have: it needs everything after it."""
         return self.acknowledged_scn if self.session is None else max(self.acknowledged_scn, self.sent_scn)
 
     @property
     def is_held(self) -> bool:
-        """Whether what it lacks is held for it: unless it is refused."""
+        """Whether what it lacks is held for it: always, unless it is refused."""
         return self.gone_scn is None or self.is_propagation
 
     @property
     def held_scn(self) -> Scn:
-        """Of a refused one: a newer process of the same subscriber needs nothing up to here."""
+        """For a refused subscriber: a newer process of it needs nothing up to here."""
         return max(self.before_scn, self.gone_scn or FIRST_SCN)
 
     def began(self, session: SubscriberSession, needed: Scn) -> None:
-        """A stream has begun.
+        """Note that a stream has begun.
 
         Args:
-            session: of the stream.
-            needed: its destination has everything up to here; less than was acknowledged: it lost commits.
+            session: session of the stream.
+            needed: its destination has everything up to here; less than was acknowledged means lost commits.
         """
         self.session, self.before_scn, self.awaits_scn = session, self.acknowledged_scn, None
         self.acknowledged_scn = min(self.acknowledged_scn, needed)
 
     def status(self, *, rows: int, held_alone_s: float, unacknowledged_s: float) -> QueueSubscriber:
-        """Its statistics (V$BUFFERED_SUBSCRIBERS).
+        """Return its statistics (V$BUFFERED_SUBSCRIBERS).
 
         Args:
-            rows: that wait for it.
-            held_alone_s: see `QueueSubscriber`.
-            unacknowledged_s: see `QueueSubscriber`.
+            rows: number of rows pending for it.
+            held_alone_s: as in `QueueSubscriber`.
+            unacknowledged_s: as in `QueueSubscriber`.
         """
         return QueueSubscriber(
             subscriber=self.subscriber,
@@ -127,9 +127,9 @@ class Subscription:
         )
 
     def refuse(self, gone_scn: Scn, now: float) -> None:
-        """End its session, if any: it needs changes that are gone.
+        """End its session, if any, because it needs changes that are gone.
 
-        What it may need nevertheless is held for `REFUSED_HOLD_S`.
+        What a newer process of it may still need is held for `REFUSED_HOLD_S`.
 
         Args:
             gone_scn: changes up to here are gone.
@@ -141,7 +141,7 @@ class Subscription:
             self.session = None
 
     def refusal(self, needed_scn: Scn, gone_scn: Scn) -> LogGone:
-        """The error that explains why it is refused.
+        """Return the error that explains the refusal.
 
         Args:
             needed_scn: it needs everything after this.
@@ -158,22 +158,22 @@ class Subscription:
 
 
 def _nobody_waits() -> None:
-    """The other end of a publisher's stream asks for news after every change."""
+    """Do nothing: the publisher polls for news after every change."""
 
 
 def unsent(component: str, source: str, scn: Scn, sent: Scn) -> ProtocolError:
-    """The error for an acknowledgement of what was never sent.
+    """Return the error for an acknowledgement of changes that were never sent.
 
     Args:
-        component: that acknowledges.
-        source: whose changes.
-        scn: that it acknowledges.
-        sent: the SCN up to which it was sent something.
+        component: the acknowledging component.
+        source: source of the changes.
+        scn: the acknowledged SCN.
+        sent: the SCN up to which changes were sent.
     """
     return ProtocolError(
-        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, and was sent those up"
-        f" to {scn_text(sent)}",
-        hint="it connects again; if that recurs, it is another version of Headrace, or not Headrace",
+        f"{component} acknowledges the changes of {printable(source)} up to SCN {scn_text(scn)}, but was only sent"
+        f" those up to {scn_text(sent)}",
+        hint="it reconnects; if this recurs, the peer is another version of Headrace, or not Headrace",
     )
 
 
@@ -182,11 +182,11 @@ def end_older(session: PublisherSession | SubscriberSession, incarnation: str, q
 
     Args:
         session: the existing session.
-        incarnation: of the new one.
+        incarnation: incarnation of the new session.
         queue: name of the queue.
 
     Raises:
-        QueueError: the session is of a newer incarnation than the one that wants to replace it.
+        QueueError: the existing session belongs to a newer incarnation.
     """
     if session.incarnation > incarnation:
         raise QueueError(

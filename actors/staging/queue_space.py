@@ -1,7 +1,7 @@
-"""The room that a queue has for batches: memory, then spill files, then none.
+"""The space that a queue has for batches: memory, then spill files, then none.
 
-Owned by one queue, whose sources put entries in and take them out (`actors.staging.staged_source`). The batch that will
-be read last is spilled first, so a slow subscriber does not slow the others before memory and disk are full.
+Owned by one queue, whose sources add and remove entries (`actors.staging.staged_source`). The batch that will be read
+last is spilled first, so a slow subscriber does not slow the others before memory and disk are full.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from topology.spec import QueueSpec
 
 __all__ = ["ENTRY_BYTES", "QueueSpace", "QueueTotals"]
 
-# Python objects of one entry, even when its bytes are on disk: measured, rounded up.
+# Memory of one entry's Python objects, even when its bytes are on disk: measured, rounded up.
 ENTRY_BYTES = 800
-# Spilling frees this share of the memory at once, so that it happens rarely.
+# Spilling frees this fraction (one eighth) of the memory at once, so that it happens rarely.
 SPILL_SHARE = 8
 SPILL_RETRY_S = 1.0  # after a failed write: a full disk is rarely freed faster
 
 
 @dataclass(slots=True)
 class QueueTotals:
-    """What a queue did since it began; row LCRs unless a comment says otherwise."""
+    """Totals of a queue since it opened; row LCRs unless a comment says otherwise."""
 
     enqueued: int = 0
     spilled: int = 0
     given_up: int = 0  # of transactions that are larger than the queue
-    rewinds: int = 0  # times that a publisher was asked to begin again
-    enqueued_us: int = 0  # when the last batch came
+    rewinds: int = 0  # number of times that a publisher was asked to begin again
+    enqueued_us: int = 0  # time of the last batch
 
 
 class QueueSpace:
-    """See the module.
+    """Memory and spill files of one queue.
 
     Args:
-        bounds: of the queue.
+        bounds: bounds of the queue.
         spill: its spill files.
-        totals: of the queue.
+        totals: its totals.
         next_numbers: by source, the numbers of the entries that connected subscribers read next.
-        clock: for ages, and for trying again to spill.
+        clock: clock for ages, and for retries of spilling.
 
     Attributes:
         bounds: as given.
-        entries: all of them, in memory and on disk.
-        memory_bytes: what all entries cost, and the batches that are in memory.
-        spilled_rows: on disk now.
+        entries: number of entries, in memory and on disk.
+        memory_bytes: memory of all entries' objects, and of the batches in memory.
+        spilled_rows: row LCRs on disk now.
         spill_problem: why batches cannot be spilled; empty: they can.
-        read_problem: why one could not be read back; what was the last such problem.
+        read_problem: why a batch could not be read back, most recently; empty: never.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class QueueSpace:
         self.entries = self.memory_bytes = self.spilled_rows = 0
         self.spill_problem = self.read_problem = ""
         self._retry_at = 0.0
-        self._enqueued_s = 0.0  # sum over all entries of when each came
+        self._enqueued_s = 0.0  # sum over all entries of their arrival times
 
     @property
     def free_bytes(self) -> int:
-        """How much more may come; below 1: nothing."""
+        """Space for further batches; below 1: none."""
         memory_bytes_max = self.bounds.memory_bytes_max
         free = memory_bytes_max - self.memory_bytes
         if not self.spill_problem:  # space that cannot be written does not count
@@ -83,21 +83,21 @@ class QueueSpace:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches in memory."""
+        """Bytes of the batches in memory."""
         return self.memory_bytes - ENTRY_BYTES * self.entries
 
     @property
     def average_age_s(self) -> float:
-        """Of the entries, seconds."""
+        """Average age of the entries, in seconds."""
         return self._clock.monotonic() - self._enqueued_s / self.entries if self.entries else 0.0
 
     def add(self, source: str, number: int, entry: Entry) -> None:
-        """Count an entry that came.
+        """Count an entry that arrived.
 
         Args:
-            source: whose batch it is.
-            number: of the entry in the source's log.
-            entry: it.
+            source: source of the batch.
+            number: number of the entry in the source's log.
+            entry: the entry.
         """
         self._in_memory.setdefault(source, {})[number] = entry
         self.entries += 1
@@ -110,8 +110,8 @@ class QueueSpace:
         """Free the space of entries that left the log of a source.
 
         Args:
-            source: it.
-            entries: each with its number.
+            source: name of the source.
+            entries: the entries, each with its number.
         """
         for number, entry in entries:
             self.entries -= 1
@@ -125,7 +125,7 @@ class QueueSpace:
                 del self._in_memory[source][number]
 
     def bytes_of(self, entry: Entry) -> bytes | None:
-        """The bytes of an entry; None: they are damaged on disk, see `read_problem`."""
+        """Return the bytes of an entry; None: they are damaged on disk (`read_problem` says how)."""
         if entry.place is None:
             return entry.data
         try:
@@ -135,7 +135,7 @@ class QueueSpace:
             return None
 
     def make_room(self) -> None:
-        """Spill if more is in memory than may be."""
+        """Spill if the batches in memory exceed the bound."""
         memory_bytes_max = self.bounds.memory_bytes_max
         if self.memory_bytes > memory_bytes_max and self.bounds.spill_bytes_max:
             self._spill_out(memory_bytes_max - memory_bytes_max // SPILL_SHARE)
@@ -143,10 +143,10 @@ class QueueSpace:
             self.spill_problem = ""
 
     def retry(self) -> float | None:
-        """Spill again what could not be spilled, if that is due.
+        """Retry failed spilling, if that is due.
 
         Returns:
-            In how many seconds to call again; None: there was no problem.
+            Seconds until the next call; None: there is no problem.
         """
         now = self._clock.monotonic()
         if not self.spill_problem:
@@ -178,10 +178,10 @@ class QueueSpace:
             self.spill_problem = ""
 
     def _by_distance(self) -> list[tuple[str, int, Entry]]:
-        """Entries in memory; those that will be read last come first.
+        """Return the entries in memory; those that will be read last come first.
 
-        The distance of an entry is how much the nearest subscriber behind it reads before it; without one it is
-        infinite.
+        The distance of an entry is the number of bytes that the nearest subscriber behind it reads before it; without
+        such a subscriber it is infinite.
         """
         found: list[tuple[float, str, int, Entry]] = []
         for source, entries in self._in_memory.items():

@@ -1,8 +1,8 @@
-"""Which subscribers a queue refuses, kept for its next life.
+"""The subscribers that a queue refuses, stored for the restarted queue.
 
-A refused apply process aborts and does not subscribe again before an operator acts. A queue that begins again learns of
-the refusal only from this file; without it, everything would be held for the apply process until the queue and the redo
-log are full, for all other subscribers too. The queue that a combined capture process mounts has such a file, too
+A refused apply process aborts and does not subscribe again before an operator acts. A restarted queue learns of the
+refusal only from this file. Without it, everything would be held for the apply process until the queue and the redo log
+are full, for all other subscribers too. The queue that a combined capture process mounts also has such a file
 (`actors.combined`).
 
 One small JSON file, replaced atomically (`headrace.base.durable_file`): after a crash it is the old or the new one.
@@ -27,10 +27,10 @@ log = logging.getLogger("headrace")
 class Refusals:
     """The file `refused.json` of one queue.
 
-    By source and subscriber the SCN up to which changes that it lacks are gone.
+    By source and subscriber, it contains the SCN up to which changes that the subscriber lacks are gone.
 
     Args:
-        folder: of the queue.
+        folder: the queue's folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,39 +38,39 @@ class Refusals:
         self._gone = self._read()
 
     def gone_scn(self, source: str, subscriber: str) -> Scn | None:
-        """Changes up to here that a subscriber lacks are gone, and it is refused; None: it is not.
+        """Return the SCN up to which changes that a refused subscriber lacks are gone; None: it is not refused.
 
         Args:
-            source: whose changes.
-            subscriber: its name.
+            source: source of the changes.
+            subscriber: name of the subscriber.
         """
         return self._gone.get(source, {}).get(subscriber)
 
     def everyone(self) -> Mapping[str, Collection[str]]:
-        """The refused subscribers by source."""
+        """Return the refused subscribers by source."""
         return self._gone
 
     def record(self, source: str, gone: Mapping[str, Scn | None]) -> None:
-        """Record who is refused from now on, or not any more; durable when it returns.
+        """Record subscribers that are refused from now on, or no longer; durable when this returns.
 
         Args:
-            source: whose changes.
-            gone: by subscriber, the SCN up to which changes that it lacks are gone; None: it is not refused any more.
+            source: source of the changes.
+            gone: by subscriber, the SCN up to which changes that it lacks are gone; None: it is no longer refused.
 
         Raises:
-            QueueError: it could not be written; what was recorded before holds.
+            QueueError: the file could not be written; the earlier record holds.
         """
         changed = {**self._gone.get(source, {}), **gone}
         self._write({**self._gone, source: {subscriber: scn for subscriber, scn in changed.items() if scn is not None}})
 
     def forget_others(self, interests: Mapping[str, Collection[str]]) -> None:
-        """Forget the refusals of former subscribers: one that comes back is not refused for what it needed then.
+        """Remove the refusals of former subscribers: one that is added again is not refused for its earlier need.
 
         Args:
-            interests: sources by subscriber, of all that still are.
+            interests: sources by subscriber, of all current subscribers.
 
         Raises:
-            QueueError: it could not be written; what was recorded before holds.
+            QueueError: the file could not be written; the earlier record holds.
         """
         self._write(
             {

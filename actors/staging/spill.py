@@ -1,8 +1,8 @@
-"""Spill files of a buffered queue: batches that wait on disk instead of in memory.
+"""Spill files of a buffered queue: batches that are kept on disk instead of in memory.
 
-Nothing here outlives the process: a restarted queue is empty and requests what it lacks from its publishers, so
-the files are never fsynced and are removed at start. Each record has a CRC: if one is damaged, the queue requests
-the batches again instead of delivering wrong data.
+Nothing here outlives the process: a restarted queue is empty and requests what it lacks from its publishers. So the
+files are never fsynced, and are removed at start. Each record has a CRC: if one is damaged, the queue requests the
+batches again instead of delivering wrong data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPILL_FOLDER = "spill"  # in the folder of a queue
 
 # A file is removed with its last batch: small files free space early, large ones keep their number low.
 FILE_BYTES_MAX = 64 << 20
-FILES_MIN = 8  # enough that one batch that stays long does not hold most of the space
+FILES_MIN = 8  # enough that one long-lived batch does not occupy most of the space
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SpillFiles:
         """Write a batch.
 
         Raises:
-            OSError: it cannot be written (no space); nothing changed.
+            OSError: the batch cannot be written (no space); nothing has changed.
         """
         failpoint("queue.spill")
         if self._current is None or self._current.size >= self._file_bytes:
@@ -129,7 +129,7 @@ class SpillFiles:
             self._current = None
         self.used_bytes -= file.size
         os.close(file.descriptor)
-        # The space counts as free in any case: if the file is missing, something else removed it.
+        # The space counts as free anyway: if the file is missing, something else removed it.
         file.path.unlink(missing_ok=True)
 
 

@@ -1,8 +1,8 @@
-"""One source in a queue: the log of its batches, the publisher that brings them, and the subscribers that take them.
+"""One source in a queue: the log of its batches, the publisher that sends them, and the subscribers that take them.
 
-Everything that moves the log is here, because each step relies on what the others left: what is appended, what each
-subscriber is sent next, what may go because all have it, and where a publisher must begin again. The rules are those of
-`actors.staging.queue`.
+Everything that moves the log is here, because each step relies on the result of the others. The steps append batches,
+send them to subscribers, drop what all subscribers have, and decide where a publisher must begin again. The rules are those
+of `actors.staging.queue`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ __all__ = ["StagedSource"]
 
 
 class StagedSource:
-    """See the module. Owned by one queue.
+    """One source's log and its rules. Owned by one queue.
 
     More than 25 methods: each is a rule of when the log moves, and most call one another.
 
     Args:
-        source: its name.
-        space: of the queue; what leaves the log leaves it.
-        refusals: of the queue.
-        totals: of the queue.
-        clock: for what is held for a while, and statistics.
+        space: the queue's space; entries that leave the log free it.
+        refusals: the queue's refusals.
+        totals: the queue's totals.
+        clock: clock for temporary holds, and for statistics.
         keeps: False: the queue passes on.
 
     Attributes:
         log: its batches.
-        publisher: the session that brings them; None: no publisher is connected.
+        publisher: the session that sends them; None: no publisher is connected.
         takers: its subscribers, connected or not.
     """
 
@@ -53,18 +52,18 @@ class StagedSource:
         self._space, self._refusals, self._totals, self._clock = space, refusals, totals, clock
         self._keeps = keeps
 
-    # ----------------------------------------------------------------------- for whom what is held
+    # ----------------------------------------------------------------------- what is held, and for whom
 
     @property
     def is_held(self) -> bool:
-        """Whether there is anybody for whom batches are held."""
+        """Whether batches are held for any subscriber."""
         return any(each.is_held for each in self.takers) or bool(self._held_still())
 
     @property
     def durable_scn(self) -> Scn:
         """The SCN that every subscriber except refused ones has durably, as far as it is saved.
 
-        Where nothing is kept, others save it.
+        A queue that keeps nothing does not save it either: the source's site does.
         """
         durable = [
             min(each.saved_scn, each.acknowledged_scn) if self._keeps else each.acknowledged_scn
@@ -78,7 +77,8 @@ class StagedSource:
     def floor_scn(self) -> Scn:
         """The SCN up to which nothing is needed here.
 
-        Every subscriber except refused ones has that durably, saved or not, or, where nothing is kept, was sent it.
+        Every subscriber except refused ones has everything up to it durably, saved or not. If the queue keeps nothing,
+        the subscriber was sent it.
         """
         had = [
             each.acknowledged_scn if self._keeps or each.session is None else each.sent_scn
@@ -94,17 +94,17 @@ class StagedSource:
         return [each.number for each in self.takers if each.session is not None]
 
     def _held_still(self) -> list[Scn]:
-        """What is held for a while for refused subscribers; see `REFUSED_HOLD_S`."""
+        """Return the positions that are temporarily held for refused subscribers (`REFUSED_HOLD_S`)."""
         return [each.held_scn for each in self.takers if not each.is_held and self._clock.monotonic() < each.held_until]
 
     def _readers(self) -> list[Subscription]:
-        """Subscribers that need the next parts of an open transaction.
+        """Return the subscribers that need the next parts of an open transaction.
 
-        One that is away, or waits, gets it from its beginning whatever is here.
+        A subscriber that is disconnected, or waits, gets the transaction from its beginning anyway.
         """
         return [each for each in self.takers if each.session is not None and each.awaits_scn is None]
 
-    # ----------------------------------------------------------------------- what comes and goes
+    # ----------------------------------------------------------------------- what is added and dropped
 
     def append(self, delivery: Delivery) -> None:
         """Add an admitted batch to the log."""
@@ -127,17 +127,17 @@ class StagedSource:
         self.release()
 
     def release(self) -> None:
-        """Drop what nobody needs here any more."""
+        """Drop what no subscriber needs here any longer."""
         self._drop(self.log.release(self.floor_scn))
 
     def clear(self, scn: Scn) -> None:
-        """Drop everything; what comes next follows `scn`."""
+        """Drop everything; the next batch follows `scn`."""
         self._drop(self.log.clear(scn))
 
     def skip(self) -> bool:
-        """Go on at the floor if every subscriber is ahead of the queue; False: not every one is.
+        """Continue at the floor if every subscriber is ahead of the queue; False if not all are.
 
-        Lower changes may be purged already: they are not requested.
+        Changes below the floor may be purged already, so they are not requested.
         """
         floor = self.floor_scn
         if floor <= self.log.position:
@@ -146,11 +146,11 @@ class StagedSource:
         return True
 
     def pass_on(self, subscription: Subscription) -> None:
-        """Drop what the one subscriber was sent."""
+        """Drop what the only subscriber was sent."""
         self._drop(self.log.pass_on(subscription.sent_scn, subscription.number))
 
     def give_up_parts(self) -> None:
-        """Make room for a transaction larger than the queue; see its bounds."""
+        """Make room for a transaction larger than the queue (Bounds in `actors.staging.queue`)."""
         readers = self._readers()
         if self.log.open_from is None or (not readers and self.is_held):
             return
@@ -174,12 +174,12 @@ class StagedSource:
             publisher.tell()
 
     def take_rewind(self, publisher: PublisherSession) -> Scn | None:
-        """Where the publisher must begin again, answered once; None: it goes on."""
+        """Return where the publisher must begin again, once; None: it continues."""
         rewind, is_ordered = publisher.rewind_scn, publisher.is_ordered
         if rewind is None:
             return None
         publisher.rewind_scn, publisher.is_ordered = None, False
-        # The subscriber that needed it may have learned meanwhile that its destinations have more.
+        # The subscriber that needed it may have learned since that its destinations have more.
         return self.log.position if not is_ordered and self.skip() else rewind
 
     def _drop(self, entries: Iterable[tuple[int, Entry]]) -> None:
@@ -188,16 +188,16 @@ class StagedSource:
     # ----------------------------------------------------------------------- what subscribers are sent
 
     def begin(self, subscription: Subscription, session: SubscriberSession, needed: Scn) -> None:
-        """A subscriber's stream begins; what it needs and is gone is requested again.
+        """Begin a subscriber's stream; what it needs and is gone is requested again.
 
         Args:
-            subscription: of this source.
-            session: of the stream.
+            subscription: the subscriber's subscription to this source.
+            session: session of the stream.
             needed: it needs everything after this; FIRST_SCN: it never had anything.
 
         Raises:
             LogGone: it needs changes that are gone.
-            QueueError: that it is not refused any more cannot be recorded.
+            QueueError: the end of its refusal cannot be recorded.
         """
         self._admit(subscription, needed)
         begin = needed if needed > FIRST_SCN else self._beginning(subscription)
@@ -207,24 +207,24 @@ class StagedSource:
             subscription.begins = needed == FIRST_SCN
             self._begin_at(subscription, begin)
         else:
-            # What waits was mined for an earlier stream. Where FIRST_SCN is, the capture process says with its
-            # mark.
+            # Pending batches were mined for an earlier stream. For FIRST_SCN, the capture process's mark states where
+            # it begins.
             self.restart(needed)
             subscription.number = self.log.end
 
     def next_for(self, subscription: Subscription) -> Delivery | None:
-        """The next batch for a subscriber, or a mark; None: there is nothing for it, or not yet."""
+        """Return the next batch for a subscriber, or a mark; None: there is nothing for it, or not yet."""
         log = self.log
         if subscription.awaits_scn is not None and not self._begin_at(subscription, subscription.awaits_scn):
             return None
         subscription.number = max(subscription.number, log.base)
         if subscription.begins and (begin := self._beginning(subscription)) > FIRST_SCN:
             if subscription.acknowledged_scn > subscription.saved_scn:
-                return None  # it copies its tables by this mark: the queue's next life must hold what follows it, too
+                return None  # it copies its tables by this mark: a restarted queue must hold what follows it, too
             return self._mark(subscription, begin)
         while subscription.number < log.end:
             entry = log.entry(subscription.number)
-            if entry is None:  # of a large transaction that others have: parts were given up
+            if entry is None:  # given-up parts of a large transaction that others have
                 if not self._begin_at(subscription, subscription.sent_scn):
                     return None
                 continue
@@ -248,13 +248,13 @@ class StagedSource:
         return None
 
     def refuse_below(self, first_scn: Scn) -> None:
-        """Nothing up to `first_scn` is available any more: refuse subscribers that need it, go on with the others.
+        """Refuse subscribers that need what is no longer available up to `first_scn`, and continue with the others.
 
         Raises:
-            QueueError: who is refused cannot be recorded; nothing is changed.
+            QueueError: a refusal cannot be recorded; nothing has changed.
         """
         lacking = [each for each in self.takers if FIRST_SCN < each.needed_scn < first_scn]
-        # Before anybody learns of it: an apply process that knows does not come again, and the queue's next life must
+        # Before any subscriber learns of it: an apply process that knows does not return, and a restarted queue must
         # know by itself.
         self._refusals.record(
             self.log.source, {each.subscriber: first_scn for each in lacking if not each.is_propagation}
@@ -262,18 +262,18 @@ class StagedSource:
         for subscription in lacking:
             subscription.refuse(first_scn, self._clock.monotonic())
             if subscription.is_propagation:
-                # The subscribers behind it need something in between, and request it in a moment.
+                # The subscribers behind it need something in between, and request it soon.
                 subscription.acknowledged_scn = first_scn
         self.restart(max(first_scn, self.floor_scn))
 
     def _admit(self, subscription: Subscription, needed: Scn) -> None:
-        """Note that a subscriber needs less than it had acknowledged; refuse it if that is known to be gone."""
+        """Note that a subscriber asks for less than it had acknowledged; refuse it if that is known to be gone."""
         gone = subscription.gone_scn
         if gone is not None and FIRST_SCN < needed < gone:
             raise subscription.refusal(needed, gone)
         if gone is not None:
             self._refusals.record(subscription.source, {subscription.subscriber: None})
-            # It begins anew: what follows the others' positions is held already.
+            # It starts from scratch: what follows the others' positions is held already.
             held = self.floor_scn if needed == FIRST_SCN else FIRST_SCN
             subscription.acknowledged_scn, subscription.gone_scn = max(subscription.acknowledged_scn, gone, held), None
         elif FIRST_SCN < needed < subscription.acknowledged_scn and not subscription.is_propagation:
@@ -282,15 +282,15 @@ class StagedSource:
             )
 
     def _beginning(self, subscription: Subscription) -> Scn:
-        """Where a subscriber that never had anything begins: its assigned position, or the oldest entry."""
+        """Return where a subscriber that never had anything begins: its assigned position, or the oldest entry."""
         return max(subscription.acknowledged_scn, self.log.first_scn)
 
     def _begin_at(self, subscription: Subscription, scn: Scn) -> bool:
         """Deliver from an SCN on; what is gone is requested again. False: not yet.
 
-        A transaction of which parts were given up is not requested again while another subscriber is in the middle of
-        it, which would make that one begin again: one that comes and goes would keep the others from ever having the
-        transaction.
+        A transaction with given-up parts is not requested again while another subscriber is in the middle of it, which
+        would have to begin it again. A subscriber that reconnects repeatedly would keep the others from ever completing
+        the transaction.
         """
         log = self.log
         start = log.start_for(scn)
@@ -302,7 +302,7 @@ class StagedSource:
             subscription.awaits_scn = scn
             return False
         if start is None:
-            # Everything that is here goes, also what is held before the transaction for those that are behind.
+            # Everything here is dropped, including what is held before the transaction for slower subscribers.
             self.rewind(min(scn, self.floor_scn) if scn >= log.first_scn else scn)
             start = log.end
         subscription.number, subscription.awaits_scn = start, None
@@ -316,7 +316,7 @@ class StagedSource:
     # ----------------------------------------------------------------------- statistics
 
     def status(self) -> QueueSource:
-        """Its positions."""
+        """Return the positions of the source."""
         return QueueSource(
             position_scn=self.log.position,
             oldest_scn=self.log.first_scn,
@@ -326,9 +326,9 @@ class StagedSource:
         )
 
     def subscriber_status(self, subscription: Subscription) -> QueueSubscriber:
-        """What waits for a subscriber, and its statistics (V$BUFFERED_SUBSCRIBERS)."""
+        """Return what is pending for a subscriber, and its statistics (V$BUFFERED_SUBSCRIBERS)."""
         log = self.log
-        # A disconnected subscriber resumes at what it has acknowledged, about the first entry that is left.
+        # A disconnected subscriber resumes at its acknowledged position, about the first remaining entry.
         number = log.base if subscription.session is None else subscription.number
         first = log.first_after(subscription.acknowledged_scn)
         return subscription.status(
@@ -338,12 +338,13 @@ class StagedSource:
         )
 
     def _held_alone_s(self, subscription: Subscription) -> float:
-        """For how long there has been something that this subscriber has not acknowledged and another one has.
+        """Return for how long something has existed that another subscriber has acknowledged and this one has not.
 
-        0: there is nothing, or it is refused.
+        0: nothing exists, or this subscriber is refused.
 
-        Nobody acknowledges parts of a transaction that is larger than the queue: there it is what this subscriber has
-        not read and another one has, or waits for, because it cannot have the transaction from its beginning before.
+        No subscriber acknowledges parts of a transaction that is larger than the queue. There it is what this subscriber
+        has not read, while another has read it, or waits because it cannot get the transaction from its beginning
+        before.
         """
         if not subscription.is_held:
             return 0.0

@@ -1,4 +1,4 @@
-"""Who subscribes to a queue by its topology: for which sources, from which position on, and who does no more."""
+"""The subscribers of a queue by its topology: their sources, their initial positions, and former subscribers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ __all__ = ["forget_former_subscribers", "positions_of", "sources_of"]
 
 
 def forget_former_subscribers(topology: TopologySpec, name: str, folder: Path) -> None:
-    """Drop the saved positions of those that are no subscribers of a closed queue.
+    """Drop the saved positions of former subscribers of a closed queue, so that they have no old position if they return.
 
-    One that comes back has no old position.
-
-    An open queue does it in `QueueCore.adopt`. As where a queue opens, one that is new begins where those that leave
-    were, if that is lower: it may be the successor of one of them. That is saved now: nobody knows them later.
+    An open queue does this in `QueueCore.adopt`. As when a queue opens, a new subscriber begins at the position of a
+    leaving one if that is lower: it may be its successor. The result is saved now, because nothing knows the former
+    subscribers later.
 
     Args:
         topology: the whole topology.
-        name: of the queue there.
-        folder: of the queue.
+        name: name of the queue in it.
+        folder: folder of the queue.
 
     Raises:
         QueueError: the positions are damaged.
-        OSError: they could not be written; the old ones are still there.
+        OSError: they could not be written; the old ones still exist.
     """
     file, refusals, interests = PositionsFile(folder), Refusals(folder), interests_of(topology, name)
     saved, earlier, places = file.load(), file.places(), places_of(topology, name)
     begin = positions_of(interests, saved, refused=refusals.everyone(), places=(earlier, places))
-    # Where nobody stays, the queue begins at what the publisher has.
+    # Without a remaining subscriber, the queue begins with what the publisher has.
     left = {
         source: begin[source]
         for source, positions in saved.items()
@@ -52,15 +51,15 @@ def positions_of(
     places: tuple[Places, Places] = ({}, {}),
     refused: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, dict[str, Scn]]:
-    """The position of each subscriber of each source; see Beginnings in `actors.staging.queue`.
+    """Return the position of each subscriber of each source (Beginnings in `actors.staging.queue`).
 
     Args:
         interests: sources by subscriber.
-        saved: positions by source and subscriber, as far as they are known.
-        fallback: by source, the beginning of a new subscriber if no other one has a position; FIRST_SCN if not given.
-        places: by source, the sites that each subscriber brings the changes to, before and now; not known before: it
+        saved: known positions by source and subscriber.
+        fallback: by source, where a new subscriber begins if no other has a position; FIRST_SCN if not given.
+        places: by source, the sites to which each subscriber brings the changes, before and now. Unknown sites before
             may be the same ones.
-        refused: by source, who is refused: nothing is held for it, so nobody new begins there.
+        refused: refused subscribers by source: nothing is held for them, so no new subscriber begins there.
     """
     positions: dict[str, dict[str, Scn]] = {}
     for source in sorted({source for sources in interests.values() for source in sources}):
@@ -71,7 +70,7 @@ def positions_of(
         furthest = max(
             (scn for name, scn in known.items() if name not in outside), default=(fallback or {}).get(source, FIRST_SCN)
         )
-        given_up = {  # the sites that one brings the changes to no more; None: it may be any
+        given_up = {  # the sites to which a subscriber no longer brings the changes; None: may be any
             name: earlier.get(name)
             if name not in subscribers
             else earlier.get(name, frozenset()) - now.get(name, frozenset())
@@ -79,8 +78,8 @@ def positions_of(
             if name not in outside
         }
         positions[source] = {
-            # One that brings the changes to a site in the place of another (a propagation that was renamed) may need
-            # all that this one had not acknowledged.
+            # A subscriber that replaces another at a site (a propagation that was renamed) may need everything that the
+            # other had not acknowledged.
             subscriber: known.get(
                 subscriber,
                 min(
@@ -100,11 +99,11 @@ def positions_of(
 
 
 def sources_of(topology: TopologySpec, queue: str) -> list[str]:
-    """The sources whose LCRs a queue accepts or delivers.
+    """Return the sources whose LCRs a queue accepts or delivers.
 
     Args:
         topology: the whole topology.
-        queue: its name there.
+        queue: name of the queue in it.
     """
     taken = {source for sources in interests_of(topology, queue).values() for source in sources}
     return sorted(taken | published_to(topology, queue))

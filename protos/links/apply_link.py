@@ -1,6 +1,6 @@
 """gRPC of the apply process: the coordinator's endpoint, and the clients of its tasks.
 
-What arrives is handed on as protobuf messages, joined from pieces; nothing is decided here.
+Messages are joined from pieces and passed on as protobuf messages; nothing is decided here.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ __all__ = [
     "split",
 ]
 
-PIECE_BYTES = 2 << 20  # of a message that is cut: above what a group of ordinary transactions needs
-# What a peer may make us hold for one message: the largest value there is (1 GB in PostgreSQL) and its company.
+PIECE_BYTES = 2 << 20  # of a message that is split: above what a group of ordinary transactions needs
+# The most memory that a peer can make us hold for one message: the largest possible value (1 GB in PostgreSQL) and the
+# rest of its row.
 _JOINED_BYTES_MAX = 2_000_000_000
-# Messages of one apply server that wait for the coordinator. A server has a few groups and parts in its hands and
+# Messages of one apply server that are pending for the coordinator. A server works on a few groups and parts, and
 # reports each once.
 REPORTS_MAX = 256
 _CALL_TIMEOUT_S = 10.0  # of a call that only asks
-_SHORT_CALLS = 32  # of copying and comparing tasks, and replaced streams that linger; more are refused
+_SHORT_CALLS = 32  # of copying and comparing tasks, and of lingering replaced streams; more are refused
 _DRIVER = "the apply process"
 
 _Message = TypeVar("_Message", pb.ServerMessage, pb.CoordinatorMessage)
@@ -62,7 +63,7 @@ _Message = TypeVar("_Message", pb.ServerMessage, pb.CoordinatorMessage)
 
 
 def split(message: _Message) -> Iterator[_Message]:
-    """Cut a message into what the transport carries: itself, when it is small enough."""
+    """Split a message into pieces that the transport carries; a small message is yielded as it is."""
     if message.ByteSize() <= PIECE_BYTES:
         yield message
         return
@@ -73,16 +74,16 @@ def split(message: _Message) -> Iterator[_Message]:
 
 
 class Joiner(Generic[_Message]):
-    """Puts a stream's pieces together again. One per stream and direction."""
+    """Joins the pieces of a stream. One per stream and direction."""
 
     def __init__(self) -> None:
         self._pieces = Pieces(_JOINED_BYTES_MAX)
 
     def add(self, message: _Message) -> _Message | None:
-        """Take the next message; the whole one, or None while pieces are missing.
+        """Take the next message; return the whole one, or None while pieces are missing.
 
         Raises:
-            ProtocolError: pieces that belong to no message, or make none, or more than any message can have.
+            ProtocolError: the pieces belong to no message, form none, or exceed the largest possible message.
         """
         if message.WhichOneof("kind") != "piece":
             if self._pieces:
@@ -94,7 +95,7 @@ class Joiner(Generic[_Message]):
         try:
             return type(message).FromString(data)
         except DecodeError as error:
-            raise ProtocolError("the pieces of a message make none", size=len(data)) from error
+            raise ProtocolError("the pieces do not form a message", size=len(data)) from error
 
 
 # --------------------------------------------------------------------------- driver
@@ -110,62 +111,62 @@ class ServerStream:
         self._is_closed = False
 
     def send(self, message: pb.CoordinatorMessage) -> None:
-        """Put a message on its way; never blocks, never fails (a lost stream is reported by `lost`)."""
+        """Queue a message for sending; never blocks, never fails (a lost stream is reported by `lost`)."""
         self._outbox.put_all(split(message))
 
     def close(self) -> None:
-        """End the stream after what was sent; idempotent."""
+        """End the stream after everything queued is sent; idempotent."""
         self._is_closed = True
-        self._room.release()  # whoever waits for room
+        self._room.release()  # wakes a thread that waits for room
         self._outbox.close()
 
     def wait_room(self) -> None:
-        """Wait until fewer than `REPORTS_MAX` messages wait for the coordinator, or until the stream is closed."""
+        """Wait until fewer than `REPORTS_MAX` messages are pending for the coordinator, or until the stream is closed."""
         self._room.acquire()
         if self._is_closed:
             self._room.release()
 
     def taken(self) -> None:
-        """The coordinator has taken a message that was received on this stream."""
+        """Note that the coordinator has taken a message that was received on this stream."""
         self._room.release()
 
     def outgoing(self) -> Iterator[pb.CoordinatorMessage]:
-        """What gRPC's thread sends."""
+        """Return the messages that gRPC's thread sends."""
         return iter(self._outbox)
 
 
 class StreamListener(Protocol):
-    """Who is told of apply servers' streams; called on gRPC's threads: only pass it on."""
+    """Callbacks for apply servers' streams. They run on gRPC's threads: enqueue and return."""
 
     def accept(self, stream: ServerStream) -> None:
-        """A server opened a stream; raises ProtocolError to refuse it."""
+        """Accept a server's new stream; raise ProtocolError to refuse it."""
         ...
 
     def receive(self, stream: ServerStream, message: pb.ServerMessage) -> None:
-        """A whole message came.
+        """Receive a whole message.
 
         Args:
-            stream: on which it came; `accept` has returned for it. Its `taken` is called when the message no longer
-                waits.
-            message: joined from its pieces.
+            stream: the message's stream, for which `accept` has returned. The listener calls its `taken` when the
+                message is no longer pending.
+            message: the message, joined from its pieces.
         """
         ...
 
     def lost(self, stream: ServerStream, problem: str) -> None:
-        """The stream ended; called once.
+        """Note that the stream ended; called once.
 
         Args:
-            stream: which one; nothing is received on it any more.
-            problem: why, for people; empty: the server ended it in order.
+            stream: the stream, on which nothing more is received.
+            problem: the reason, for people; empty: the server ended it in order.
         """
         ...
 
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
-        """A task asks for the databases; raises ProtocolError to refuse."""
+        """Return the databases to a task that asks for them; raise ProtocolError to refuse."""
         ...
 
     def next_copy(self, request: pb.CopyRequest) -> pb.CopyReply:
-        """A task that copies tables asks for its next piece; may wait for a moment."""
+        """Return the next piece to a task that copies tables; may wait briefly."""
         ...
 
 
@@ -173,10 +174,10 @@ def serve_apply(host: str, listener: StreamListener, *, servers: int, admission:
     """Serve the coordinator on a free port.
 
     Args:
-        host: address the executors reach.
-        listener: of apply servers' streams.
-        servers: apply servers.
-        admission: with an identity, only tasks of this site are served; None: whoever has the token, without TLS.
+        host: address that the executors reach.
+        listener: callbacks for apply servers' streams.
+        servers: number of apply servers.
+        admission: with an identity, only tasks of this site are served; None: any caller with the token, without TLS.
     """
     admission = admission or Admission()
 
@@ -190,11 +191,11 @@ def check_token(given: str, own: str) -> None:
     """Refuse a caller that does not know the token.
 
     Args:
-        given: what the caller sent.
-        own: of this incarnation of the process; compared in constant time.
+        given: token of the caller.
+        own: token of this incarnation of the process; compared in constant time.
 
     Raises:
-        ProtocolError: it is a task of another incarnation, or no task at all.
+        ProtocolError: the caller is a task of another incarnation, or no task.
     """
     if not hmac.compare_digest(given.encode(), own.encode()):
         raise ProtocolError("the caller does not know the token of this process")
@@ -246,7 +247,7 @@ class _Coordinator(apply_pb2_grpc.CoordinatorServicer):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _opening(self, context: Any, *, is_stream: bool) -> Iterator[None]:  # noqa: ANN401
-        """Serve this site's processes only, and answer our own errors with themselves."""
+        """Serve only this site's processes; return our own errors as gRPC errors."""
         try:
             with self._admission.opening(context, is_stream=is_stream):
                 self._admission.check_own_site(context)
@@ -270,9 +271,9 @@ class CoordinatorLink:
     """A task's end of its stream to the driver.
 
     Args:
-        endpoint: "host:port" of the driver, and whose certificate it must show.
-        hello: who is there.
-        inbox: whole messages are put here by a thread of the link; a HeadraceError when the stream ended.
+        endpoint: "host:port" of the driver, and the site whose certificate it must present.
+        hello: identifies the apply server.
+        inbox: called by a thread of the link with whole messages, and with a HeadraceError when the stream ended.
     """
 
     def __init__(
@@ -297,11 +298,11 @@ class CoordinatorLink:
         )
 
     def send(self, message: pb.ServerMessage) -> None:
-        """Put a message on its way; never blocks."""
+        """Queue a message for sending; never blocks."""
         self._outbox.put_all(split(message))
 
     def finish(self, timeout_s: float) -> None:
-        """End the sending side after what was sent and wait for the driver to have read it, then close."""
+        """End the sending side after everything queued is sent, wait until the driver has read it, then close."""
         self._outbox.close()
         self._ended.wait(timeout_s)
         self.close()
@@ -338,10 +339,10 @@ def make_server_hello(
         topology: name of the topology.
         apply: name of the apply process.
         server: number of the apply server, from 0.
-        incarnation: of this attempt of the task; a new text each time.
-        token: of the driver's incarnation, from the task's access.
-        pid: of the task's Python process.
-        host: name of the machine it runs on.
+        incarnation: identifies this attempt of the task; a new text each time.
+        token: token of the driver's incarnation, from the task's access.
+        pid: process id of the task's Python process.
+        host: name of its machine.
     """
     return pb.ServerHello(
         protocol_version=PROTOCOL_VERSION,
@@ -359,12 +360,12 @@ def fetch_access(endpoint: Peer | str, token: str) -> pb.AccessReply:
     """Ask the driver for its databases (tasks that copy or compare).
 
     Args:
-        endpoint: "host:port" of the driver, and whose certificate it must show.
-        token: of the driver's incarnation.
+        endpoint: "host:port" of the driver, and the site whose certificate it must present.
+        token: token of the driver's incarnation.
 
     Raises:
         PropagationError: the driver does not answer.
-        ProtocolError: it no longer accepts this token.
+        ProtocolError: the driver no longer accepts this token.
     """
     channel = Channel(endpoint)
     try:
@@ -379,13 +380,13 @@ def fetch_access(endpoint: Peer | str, token: str) -> pb.AccessReply:
 
 
 class CopyLink:
-    """A copying task's way to its driver: it asks, one piece after the other.
+    """A copying task's connection to its driver, from which it requests one piece after the other.
 
     Args:
-        endpoint: "host:port" of the driver, and whose certificate it must show.
-        token: of the driver's incarnation.
+        endpoint: "host:port" of the driver, and the site whose certificate it must present.
+        token: token of the driver's incarnation.
         worker: number of the task.
-        incarnation: of this attempt.
+        incarnation: identifies this attempt of the task.
     """
 
     def __init__(self, endpoint: Peer | str, token: str, *, worker: int, incarnation: str) -> None:
@@ -394,14 +395,14 @@ class CopyLink:
         self._token, self._worker, self._incarnation = token, worker, incarnation
 
     def access(self) -> pb.AccessReply:
-        """The databases."""
+        """Return the databases."""
         with words_of(_DRIVER):
             request = pb.AccessRequest(protocol_version=PROTOCOL_VERSION, token=self._token)
             reply: pb.AccessReply = self._stub.Access(request, timeout=_CALL_TIMEOUT_S)
             return reply
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
-        """Report what was done and take the next piece."""
+        """Report the last piece's outcome and request the next piece."""
         with words_of(_DRIVER):
             request = pb.CopyRequest(
                 protocol_version=PROTOCOL_VERSION,

@@ -21,20 +21,19 @@ __all__ = ["GrpcLinks"]
 
 
 class GrpcLinks:
-    """See the module.
+    """The gRPC streams of one component, and its server.
 
-    Every stream asks anew where the other end serves, because a restarted component has another port.
+    Every stream resolves the other end's endpoint anew, because a restarted component has another port.
 
     Args:
-        topology: its name.
-        component: name of the component that connects, as its peers know it.
-        resolve: answers where a component serves ("queue:q_dbs1"), and whose certificate it must show; raises a
-            PropagationError where it does not.
-        wake: called on a thread of gRPC whenever a stream has something new; must not block.
-        incarnation: of all its streams, so that the time of day does not order them; empty: from
+        component: name of the connecting component, as its peers know it.
+        resolve: returns a component's endpoint ("queue:q_dbs1") with the site whose certificate it must present; raises
+            a PropagationError if the component does not serve.
+        wake: called on a gRPC thread whenever a stream has news; must not block.
+        incarnation: incarnation of all its streams, so that the time of day does not order them; empty: from
             `transport.new_incarnation`.
-        host: answers the address to serve on.
-        admission: answers who may come to what is served; None: everybody who says the right hello, without TLS.
+        host: returns the address to serve on.
+        admission: returns the admission of callers; None: any caller with a valid handshake, without TLS.
     """
 
     def __init__(
@@ -53,7 +52,10 @@ class GrpcLinks:
         self._host, self._admission = host, admission
 
     def publisher(self, queue: str, source: str, compressor: PieceCompressor | None = None) -> EnqueueClient:
-        """See `Links.publisher`."""
+        """Make a publisher's stream into a queue.
+
+        See `Links.publisher` for the arguments.
+        """
         return EnqueueClient(
             self._resolve(f"queue:{queue}"),
             topology=self._topology,
@@ -66,7 +68,7 @@ class GrpcLinks:
         )
 
     def subscriber(self, queue: str) -> DequeueClient:
-        """See `Links.subscriber`."""
+        """Make a subscriber's stream out of a queue."""
         return DequeueClient(
             lambda: self._resolve(f"queue:{queue}"),
             topology=self._topology,
@@ -77,7 +79,10 @@ class GrpcLinks:
         )
 
     def redo(self, keeper: str, source: str) -> RedoWatchClient:
-        """See `Links.redo`."""
+        """Make a capture process's connection to the keeper of its redo.
+
+        See `Links.redo` for the arguments.
+        """
         return RedoWatchClient(
             self._resolve(keeper),
             topology=self._topology,
@@ -88,7 +93,7 @@ class GrpcLinks:
         )
 
     def reception(self, source: str) -> RedoShippingClient:
-        """See `RedoLinks.reception`."""
+        """Make a redo receiver's stream from its source."""
         return RedoShippingClient(
             self._resolve(f"site:{source}"),
             topology=self._topology,
@@ -99,7 +104,7 @@ class GrpcLinks:
         )
 
     def serve(self, core: QueuePort[Any, Any]) -> QueueServer[Any, Any]:
-        """See `Links.serve`."""
+        """Serve a queue."""
         return QueueServer(core, host=self._host(), admission=self._admission())
 
     def serve_redo(
@@ -109,7 +114,10 @@ class GrpcLinks:
         shipper: RedoShipper | None = None,
         acknowledged: Callable[[], None] | None = None,
     ) -> RedoServer:
-        """See `RedoLinks.serve_redo`."""
+        """Serve a redo log.
+
+        See `RedoLinks.serve_redo` for the arguments.
+        """
         return RedoServer(
             self._topology,
             source,

@@ -3,18 +3,18 @@
 Longer than 500 lines: both ends of one conversation must be read together.
 
 Job
-    Carry batches into and out of a queue, with credit forwards and DURABLE backwards, waking whoever waits at once.
+    Carry batches into and out of a queue, with credit forwards and DURABLE backwards, and wake waiting threads at once.
 
 Main path
     EnqueueClient.send -> QueueService.Enqueue -> QueuePort.enqueue
     QueuePort.dequeue -> QueueService.Dequeue -> DequeueClient.poll; DequeueClient.acknowledge -> QueuePort.acknowledge
 
 Threads
-    A client belongs to one thread; gRPC's threads only put what arrives where `poll` finds it, and call `wake`. A queue
-    is behind one lock: two threads per stream, one that reads and one that writes, wait on its condition.
+    A client belongs to one thread; gRPC's threads only store arriving messages for `poll`, and call `wake`. A queue is
+    behind one lock: two threads per stream, one that reads and one that writes, wait on its condition.
 
 Durable when
-    Never here. `PublisherProgress.durable_scn` is what the queue has on record; everything else is lost with a stream.
+    Never here. `PublisherProgress.durable_scn` is what the queue has on disk; everything else is lost with a stream.
 
 Worked flow
     publisher: hello, source -> Resume{needed 30, credit 16 MiB} -> batches 30..50, 50..60 -> Accepted{60} ->
@@ -53,10 +53,10 @@ __all__ = [
     "QueueService",
 ]
 
-# Between two acknowledgements of a source on one stream: those that are told meanwhile become one. Nothing waits for an
-# acknowledgement but the removal of what is durable; the queue takes four times as many messages (`protos.wire.rates`).
+# Between two acknowledgements of a source on one stream: those in between are merged. Only the removal of durable batches
+# waits for an acknowledgement; the queue accepts four times as many messages (`protos.wire.rates`).
 ACKNOWLEDGE_INTERVAL_S = 0.002
-CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; then the address is asked for again
+CONNECT_TIMEOUT_S = 10.0  # a node under full load answers within this; after it, the address is resolved again
 
 _Publisher = TypeVar("_Publisher", bound=SessionPort)
 _Subscriber = TypeVar("_Subscriber", bound=SessionPort)
@@ -69,7 +69,7 @@ Address = Peer | str | Callable[[], Peer | str]
 
 
 class _Stream:
-    """Whether a stream's requests have come to their end, and why. Guarded by the service's condition."""
+    """Whether a stream's requests have ended, and why. Guarded by the service's condition."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -77,11 +77,11 @@ class _Stream:
 
 
 class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueServicer):  # type: ignore[misc]
-    """One queue, served.
+    """The gRPC service of one queue.
 
     Args:
-        core: the queue; from now on it is only touched behind this service's lock.
-        admission: of its callers; None: everybody who says the right hello.
+        core: the queue; from now on it is only accessed behind this service's lock.
+        admission: admission of its callers; None: any caller with a valid handshake.
     """
 
     def __init__(self, core: QueuePort[_Publisher, _Subscriber], admission: Admission | None = None) -> None:
@@ -97,7 +97,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
         requests: Iterator[queue_pb2.EnqueueRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.EnqueueReply]:
-        """A publisher's stream, called by gRPC. See `Queue.Enqueue` in queue.proto."""
+        """Serve a publisher's stream; called by gRPC. See `Queue.Enqueue` in queue.proto."""
         if not self._core.takes_publishers:
             transport.abort(
                 context,
@@ -113,7 +113,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
             with self._changed:
                 session = self._core.open_publisher(hello.component, hello.incarnation, source)
                 needed, credit = self._core.resume(session)
-                self._changed.notify_all()  # the stream it replaced ends
+                self._changed.notify_all()  # ends the stream that this one replaced
         except HeadraceError as error:
             transport.abort(context, error)
         reassembly = Reassembly()
@@ -156,7 +156,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
         requests: Iterator[queue_pb2.DequeueRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[queue_pb2.DequeueReply]:
-        """A subscriber's stream, called by gRPC. See `Queue.Dequeue` in queue.proto."""
+        """Serve a subscriber's stream; called by gRPC. See `Queue.Dequeue` in queue.proto."""
         try:
             with self._admission.opening(context):
                 hello = self._hello(requests, context, SUBSCRIBE)
@@ -165,7 +165,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
                 _check_credit(subscribe.credit_bytes)
             with self._changed:
                 session = self._core.open_subscriber(hello.component, hello.incarnation, needed, subscribe.credit_bytes)
-                self._changed.notify_all()  # the stream it replaced ends; a publisher may have to rewind
+                self._changed.notify_all()  # ends the stream that this one replaced; a publisher may have to rewind
         except HeadraceError as error:
             transport.abort(context, error)
 
@@ -182,7 +182,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
                 self._changed.notify_all()
 
         try:
-            transport.accept(context)  # raises if the caller has gone away already
+            transport.accept(context)  # raises if the caller has already disconnected
             stream = self._read(requests, context, take)
             while (delivery := self._wait(session, stream, self._core.dequeue, context)) is not None:
                 header = codec.header_to_message(delivery.header)
@@ -210,7 +210,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
 
         transport.read_requests(requests, take, ended)
         if not context.add_callback(lambda: ended(None)):
-            ended(None)  # the caller has gone away already
+            ended(None)  # the caller has already disconnected
         return stream
 
     def _wait(
@@ -220,7 +220,7 @@ class QueueService(LockedQueue[_Publisher, _Subscriber], queue_pb2_grpc.QueueSer
         ask: Callable[[_Session], _Answer | None],
         context: Any,  # noqa: ANN401
     ) -> _Answer | None:
-        """What the queue has for a session, as soon as there is something; None: the stream has ended."""
+        """Wait for the queue's next answer to a session; None: the stream has ended."""
         with self._changed:
             while True:
                 problem = session.ended or stream.problem
@@ -262,12 +262,11 @@ def _replies(news: PublisherNews, source: str) -> Iterator[queue_pb2.EnqueueRepl
 
 
 class QueueServer(Generic[_Publisher, _Subscriber]):
-    """A queue on a port of its own: its service and the server, as `headrace.links.serving.ServingQueue`.
+    """A queue on its own port: its service and the server, as `headrace.links.serving.ServingQueue`.
 
     Args:
-        core: the queue.
         host: address to listen on.
-        admission: of its callers; None: everybody who says the right hello, without TLS.
+        admission: admission of its callers; None: any caller with a valid handshake, without TLS.
     """
 
     def __init__(
@@ -285,12 +284,12 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
         self.endpoint = self._server.endpoint
 
     def admit(self, callers: Callers) -> None:
-        """See `Serving.admit`."""
+        """Admit other callers from now on."""
         if self._admission is not None:
             self._admission.change(callers)
 
     def wire_status(self) -> WireStatus | None:
-        """See `Serving.wire_status`."""
+        """Return whom the server refused; None: it refuses nobody."""
         return None if self._admission is None else self._admission.status()
 
     def stop(self) -> None:
@@ -307,7 +306,7 @@ class QueueServer(Generic[_Publisher, _Subscriber]):
 
 
 class _Client:
-    """What the two clients have in common: one stream, and what arrived on it, behind one condition."""
+    """Common part of the two clients: one stream, and its received messages, behind one condition."""
 
     def __init__(
         self,
@@ -332,11 +331,11 @@ class _Client:
 
     @property
     def is_open(self) -> bool:
-        """Whether the queue has taken the stream."""
+        """Whether the queue has accepted the stream."""
         return self._is_open
 
     def _start(self, take: Callable[[Any], None]) -> None:
-        """Begin the call and read it from now on, on the stream's thread; does not wait."""
+        """Begin the call and read it on the stream's thread; does not wait."""
         self._stream = ClientStream(self._dial, self._peer, opened=self._opened, take=take, ended=self._ended)
 
     def _dial(self) -> Any:  # noqa: ANN401 - a call
@@ -358,7 +357,7 @@ class _Client:
         raise NotImplementedError
 
     def _wait(self, timeout_s: float) -> None:
-        """Wait until the server has taken the call."""
+        """Wait until the server has accepted the call."""
         with self._changed:
             self._changed.wait_for(self._is_settled, timeout_s)
             if not self._is_settled():
@@ -374,7 +373,7 @@ class _Client:
         return self._is_open or self._problem is not None
 
     def _opened(self) -> None:
-        """The server has taken the call."""
+        """Note that the server has accepted the call."""
 
     def _ended(self, problem: HeadraceError) -> None:
         with self._changed:
@@ -402,15 +401,12 @@ class EnqueueClient(_Client):
     """A publisher's stream into a queue, for one source.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's
-            thread.
-        topology: name of the topology.
-        component: name of the capture process or propagation.
-        queue: name of the queue.
-        incarnation: of the component, from `transport.new_incarnation`.
+        address: the queue's endpoint, with the site whose certificate it must present; or a callable that returns it on
+            the stream's thread.
+        incarnation: incarnation of the component, from `transport.new_incarnation`.
         source: the source whose batches will be sent.
-        wake: called on a thread of gRPC whenever `poll` has something new; must not block.
-        compressor: of what is sent; None: nothing is compressed.
+        wake: called on a gRPC thread whenever `poll` has news; must not block.
+        compressor: compresses what is sent; None: no compression.
     """
 
     def __init__(
@@ -433,12 +429,12 @@ class EnqueueClient(_Client):
         self._resume: Resume | None = None
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Resume:
-        """Open the stream; once.
+        """Open the stream; call it once.
 
         Raises:
             PropagationError: the queue cannot be reached.
-            ProtocolError: it speaks another version, does not take what is compressed, or is another queue.
-            HeadraceError: what the queue raised.
+            ProtocolError: it speaks another version, does not accept this compression, or is another queue.
+            HeadraceError: raised by the queue.
         """
         self._start(self._take)
         self._wait(timeout_s)
@@ -450,29 +446,30 @@ class EnqueueClient(_Client):
         return stub.Enqueue(itertools.chain(begin, self._outbox))
 
     def send_nowait(self, header: BatchHeader, data: bytes) -> None:
-        """Put a batch on its way.
+        """Queue a batch for sending.
 
         Args:
-            header: of the batch.
-            data: the encoded batch, header included. Larger than the credit: it is sent when nothing else is in flight.
+            header: header of the batch.
+            data: the encoded batch, header included. A batch larger than the credit is sent when nothing else is in
+                flight.
 
         Raises:
-            WouldBlock: there is no credit; `wake` is called when there may be.
+            WouldBlock: there is no credit; `wake` is called when there may be some.
             HeadraceError: the stream has ended.
         """
         self._reserve(len(data))
         self._put(header, data)
 
     def begin_nowait(self, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
-        """Put a batch on its way piece by piece: each one that is drawn from the answer is sent then. Draw all of them.
+        """Send a batch piece by piece: each piece drawn from the result is sent at that moment. Draw all of them.
 
         Args:
-            header: of the batch.
+            header: header of the batch.
             data: the encoded batch, as for `send_nowait`.
-            piece_bytes: most bytes of the batch in a piece.
+            piece_bytes: maximum bytes of the batch in a piece.
 
         Raises:
-            WouldBlock: there is no credit; `wake` is called when there may be.
+            WouldBlock: there is no credit; `wake` is called when there may be some.
             HeadraceError: the stream has ended.
         """
         self._reserve(len(data))
@@ -497,12 +494,12 @@ class EnqueueClient(_Client):
             self._account.sent(size)
 
     def send(self, header: BatchHeader, data: bytes, timeout_s: float | None = None) -> None:
-        """Put a batch on its way, waiting for credit.
+        """Queue a batch for sending, waiting for credit.
 
         Args:
-            header: of the batch.
+            header: header of the batch.
             data: the encoded batch, as for `send_nowait`.
-            timeout_s: seconds to wait for credit; None: until there is some or the stream ends.
+            timeout_s: seconds to wait for credit; None: until there is credit or the stream ends.
 
         Raises:
             WouldBlock: no credit within `timeout_s`.
@@ -514,14 +511,14 @@ class EnqueueClient(_Client):
         self._put(header, data)
 
     def gone(self, first_scn: Scn) -> None:
-        """Tell that nothing up to `first_scn` can be sent any more.
+        """Report that nothing up to `first_scn` can be sent any longer.
 
-        The next `poll` that brings a rewind says how to go on.
+        The next `poll` with a rewind says where to continue.
         """
         self._outbox.put(queue_pb2.EnqueueRequest(gone=queue_pb2.SourcePosition(source=self._source, scn=first_scn)))
 
     def poll(self) -> PublisherProgress:
-        """How the stream stands now.
+        """Return the current progress of the stream.
 
         Raises:
             HeadraceError: the stream has ended.
@@ -540,7 +537,7 @@ class EnqueueClient(_Client):
 
     def _put(self, header: BatchHeader, data: bytes) -> None:
         message = codec.header_to_message(header)
-        # Cut while it is sent: a large batch is not held twice.
+        # Split during sending: a large batch is not held twice.
         self._outbox.put_all(
             queue_pb2.EnqueueRequest(fragment=fragment) for fragment in fragments(message, data, self._compressor)
         )
@@ -573,13 +570,10 @@ class DequeueClient(_Client):
     """A subscriber's stream out of a queue.
 
     Args:
-        address: where the queue serves now, and whose certificate it must show; or what answers that, on the stream's
-            thread.
-        topology: name of the topology.
-        component: name of the propagation or apply process.
-        queue: name of the queue.
-        incarnation: of the component, from `transport.new_incarnation`.
-        wake: called on a thread of gRPC whenever `poll` has something new; must not block.
+        address: the queue's endpoint, with the site whose certificate it must present; or a callable that returns it on
+            the stream's thread.
+        incarnation: incarnation of the component, from `transport.new_incarnation`.
+        wake: called on a gRPC thread whenever `poll` has news; must not block.
     """
 
     def __init__(
@@ -600,32 +594,36 @@ class DequeueClient(_Client):
         self._withheld = self._withheld_max = 0
         self._reassembly = Reassembly()
         self._acknowledging = threading.Lock()
-        self._unsent: dict[str, Scn] = {}  # the newest acknowledgement of each source that waits to be sent
+        self._unsent: dict[str, Scn] = {}  # the newest unsent acknowledgement of each source
         self._acknowledged_at = 0.0
 
     def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Open the stream; once.
+        """Open the stream; call it once.
 
         Args:
-            needed: sources wanted, each with the position after which to begin: the first batch of a source has
-                exactly this `previous_scn`. FIRST_SCN: never had anything; the first is a mark to where it begins.
-            credit_bytes: how many bytes may be on their way or waiting here at first; `grant` more as they are
-                taken. The last batch may exceed it.
-            timeout_s: how long to wait for the queue's answer.
+            needed: wanted sources, each with the position after which to begin: the first batch of a source has exactly
+                this `previous_scn`. FIRST_SCN: never had anything; the first batch is then a mark to where the source
+                begins.
+            credit_bytes: initial number of bytes that may be in flight or pending here; `grant` more as they are taken.
+                The last batch may exceed it.
+            timeout_s: longest wait for the queue's answer.
 
         Raises:
             PropagationError: the queue cannot be reached.
             ProtocolError: it speaks another version, or is another queue.
-            HeadraceError: what the queue raised.
+            HeadraceError: raised by the queue.
         """
         self.subscribe_nowait(needed, credit_bytes)
         self._wait(timeout_s)
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
-        """See `Subscriber.subscribe_nowait`."""
+        """Open the stream without waiting for the queue's answer.
+
+        See `Subscriber.subscribe_nowait` for the arguments.
+        """
         if credit_bytes <= 0:
             raise ConfigError("a subscriber without credit would never get anything")
-        self._withheld_max = credit_bytes // 8  # of eight windows one: few messages, and the others still flow
+        self._withheld_max = credit_bytes // 8  # one eighth of the window: few messages, and the rest still flows
         positions = [queue_pb2.SourcePosition(source=source, scn=scn) for source, scn in needed.items()]
         self._subscribe = queue_pb2.Subscribe(needed=positions, credit_bytes=credit_bytes)
         self._start(self._take)
@@ -635,14 +633,14 @@ class DequeueClient(_Client):
         return stub.Dequeue(itertools.chain(begin, self._outbox))
 
     def poll(self, timeout_s: float = 0.0) -> Delivery | None:
-        """The next batch; None when none came within `timeout_s`.
+        """Return the next batch; None when none arrived within `timeout_s`.
 
-        Batches that arrived before the stream ended are answered first.
+        Batches that arrived before the stream ended are returned first.
 
         Raises:
             HeadraceError: the stream has ended.
         """
-        # Without the lock: a deque's ends are safe, and nobody else takes from it.
+        # Without the lock: a deque's ends are thread-safe, and no other thread takes from it.
         with suppress(IndexError):
             return self._arrived.popleft()
         with self._changed:
@@ -655,9 +653,9 @@ class DequeueClient(_Client):
         return None
 
     def grant(self, credit_bytes: int) -> None:
-        """Let the queue send so many bytes in addition: what was taken from here.
+        """Let the queue send that many more bytes: what was taken from here.
 
-        Small amounts are gathered: the queue never waits for credit that is withheld.
+        Small amounts are accumulated: the queue never waits for withheld credit.
         """
         self._withheld += credit_bytes
         if self._withheld > self._withheld_max:
@@ -665,13 +663,13 @@ class DequeueClient(_Client):
             self._withheld = 0
 
     def acknowledge(self, source: str, scn: Scn) -> None:
-        """Tell the queue that everything up to `scn` is committed at the destination.
+        """Report to the queue that everything up to `scn` is committed at the destination.
 
         Sent later, and lost with the stream.
 
         Args:
-            source: one of those subscribed to.
-            scn: of that source. The one before is not sent if it has not been sent yet.
+            source: a subscribed source.
+            scn: SCN of that source. It replaces an earlier acknowledgement that has not been sent yet.
         """
         with self._acknowledging:
             is_waiting = source in self._unsent
@@ -680,7 +678,7 @@ class DequeueClient(_Client):
             self._outbox.put_all(self._newest(source))
 
     def _newest(self, source: str) -> Iterator[queue_pb2.DequeueRequest]:
-        """The newest acknowledgement of a source when its turn comes. Runs on gRPC's thread, which only sends."""
+        """Yield the newest acknowledgement of a source when it is due. Runs on gRPC's thread, which only sends."""
         time.sleep(max(0.0, self._acknowledged_at + ACKNOWLEDGE_INTERVAL_S - time.monotonic()))
         self._acknowledged_at = time.monotonic()
         with self._acknowledging:

@@ -1,18 +1,18 @@
-"""Redo over gRPC: captures learn how far the redo log is durable, and tell what they do not need any more.
+"""Redo over gRPC: captures learn how far the redo log is durable, and report which redo they no longer need.
 
 Job
-    Wake a capture process the moment redo is durable, wherever it runs, and bring its required checkpoint SCN back.
+    Wake a capture process the moment redo is durable, wherever it runs, and return its required checkpoint SCN.
 
 Main path
     log writer -> RedoServer.announce -> RedoService.Watch -> RedoWatchClient.poll
     RedoWatchClient.checkpoint -> RedoService.Checkpoint -> RequiredCheckpoints.record
 
 Threads
-    The log writer belongs to another thread. Only its `position` is read here, which is replaced whole, and
-    `required_checkpoints.record` is called, which any thread may do.
+    The log writer belongs to another thread. This module only reads its `position`, which is replaced as a whole, and
+    calls `required_checkpoints.record`, which any thread may call.
 
 Durable when
-    Never here: a position that is announced is durable already; a checkpoint that is lost is told again.
+    Never here: an announced position is already durable, and a lost checkpoint is reported again.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ from protos.wire.transport import Channel, ClientStream, Server
 __all__ = ["RedoServer", "RedoService", "RedoWatchClient"]
 
 CONNECT_TIMEOUT_S = 10.0  # as for queues
-CALL_TIMEOUT_S = 5.0  # of a checkpoint: it is only noted
+CALL_TIMEOUT_S = 5.0  # of a checkpoint, which is only recorded
 
 
 class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
-    """One site's redo log, served.
+    """The gRPC service of one site's redo log.
 
     Args:
-        topology: name of the topology.
-        source: the source site whose redo it is.
-        writer: its log writer; replaced by `attach` when it is opened again.
-        admission: of its callers; None: everybody who says the right hello.
+        source: source site of the redo.
+        writer: its log writer; `attach` replaces it when it is opened again.
+        admission: admission of its callers; None: any caller with a valid handshake.
     """
 
     def __init__(self, topology: str, source: str, writer: RedoWriter, admission: Admission | None = None) -> None:
@@ -66,12 +65,12 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
             self._changed.notify_all()
 
     def announce(self) -> None:
-        """Redo may have become durable: wake who waits for it."""
+        """Wake waiting streams: redo may have become durable."""
         with self._changed:
             self._changed.notify_all()
 
     def Watch(self, request: queue_pb2.Hello, context: Any) -> Iterator[redo_pb2.RedoPosition]:  # noqa: N802, ANN401
-        """The position at once and whenever it moves, called by gRPC. See `Redo.Watch` in redo.proto."""
+        """Yield the position at once and whenever it moves; called by gRPC. See `Redo.Watch` in redo.proto."""
         self._admit(request, context)
         gone = threading.Event()
 
@@ -96,17 +95,17 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
         request: redo_pb2.RequiredCheckpoint,
         context: Any,  # noqa: ANN401
     ) -> redo_pb2.RequiredCheckpoint:
-        """Takes a capture process's required checkpoint SCN, called by gRPC. See `Redo.Checkpoint` in redo.proto."""
+        """Record a capture process's required checkpoint SCN; called by gRPC. See `Redo.Checkpoint` in redo.proto."""
         needed = self._admit(request.hello, context, request.scn)
         writer = self._writer
         checkpoints = writer.required_checkpoints
-        # Nobody can do without redo that is not written yet: a wrong word must not have all that comes removed.
+        # Unwritten redo cannot be dispensable: an erroneous report must not let all future redo be removed.
         needed = min(needed, writer.position.scn)
         scn = (checkpoints.mine_again if request.again else checkpoints.record)(request.hello.component, needed)
         return redo_pb2.RequiredCheckpoint(hello=request.hello, scn=scn)
 
     def _admit(self, hello: queue_pb2.Hello, context: Any, scn: int = FIRST_SCN) -> Scn:  # noqa: ANN401
-        """End the call of a caller that has no business here; answers the position that it sent."""
+        """Abort the call of a caller that is not admitted; return the position that it sent."""
         try:
             with self._admission.opening(context, is_stream=False):
                 transport.check_hello(hello, self._topology, self._source)
@@ -117,16 +116,15 @@ class RedoService(redo_pb2_grpc.RedoServicer):  # type: ignore[misc]
 
 
 class RedoServer:
-    """A redo log on a port of its own, as `headrace.links.serving.ServingRedo`.
+    """A redo log on its own port, as `headrace.links.serving.ServingRedo`.
 
     Args:
-        topology: name of the topology.
         source: the source site.
         writer: its log writer, or the standby redo log of a downstream site.
-        shipper: ships it to the redo receivers of other sites; None: nobody does.
-        acknowledged: called when one of them has more durably; must not block. None: nobody asks.
+        shipper: ships it to the redo receivers of other sites; None: it is not shipped.
+        acknowledged: called when a receiver has more redo durably; must not block. None: no callback.
         host: address to listen on.
-        admission: of its callers; None: everybody who says the right hello, without TLS.
+        admission: admission of its callers; None: any caller with a valid handshake, without TLS.
     """
 
     def __init__(
@@ -152,29 +150,29 @@ class RedoServer:
         self.endpoint = self._server.endpoint
 
     def attach(self, writer: RedoWriter, shipper: RedoShipper | None = None) -> None:
-        """Serve another log writer from now on (the one before was closed).
+        """Serve another log writer from now on (the earlier one was closed).
 
         Args:
             writer: the log writer.
-            shipper: its shipping; None where redo is not shipped.
+            shipper: its shipping; None if redo is not shipped.
         """
         self._service.attach(writer)
         if self._shipping is not None and shipper is not None:
             self._shipping.attach(shipper)
 
     def announce(self) -> None:
-        """Redo may have become durable: wake who waits for it. Cheap, callable from any thread."""
+        """Wake waiting streams: redo may have become durable. Cheap, callable from any thread."""
         self._service.announce()
         if self._shipping is not None:
             self._shipping.announce()
 
     def admit(self, callers: Callers) -> None:
-        """See `Serving.admit`."""
+        """Admit other callers from now on."""
         if self._admission is not None:
             self._admission.change(callers)
 
     def wire_status(self) -> WireStatus | None:
-        """See `Serving.wire_status`."""
+        """Return whom the server refused; None: it refuses nobody."""
         return None if self._admission is None else self._admission.status()
 
     def stop(self) -> None:
@@ -186,12 +184,10 @@ class RedoWatchClient:
     """A capture process's view of how far redo is durable.
 
     Args:
-        address: where the source site serves its redo now, and whose certificate it must show.
-        topology: name of the topology.
-        capture: name of the capture process.
+        address: endpoint of the source site's redo, with the site whose certificate it must present.
         source: the source site.
-        incarnation: of the capture process, from `transport.new_incarnation`.
-        wake: called on a thread of gRPC whenever the position moved; must not block.
+        incarnation: incarnation of the capture process, from `transport.new_incarnation`.
+        wake: called on a gRPC thread whenever the position has moved; must not block.
     """
 
     def __init__(
@@ -215,7 +211,7 @@ class RedoWatchClient:
         self._stream: ClientStream[Any] | None = None
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> RedoPosition:
-        """Open the stream, once; answers the position now.
+        """Open the stream, call it once; return the current position.
 
         Raises:
             PropagationError: the source site cannot be reached.
@@ -235,7 +231,7 @@ class RedoWatchClient:
         return position
 
     def poll(self) -> RedoPosition:
-        """How far redo is durable now.
+        """Return how far redo is durable now.
 
         Raises:
             HeadraceError: the stream has ended.
@@ -246,36 +242,36 @@ class RedoWatchClient:
             return self._position
 
     def checkpoint(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
-        """Tell the source site that this capture process needs no redo below `scn` any more.
+        """Report to the source site that this capture process no longer needs redo below `scn`.
 
         Args:
             scn: the required checkpoint SCN.
             timeout_s: seconds to wait for the answer.
 
         Returns:
-            What is on record there: the highest that this capture process told.
+            The checkpoint on record there: the highest that this capture process has reported.
 
         Raises:
-            PropagationError: the source site cannot be reached; tell it again later.
-            ProtocolError: another component answers at the address by now.
+            PropagationError: the source site cannot be reached; report it again later.
+            ProtocolError: another component now answers at the address.
         """
         return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn), timeout_s)
 
     def mine_again(self, scn: Scn, timeout_s: float = CALL_TIMEOUT_S) -> Scn:
-        """Ask the source site to keep redo from `scn` on, below what it has on record.
+        """Ask the source site to keep redo from `scn` on, which is below the checkpoint on record.
 
-        Until what is on record is told, or a checkpoint above.
+        This holds until the checkpoint on record, or a higher one, is reported again.
 
         Args:
             scn: this capture process mines again from here.
             timeout_s: seconds to wait for the answer.
 
         Returns:
-            What is on record there.
+            The checkpoint on record there.
 
         Raises:
             PropagationError: the source site cannot be reached.
-            ProtocolError: another component answers at the address by now.
+            ProtocolError: another component now answers at the address.
         """
         return self._tell(redo_pb2.RequiredCheckpoint(hello=self._hello, scn=scn, again=True), timeout_s)
 

@@ -1,8 +1,8 @@
-"""Redo transport over gRPC: a source's redo log on its way to the redo receivers of other sites.
+"""Redo transport over gRPC: ships a source's redo log to the redo receivers of other sites.
 
 Job
-    Bring durable redo to every receiver the moment it is durable, within the credit that the receiver gave, and bring
-    back how far it is durable there.
+    Send redo to every receiver the moment it is durable, within the receiver's credit, and return how far it is durable
+    there.
 
 Main path
     log writer -> ShippingService.announce -> Shipment.next_frame -> RedoTransport.Ship ->
@@ -10,15 +10,15 @@ Main path
     RedoShippingClient.acknowledge -> Shipment.acknowledge
 
 Threads
-    A client belongs to one thread; gRPC's thread only puts frames where `take_nowait` finds them, and calls `wake`. At
-    the source, one thread per stream reads the segments and another one the acknowledgements. The log writer is not
-    touched but through `RedoShipper`, which any thread may call.
+    A client belongs to one thread; gRPC's thread only stores frames for `take_nowait`, and calls `wake`. At the source,
+    one thread per stream reads the segments and another one the acknowledgements. They access the log writer only through
+    `RedoShipper`, which any thread may call.
 
 Durable when
-    Never here: what is sent is durable already, and an acknowledgement that is lost comes with the next one.
+    Never here: what is sent is already durable, and the next acknowledgement replaces a lost one.
 
 Bounds
-    `CREDIT_BYTES` are on their way to a receiver, sent and not yet durable there.
+    At most `CREDIT_BYTES` are in flight to a receiver: sent and not yet durable there.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from protos.wire.transport import Channel, ClientStream, Outbox
 __all__ = ["CREDIT_BYTES", "RedoShippingClient", "ShippingService"]
 
 CONNECT_TIMEOUT_S = 10.0  # as for queues
-CREDIT_BYTES = 8 << 20  # a few frames more than are written while one fsync runs
+CREDIT_BYTES = 8 << 20  # a few frames more than are written during one fsync
 
 
 class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc]
-    """The redo log of one source, shipped.
+    """The gRPC service that ships the redo log of one source.
 
     Args:
-        topology: name of the topology.
         source: the source site.
-        shipper: of its log writer; replaced by `attach` when that is opened again.
-        acknowledged: called when a receiver has more durably; must not block.
-        admission: of its callers; None: everybody who says the right hello.
+        shipper: shipper of its log writer; `attach` replaces it when that is opened again.
+        acknowledged: called when a receiver has more redo durably; must not block.
+        admission: admission of its callers; None: any caller with a valid handshake.
     """
 
     def __init__(
@@ -72,13 +71,13 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         redo_pb2_grpc.add_RedoTransportServicer_to_server(self, server)
 
     def attach(self, shipper: RedoShipper) -> None:
-        """Ship another log writer's redo from now on; streams of the one before end."""
+        """Ship another log writer's redo from now on; streams of the earlier one end."""
         with self._changed:
             self._shipper = shipper
             self._changed.notify_all()
 
     def announce(self) -> None:
-        """Redo may have become durable: wake the streams."""
+        """Wake the streams: redo may have become durable."""
         with self._changed:
             self._announced += 1
             self._changed.notify_all()
@@ -88,10 +87,10 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         requests: Iterator[redo_pb2.ShipRequest],
         context: Any,  # noqa: ANN401
     ) -> Iterator[redo_pb2.ShippedRedo]:
-        """A receiver's stream, called by gRPC. See `RedoTransport.Ship` in redo.proto."""
+        """Serve a receiver's stream; called by gRPC. See `RedoTransport.Ship` in redo.proto."""
         shipper = self._shipper
         shipment, stream = self._begin(shipper, requests, context)
-        self.announce()  # an older stream of the receiver ends
+        self.announce()  # ends an older stream of the receiver
         transport.accept(context)
 
         def take(request: redo_pb2.ShipRequest) -> None:
@@ -130,7 +129,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         requests: Iterator[redo_pb2.ShipRequest],
         context: Any,  # noqa: ANN401
     ) -> tuple[Shipment, _Stream]:
-        """Admit a receiver and begin its stream; one that is refused ends the call."""
+        """Admit a receiver and begin its stream; a refusal ends the call."""
         try:
             with self._admission.opening(context):
                 begin = _begin(next(requests, None))
@@ -149,7 +148,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
         return shipment, _Stream(begin.credit_bytes)
 
     def _frames(self, shipper: RedoShipper, shipment: Shipment, stream: _Stream) -> Iterator[redo_pb2.ShippedRedo]:
-        """The frames of a stream as redo becomes durable, until it ends."""
+        """Yield the frames of a stream as redo becomes durable, until it ends."""
         while (seen := self._wait(stream, shipper)) is not None:
             frame = shipment.next_frame()
             if frame is None:
@@ -162,7 +161,7 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
             )
 
     def _wait(self, stream: _Stream, shipper: RedoShipper) -> int | None:
-        """Wait until a frame may be sent; None: the stream has ended. Returns what was announced by then."""
+        """Wait until a frame may be sent; return the number of announcements so far; None: the stream has ended."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -175,18 +174,18 @@ class ShippingService(redo_pb2_grpc.RedoTransportServicer):  # type: ignore[misc
 
 
 class _Stream:
-    """What one stream of `ShippingService` waits for."""
+    """State of one stream of `ShippingService`."""
 
     def __init__(self, credit_bytes: int) -> None:
         self.credit_bytes = credit_bytes
-        self.seen = -1  # all that was durable when so much was announced is sent
+        self.seen = -1  # number of announcements of which all redo is sent
         self.has_ended = False
         self.problem: HeadraceError | None = None
 
 
 def _begin(request: redo_pb2.ShipRequest | None) -> redo_pb2.BeginShipping:
     if request is None or request.WhichOneof("kind") != "begin":
-        raise ProtocolError("a redo receiver must say first where it is")
+        raise ProtocolError("a redo receiver must send its position first")
     return request.begin
 
 
@@ -195,20 +194,19 @@ def _shipped(number: int) -> Shipped:
         return Shipped(number)
     except ValueError as error:
         raise ProtocolError(
-            f"a redo receiver asked for what is not known here ({number})", hint="run the same version at both sites"
+            f"a redo receiver requested an unknown kind of redo ({number})", hint="run the same version at both sites"
         ) from error
 
 
 class RedoShippingClient:
-    """A redo receiver's stream.
+    """A redo receiver's stream from its source.
 
     Args:
-        address: where the source site serves its redo now, and whose certificate it must show.
-        topology: name of the topology.
-        receiver: name of the redo receiver.
+        address: endpoint of the source site's redo, with the site whose certificate it must present.
         source: the source site.
-        incarnation: of the receiver, from `transport.new_incarnation`; the source ends the stream of a lower one.
-        wake: called on a thread of gRPC when something came; must not block.
+        incarnation: incarnation of the receiver, from `transport.new_incarnation`; the source ends the stream of a lower
+            one.
+        wake: called on a gRPC thread when a frame arrived; must not block.
     """
 
     def __init__(
@@ -235,17 +233,17 @@ class RedoShippingClient:
     def connect(
         self, place: StandbyPlace, *, shipped: Shipped = Shipped.REDO, timeout_s: float = CONNECT_TIMEOUT_S
     ) -> None:
-        """Open the stream, once.
+        """Open the stream, call it once.
 
         Args:
-            place: what is durable here: redo from there on is wanted.
-            shipped: what of it.
+            place: end of what is durable here: redo from there on is wanted.
+            shipped: the kind of redo that is wanted.
             timeout_s: seconds to wait for the source's answer.
 
         Raises:
             PropagationError: the source site cannot be reached.
-            LogGone: it does not have what is wanted any more.
-            RedoError: what is durable here is not of its redo log.
+            LogGone: the source no longer has the wanted redo.
+            RedoError: what is durable here is not of the source's redo log.
         """
         self._outbox.put(
             redo_pb2.ShipRequest(
@@ -271,10 +269,10 @@ class RedoShippingClient:
         )
 
     def take_nowait(self) -> RedoFrame | None:
-        """The next frame; None: none has come.
+        """Return the next frame; None: none has arrived.
 
         Raises:
-            HeadraceError: the stream has ended, and every frame that came was taken.
+            HeadraceError: the stream has ended, and every received frame was taken.
         """
         with self._changed:
             if self._frames:
@@ -284,15 +282,15 @@ class RedoShippingClient:
             return None
 
     def acknowledge(self, place: StandbyPlace) -> None:
-        """Tell the source what is durable here.
+        """Report to the source what is durable here.
 
         Args:
-            place: up to where.
+            place: end of what is durable.
         """
         self._outbox.put(redo_pb2.ShipRequest(durable=_position(place)))
 
     def grant(self, credit_bytes: int) -> None:
-        """So many bytes can be taken in addition: as many as were written."""
+        """Grant more credit: the number of bytes that were written."""
         self._outbox.put(redo_pb2.ShipRequest(credit_bytes=credit_bytes))
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""gRPC between apply processes and the Spark application of their site: who asks for tasks, and who runs them.
+"""gRPC between apply processes and the Spark application of their site, which runs tasks for them.
 
 A run of tasks lives exactly as long as its call: an apply process that dies, or a network that breaks, ends the call,
-and with it the tasks. Import it in the application's process only after Spark has started: Spark's gateway forks.
+and with it the tasks. In the application's process, import this module only after Spark has started: Spark's gateway
+forks.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ _PEER = "the Spark application"
 
 
 class RunHandler(Protocol):
-    """Runs tasks; called on gRPC's threads, several at once."""
+    """Runs tasks; called on gRPC's threads, concurrently."""
 
     def run(self, request: pb.RunRequest, call_ended: Callable[[Callable[[], None]], bool]) -> Iterator[pb.RunEvent]:
         """Run the tasks of one request.
 
         Args:
-            request: what to run.
-            call_ended: takes what is to be called once the call has ended; False: it has ended already, and nobody is
-                told.
+            request: the tasks to run.
+            call_ended: registers a callback for the end of the call; False: the call has already ended, and the callback
+                is not called.
         """
         ...
 
     def health(self) -> pb.HealthReply:
-        """What runs."""
+        """Return what runs."""
         ...
 
 
@@ -51,9 +52,9 @@ def serve_tasks(host: str, handler: RunHandler, token: str, *, admission: Admiss
     Args:
         host: address that the site's apply processes reach.
         handler: runs the tasks.
-        token: of this incarnation; callers without it are refused.
-        admission: with an identity, only apply processes of this site are served; None: whoever has the token, without
-            TLS.
+        token: token of this incarnation; callers without it are refused.
+        admission: with an identity, only apply processes of this site are served; None: any caller with the token,
+            without TLS.
     """
     admission = admission or Admission()
 
@@ -101,11 +102,11 @@ class _SparkTasks(apply_pb2_grpc.SparkTasksServicer):  # type: ignore[misc]
 
 
 class RunCall:
-    """A run of tasks, seen by the apply process that asked for it.
+    """A run of tasks, seen by the apply process that requested it.
 
     Args:
-        endpoint: "host:port" of the application, and whose certificate it must show.
-        request: what to run; the protocol version is filled in.
+        endpoint: "host:port" of the application, with the site whose certificate it must present.
+        request: the tasks to run; the protocol version is filled in.
     """
 
     def __init__(self, endpoint: Peer | str, request: pb.RunRequest) -> None:
@@ -128,7 +129,7 @@ class RunCall:
         """
         event = self._events.get()
         if isinstance(event, HeadraceError):
-            self._events.put(event)  # for whoever asks again
+            self._events.put(event)  # for the next call
             raise event
         return event
 
@@ -139,13 +140,13 @@ class RunCall:
 
 
 class HealthClient:
-    """Asks an application how it is, over one connection.
+    """Checks an application's health, over one connection.
 
-    A certificate that cannot be used any more shuts out new connections only.
+    A certificate that has become unusable only prevents new connections.
 
     Args:
-        endpoint: "host:port" of the application, and whose certificate it must show.
-        token: of its incarnation.
+        endpoint: "host:port" of the application, with the site whose certificate it must present.
+        token: token of its incarnation.
 
     Raises:
         CertificateError: the files of the identity cannot be used.
@@ -156,7 +157,7 @@ class HealthClient:
         self._token = token
 
     def ask(self, timeout_s: float = _CALL_TIMEOUT_S) -> pb.HealthReply:
-        """How it is.
+        """Return the application's health.
 
         Raises:
             PropagationError: it does not answer within `timeout_s` seconds.

@@ -1,25 +1,25 @@
-"""Admission: who is served on a port, and what is kept of those who are not.
+"""Admission: decides who is served on a port, and records refusals.
 
 Job
-    Compare the site of a caller's certificate with the site of the component that it says it is, bound what a caller
-    can cost before it is known, and count and log whoever is refused.
+    Compare the site of a caller's certificate with the site of the component that it claims to be. Bound the cost of a
+    caller before it is known, and count and log refusals.
 
 Main path
     a call -> Admission.begin: its rates -> a service's handler -> Admission.opening -> first messages are read ->
     Admission.check -> served, or `NotAdmitted`.
 
-Who is refused where
+Where callers are refused
     Without a certificate, with one of another authority, or without TLS where the server has it: in the handshake, by
     gRPC. No handler learns of it, so these are counted as connections that began and made no call (`status`).
-    With a certificate of another site than the component's, or as a component that has no business here: by `check`.
+    With a certificate of another site than the component's, or as a component without a purpose here: by `check`.
     With a certificate that the operator has revoked: by `begin`, and while its calls are open by `end_revoked`, every
-    `REVOKED_LOOK_S`. Who sends far more than a component of ours would: by `begin`, and on an open stream by its
+    `REVOKED_LOOK_S`. A caller that sends far more than our components would: by `begin`, and on an open stream by its
     `Meter` (`protos.wire.rates`).
 
 Bounds
-    `HELLO_TIMEOUT_S` for the first messages of a stream, `FAILURES_MAX` refusals per connection, then its streams are
-    refused unread. What is noted of connections is bounded by `PEERS_MAX`; the oldest are forgotten. Rates of messages
-    and calls: `protos.wire.rates`.
+    `HELLO_TIMEOUT_S` for the first messages of a stream. `FAILURES_MAX` refusals per connection; then its streams are
+    refused unread. Records of connections are bounded by `PEERS_MAX`; the oldest are dropped. Rates of messages and
+    calls: `protos.wire.rates`.
 """
 
 from __future__ import annotations
@@ -51,22 +51,22 @@ __all__ = [
     "Callers",
 ]
 
-# What a component may come for.
+# Purposes for which a component may connect.
 PUBLISH, SUBSCRIBE, READ_REDO, RECEIVE_REDO = "publish", "subscribe", "read redo", "receive redo"
 
 Callers = Mapping[str, Mapping[str, str]]
-"""Who may come for what: PUBLISH, SUBSCRIBE, READ_REDO or RECEIVE_REDO -> component -> the site it runs at."""
+"""Admitted callers: PUBLISH, SUBSCRIBE, READ_REDO or RECEIVE_REDO -> component -> the site it runs at."""
 
 # A client sends its first messages with the call; a node under full load has needed seconds to do so.
 HELLO_TIMEOUT_S = 10.0
 HANDSHAKE_TIMEOUT_S = 10.0  # for the same reason; until then a connection costs a descriptor
-# A client of ours closes its connection after a refusal, and opens at most a few streams on one.
+# Our clients close their connection after a refusal, and open at most a few streams on one.
 FAILURES_MAX = 8
 PEERS_MAX = 1024  # connections remembered: more than one server takes at a time
-NOTED_CHARACTERS_MAX = 1500  # of a refusal: a sentence with three names of a hello, each cut
-LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the log gets the first one, then one line a minute
+NOTED_CHARACTERS_MAX = 1500  # of a refusal: a sentence with three names of a hello, each truncated
+LOG_INTERVAL_S = 60.0  # refusals may come many times a second: the first one is logged, then one line a minute
 
-# how long a revoked certificate's open streams live: a person has just written a line, and a look is one `stat`
+# A revoked certificate's open streams live this long: a person has just written a line, and a check is one `stat`.
 REVOKED_LOOK_S = 2.0
 
 _SAN, _CERTIFICATE = "x509_subject_alternative_name", "x509_pem_cert"
@@ -76,7 +76,7 @@ log = logging.getLogger("headrace")
 
 @dataclass(slots=True)
 class _Tally:
-    """How often something was noted, the last time of it, and when it was logged last.
+    """Count of an event, its last occurrence, and the time of the last log line.
 
     Not shared between threads without a lock.
     """
@@ -87,7 +87,7 @@ class _Tally:
     logged_at: float = -LOG_INTERVAL_S
 
     def note(self, peer: str, problem: str) -> bool:
-        """Note it once more, of a connection; True: it is to be logged."""
+        """Count an event of a connection; return whether to log it."""
         self.count += 1
         self.last, self.last_us = f"{problem} ({peer})", time.time_ns() // 1000
         now = time.monotonic()
@@ -98,12 +98,12 @@ class _Tally:
 
 
 class Admission:
-    """Admission of one server; see the module. Callable from any thread.
+    """Admission of one server. Callable from any thread.
 
     Args:
-        name: what is served, for messages: "queue q_dbs1".
-        identity: of the site that serves; None: without TLS, nobody proves who he is, and only the bounds apply.
-        callers: who may come for what.
+        name: name of what is served, for messages: "queue q_dbs1".
+        identity: identity of the serving site; None: without TLS, callers prove nothing, and only the bounds apply.
+        callers: the admitted callers.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Admission:
         self._lock = threading.Lock()
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._pending: deque[float] = deque()  # connections that may still be in their handshake: when each began
+        self._pending: deque[float] = deque()  # start times of connections that may still be in their handshake
         self._began = self._made_calls = 0
         self._told_connections = self._last_connection_us = 0
         self._refused, self._held_back = _Tally(), _Tally()
@@ -124,21 +124,21 @@ class Admission:
             if identity is not None and identity.revoked
             else None
         )
-        # calls and the fingerprints of their callers, where there is a list
+        # open calls and the fingerprints of their callers, if there is a list
         self._open: dict[object, tuple[Any, tuple[str, ...]]] = {}
 
     def change(self, callers: Callers) -> None:
-        """Admit others from now on; streams that are open go on.
+        """Admit other callers from now on; open streams continue.
 
         Args:
-            callers: who may come for what.
+            callers: the admitted callers.
         """
         self._callers = callers
 
     # ------------------------------------------------------------------ connections
 
     def connection_began(self) -> None:
-        """A connection was made; its handshake begins."""
+        """Count a new connection; its handshake begins."""
         with self._lock:
             self._began += 1
             self._pending.append(time.monotonic())
@@ -148,12 +148,12 @@ class Admission:
     # ------------------------------------------------------------------ calls
 
     def begin(self, context: Any, method: str, calls_max: int) -> Meter:  # noqa: ANN401 - a grpc.ServicerContext
-        """Count a call against the rates of its connection and its site; the answer counts its messages.
+        """Count a call against the rates of its connection and its site; return the meter of its messages.
 
         Args:
-            context: of the call.
+            context: context of the call.
             method: service and method.
-            calls_max: calls that a site may have open at this server.
+            calls_max: number of calls that a site may have open at this server.
 
         Raises:
             NotAdmitted: the caller's certificate is revoked.
@@ -164,12 +164,12 @@ class Admission:
         principal = ", ".join(self._names(context)) if self.identity is not None else peer.rpartition(":")[0]
         meter = self.rates.begin(peer, principal, method, calls_max)
         if not context.add_callback(lambda: self.rates.ended(principal)):
-            self.rates.ended(principal)  # the caller has gone away already
+            self.rates.ended(principal)  # the caller has already disconnected
         return meter
 
     @property
     def has_list(self) -> bool:
-        """Whether `end_revoked` has anything to look at."""
+        """Whether there is a list of revoked certificates for `end_revoked`."""
         return self._revoked is not None
 
     def end_revoked(self) -> None:
@@ -178,20 +178,20 @@ class Admission:
             return
         self._revoked.look()
         for call, (context, fingerprints) in self._open.copy().items():
-            # A handler may need a moment to end: it is told, and noted, once.
+            # A handler may take a moment to end: it is cancelled, and counted, once.
             if (listed := self._revoked.listed(fingerprints)) and self._open.pop(call, None) is not None:
                 self.refused(context.peer(), self._revocation(context, listed))
                 context.cancel()
 
     @contextmanager
     def opening(self, context: Any, *, is_stream: bool = True) -> Iterator[None]:  # noqa: ANN401 - a grpc.ServicerContext
-        """Around the beginning of a call.
+        """Guard the beginning of a call.
 
-        Its first messages come in time, and an error is noted against the connection.
+        Its first messages must arrive in time, and an error is counted against the connection.
 
         Args:
-            context: of the call.
-            is_stream: its first messages are read inside; False: gRPC has read the only one.
+            context: context of the call.
+            is_stream: whether its first messages are read inside; False: gRPC has read the only one.
 
         Raises:
             NotAdmitted: too many calls of this connection were refused.
@@ -206,19 +206,19 @@ class Admission:
             self._note_call(peer)
             yield
         except ProtocolError as error:
-            if not is_late.is_set():  # else it is the end that `_give_up` made and noted
+            if not is_late.is_set():  # else `_give_up` ended the call and counted it
                 self.refused(peer, error.message)
             raise
         finally:
             timer.cancel()
 
     def check(self, context: Any, role: str, component: str) -> None:  # noqa: ANN401 - a grpc.ServicerContext
-        """Refuse a caller whose certificate is not that of the component's site, or who has no business here.
+        """Refuse a caller whose certificate is not that of the component's site, or which has no purpose here.
 
         Args:
-            context: of the call.
-            role: what it comes for.
-            component: who it says it is.
+            context: context of the call.
+            role: purpose of the call.
+            component: the component that the caller claims to be.
 
         Raises:
             NotAdmitted: the caller is refused.
@@ -229,16 +229,16 @@ class Admission:
         if site is None:
             raise NotAdmitted(
                 f"{printable(component)} may not {role} at {self.name}",
-                hint="the topology does not say so, or one of the two still runs an older topology file",
+                hint="the topology does not allow it, or one of the two still runs an older topology file",
                 component=printable(component),
             )
         self._check_site(context, site, component)
 
     def check_own_site(self, context: Any) -> None:  # noqa: ANN401 - a grpc.ServicerContext
-        """Refuse a caller of another site: what is served here is for this site's own processes.
+        """Refuse a caller of another site: only this site's own processes are served here.
 
         Args:
-            context: of the call.
+            context: context of the call.
 
         Raises:
             NotAdmitted: the caller is refused.
@@ -247,7 +247,7 @@ class Admission:
             self._check_site(context, self.identity.site, "a process of this site")
 
     def status(self) -> WireStatus:
-        """Who was refused."""
+        """Return statistics of refusals."""
         with self._lock:
             connections = self._refused_connections()
             if connections > self._told_connections:
@@ -265,14 +265,14 @@ class Admission:
                 last_held_back_us=self._held_back.last_us,
             )
 
-    # ------------------------------------------------------------------ what is noted; see `protos.wire.rates.RateListener`
+    # ------------------------------------------------------------------ notes; implements `protos.wire.rates.RateListener`
 
     def held_back(self, peer: str, problem: str) -> None:
-        """Count, and log now and then, that a stream or call waits.
+        """Count, and occasionally log, that a stream or call is held back.
 
         Args:
             peer: the connection.
-            problem: what is too much.
+            problem: the exceeded limit.
         """
         with self._lock:
             is_to_log = self._held_back.note(peer, problem)
@@ -280,11 +280,11 @@ class Admission:
             log.warning("%s: holds back %s: %s", self.name, peer, problem)
 
     def refused(self, peer: str, problem: str) -> None:
-        """Count, and log now and then, that a call is refused or a stream ended; note it against the connection.
+        """Count, and occasionally log, a refused call or an ended stream; record it against the connection.
 
         Args:
             peer: the connection.
-            problem: why.
+            problem: the reason.
         """
         problem = printable(problem, NOTED_CHARACTERS_MAX)
         with self._lock:
@@ -297,17 +297,17 @@ class Admission:
     # ------------------------------------------------------------------ inside
 
     def _begin_unrevoked(self, context: Any) -> None:  # noqa: ANN401
-        """Refuse a call of a revoked certificate; note another one's until it ends."""
+        """Refuse a call with a revoked certificate; remember any other call until it ends."""
         if self._revoked is None:
             return
-        # Of a session that was resumed without its certificate nobody knows whether it is revoked.
+        # For a session that was resumed without its certificate, it is unknown whether it is revoked.
         shown = context.auth_context().get(_CERTIFICATE, ())
         fingerprints = fingerprints_of(shown[0].decode(errors="replace")) if shown else ()
         call = object()
-        # Noted first: a line that is written between the two is seen by the next look.
+        # Remembered first: the next check sees a line that is written between the two steps.
         self._open[call] = context, fingerprints
         if not context.add_callback(lambda: self._open.pop(call, None)):
-            self._open.pop(call, None)  # the caller has gone away already
+            self._open.pop(call, None)  # the caller has already disconnected
         self._revoked.look()
         listed = self._revoked.listed(fingerprints)
         if fingerprints and not listed:
@@ -317,8 +317,8 @@ class Admission:
         self.refused(context.peer(), problem)
         raise NotAdmitted(
             problem,
-            hint="a site whose certificate was stolen needs another one: put it in the old one's place, or, of those"
-            " that `up` makes, run `headrace up FILE`",
+            hint="a site whose certificate was stolen needs a new one: replace the old file, or, for certificates that"
+            " `up` makes, run `headrace up FILE`",
         )
 
     def _revocation(self, context: Any, fingerprint: str) -> str:  # noqa: ANN401
@@ -328,25 +328,24 @@ class Admission:
             if fingerprint
             else "without a certificate"
         )
-        return f"{printable(', '.join(self._names(context))) or 'nobody'} comes to {self.name} {shown}"
+        return f"{printable(', '.join(self._names(context))) or 'nobody'} connects to {self.name} {shown}"
 
     def _check_site(self, context: Any, site: str, component: str) -> None:  # noqa: ANN401
         assert self.identity is not None
         wanted = principal_of(self.identity.topology, site)
         names = self._names(context)
-        # Exactly: a certificate for every site at once (a wildcard) is nobody's.
+        # Exactly: a certificate for every site at once (a wildcard) identifies none.
         if wanted not in names:
             raise NotAdmitted(
-                f"{component} comes to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not"
+                f"{component} connects to {self.name} with a certificate of {printable(', '.join(names)) or 'nobody'}, not"
                 f" of {wanted}",
-                hint=f"site {site} needs a certificate of its own: `headrace certs` makes one, `headrace check`"
-                " examines it",
+                hint=f"site {site} needs its own certificate: `headrace certs` makes one, `headrace check` examines it",
                 component=component,
             )
 
     @staticmethod
     def _names(context: Any) -> list[str]:  # noqa: ANN401
-        """The names in a caller's certificate."""
+        """Return the names in a caller's certificate."""
         return sorted(name.decode(errors="replace") for name in context.auth_context().get(_SAN, ()))
 
     def _give_up(self, context: Any, peer: str, is_late: threading.Event) -> None:  # noqa: ANN401
@@ -369,7 +368,7 @@ class Admission:
             )
 
     def _refused_connections(self) -> int:
-        """Connections that began, had their time, and made no call."""
+        """Return the number of connections that began and made no call within the handshake time-out."""
         while self._pending and time.monotonic() - self._pending[0] > HANDSHAKE_TIMEOUT_S:
             self._pending.popleft()
         return max(0, self._began - len(self._pending) - self._made_calls)

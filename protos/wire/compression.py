@@ -1,11 +1,10 @@
-"""Compression of a hop: zstd on the pieces of a batch, on their way from a propagation to the destination queue.
+"""Compression of a hop: zstd on the pieces of a batch, between a propagation and the destination queue.
 
-Queues hold batches as they were captured: compressing them is a matter of the wire. Each fragment is a zstd frame of
-its own, so neither side ever holds more than one piece twice, and what a peer can make us allocate is the size of one
-fragment.
+Queues hold batches as they were captured: compression concerns only the wire. Each fragment is a separate zstd frame. So
+neither side ever holds more than one piece twice, and a peer can make us allocate at most the size of one fragment.
 
-pyarrow brings the codec. It is a dependency already, is loaded only where something is compressed (27 MB), and releases
-the interpreter's lock while it works.
+pyarrow provides the codec. It is a dependency already, is loaded only where something is compressed (27 MB), and
+releases the interpreter's lock while it works.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from headrace.base.errors import ConfigError, ProtocolError
 
 __all__ = ["LEVEL", "PIECE_BYTES_MIN", "Compressor", "decompressed"]
 
-# On batches of pgbench level 3 makes nothing smaller, and takes a sixth longer (decision 33).
+# On batches of pgbench level 3 saves nothing more, and takes a sixth longer (decision 33).
 LEVEL = 1
-PIECE_BYTES_MIN = 512  # below this a frame's own bytes eat what is saved: progress marks, mostly
+PIECE_BYTES_MIN = 512  # below this a frame's overhead exceeds the saving: progress marks, mostly
 
 
 class Compressor:
-    """Compresses the pieces of one propagation's source, and counts what that brings and costs.
+    """Compresses the pieces of one propagation's source, and counts gain and cost.
 
-    Whoever sends calls it, one thread at a time; the counters are read from any thread.
+    One sending thread at a time calls it; any thread may read the counters.
     """
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class Compressor:
         self.cpu_ns = 0
 
     def compress(self, piece: memoryview) -> bytes | None:
-        """Make a piece smaller; None: it would not become smaller, and travels as it is."""
+        """Compress a piece; None: it would not become smaller, and is sent unchanged."""
         before = len(piece)
         packed: bytes | None = None
         if before >= PIECE_BYTES_MIN:
@@ -49,14 +48,14 @@ class Compressor:
 
 
 def decompressed(data: bytes, size: int) -> bytes:
-    """A piece as it was before it was compressed.
+    """Decompress a piece.
 
     Args:
         data: a zstd frame.
-        size: of the piece; already checked against what a piece may have. Memory is taken for this much and not more.
+        size: size of the piece; already checked against the bound of a piece. Exactly this much memory is allocated.
 
     Raises:
-        ProtocolError: it is no zstd frame of exactly this size.
+        ProtocolError: the data is no zstd frame of exactly this size.
     """
     try:
         piece: bytes = _codec().decompress(data, decompressed_size=size, asbytes=True)
@@ -70,6 +69,6 @@ def _codec() -> Any:  # noqa: ANN401 - pyarrow has no types
 
     if not pa.Codec.is_available("zstd"):
         raise ConfigError(
-            "this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or leave out compression: zstd"
+            "this build of pyarrow has no zstd", hint="install pyarrow from its wheel, or remove compression: zstd"
         )
     return pa.Codec("zstd", compression_level=LEVEL)

@@ -1,6 +1,6 @@
-"""Bytes that are too large for one message: cut into pieces, and joined again, in order.
+"""Bytes that are too large for one message: split into pieces, and joined again, in order.
 
-Nothing is reserved for what a peer declares: memory grows with what has come, up to a bound.
+Nothing is reserved for the size that a peer declares: memory grows with what has arrived, up to a bound.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from protos.wire import compression
 
 __all__ = ["FRAGMENT_BYTES", "REASSEMBLED_BYTES_MAX", "Pieces", "Reassembly", "fragments"]
 
-# A batch is about 1 MiB, so it travels in one piece; a piece is small enough not to hold up a ping for long.
+# A batch is about 1 MiB, so it is sent in one piece; a piece is small enough not to delay a ping for long.
 FRAGMENT_BYTES = 2 << 20
-# The largest value PostgreSQL has is 1 GB; a batch may carry little beside such a one. Protobuf ends at 2 GB.
+# PostgreSQL's largest value is 1 GB; a batch with such a value may contain little else. Protobuf's limit is 2 GB.
 REASSEMBLED_BYTES_MAX = 1_200_000_000
 
 
@@ -25,29 +25,29 @@ class Pieces:
     """Joins pieces of bytes.
 
     Args:
-        bytes_max: most a peer may make us hold.
+        bytes_max: maximum that a peer may make us hold.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._first: bytes | None = None
-        # One buffer, not a list: a million pieces of a byte each must not cost more than what they hold.
+        # One buffer, not a list: a million pieces of one byte must not cost more than their content.
         self._rest = bytearray()
         self.size = 0
 
     def __bool__(self) -> bool:
-        """Whether a piece has come and more are to come."""
+        """Whether a piece has arrived and more are to come."""
         return self._first is not None
 
     def add(self, piece: bytes, *, is_last: bool) -> bytes | None:
-        """Take the next piece; the whole when it is the last one.
+        """Take the next piece; return the whole when it is the last one.
 
         Args:
             piece: not empty, unless it is the last.
-            is_last: no more come.
+            is_last: whether no more pieces follow.
 
         Raises:
-            ProtocolError: it is empty, or the pieces are larger than this side takes.
+            ProtocolError: the piece is empty, or the pieces exceed the bound.
         """
         if not piece and not is_last:
             raise ProtocolError("a piece that is not the last is empty: the pieces would never end")
@@ -76,13 +76,13 @@ def fragments(
     *,
     piece_bytes: int = FRAGMENT_BYTES,
 ) -> Iterator[queue_pb2.Fragment]:
-    """Cut a serialized batch into what one message may carry; each piece is cut and compressed when it is asked for.
+    """Split a serialized batch into fragments; each is cut and compressed when it is drawn.
 
     Args:
-        header: its header (`lcr_pb2.BatchHeader`); goes with the first piece.
+        header: header of the batch (`lcr_pb2.BatchHeader`); sent with the first piece.
         data: the serialized batch.
-        compressor: makes each piece smaller; None: they travel as they are.
-        piece_bytes: most bytes of the batch in one piece, at most `FRAGMENT_BYTES`.
+        compressor: compresses each piece; None: pieces are sent unchanged.
+        piece_bytes: maximum bytes of the batch in one piece, at most `FRAGMENT_BYTES`.
     """
     total = len(data)
     if total <= piece_bytes and compressor is None:
@@ -107,7 +107,7 @@ class Reassembly:
     """Joins one stream's fragments, in order.
 
     Args:
-        bytes_max: most a peer may make us hold for one batch.
+        bytes_max: maximum that a peer may make us hold for one batch.
     """
 
     def __init__(self, bytes_max: int = REASSEMBLED_BYTES_MAX) -> None:
@@ -117,10 +117,10 @@ class Reassembly:
         self._expected = 0
 
     def add(self, fragment: queue_pb2.Fragment) -> tuple[Any, bytes] | None:
-        """Take the next fragment; the header message and the whole batch when it was the last one.
+        """Take the next fragment; return the header message and the whole batch when it was the last one.
 
         Raises:
-            ProtocolError: the fragments do not make the batch that the first one promised.
+            ProtocolError: the fragments do not form the batch that the first one declared.
         """
         if not self._pieces:
             self._begin(fragment)
@@ -148,7 +148,7 @@ class Reassembly:
         self._header, self._expected = fragment.header, fragment.total_bytes
 
     def _piece(self, fragment: queue_pb2.Fragment) -> bytes:
-        """A fragment's part of the batch. What it says of its size is checked before any memory is taken for it."""
+        """Return a fragment's part of the batch. Its declared size is checked before memory is allocated for it."""
         if fragment.compression == queue_pb2.NONE:
             return fragment.data
         if fragment.compression != queue_pb2.ZSTD:

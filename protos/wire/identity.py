@@ -1,14 +1,14 @@
-"""Who a site is on the wire: its certificate, and whom it expects at the other end.
+"""A site's identity on the wire: its certificate, and the site that it expects at the other end.
 
 Job
-    Name the certificate files of a site, and the name that its certificate must carry. Only paths travel between
+    Name the certificate files of a site, and the name that its certificate must contain. Only paths are sent between
     processes: a key's content never leaves the process that reads it.
 
 The name
     A site's certificate has the DNS name `<site>.<topology>.headrace.internal`, with `-` for each `_` of the two names,
     among its subject alternative names. It is a name and no address: nothing resolves it, so hosts and ports may
-    change. `.internal` is reserved for private use. gRPC compares it in both directions: a client with the site it
-    means to reach, a server with the site of the component that says hello (`protos.wire.admission`).
+    change. `.internal` is reserved for private use. gRPC compares the name in both directions: a client with the site
+    that it intends to reach, a server with the site of the component in the hello (`protos.wire.admission`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DOMAIN = "headrace.internal"
 
 
 class CertificateError(PropagationError):
-    """A site's own certificate files cannot be used. Tried again: they may be about to be replaced."""
+    """A site's own certificate files cannot be used. Retried, because they may be about to be replaced."""
 
     code = "HDR-4101"
     fix = "Replace the certificate files that the message names; the component reads them again by itself."
 
 
 def principal_of(topology: str, site: str) -> str:
-    """The DNS name that the certificate of a site carries.
+    """Return the DNS name in the certificate of a site.
 
     Args:
-        topology: its name; letters, digits and `_`, so two of them never become the same name.
-        site: the name of the site.
+        topology: name of the topology; letters, digits and `_`, so two topologies never get the same name.
+        site: name of the site.
     """
     return f"{site}.{topology}.{DOMAIN}".replace("_", "-")
 
@@ -52,7 +52,7 @@ class Pem:
     key: bytes
 
     def __repr__(self) -> str:
-        return "Pem(...)"  # a key must not get into a log
+        return "Pem(...)"  # a key must not appear in a log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class Identity:
 
     Args:
         topology: name of the topology.
-        site: whose certificate it is.
-        authority: absolute path of the authority's certificate; what it signed is trusted.
+        site: name of the site.
+        authority: absolute path of the authority's certificate; certificates signed by it are trusted.
         certificate: absolute path of the site's certificate.
         key: absolute path of its private key.
         revoked: absolute path of the list of certificates that are refused although the authority signed them
-            (`protos.wire.revoked`); empty: there is none.
-        must_list: that list is the operator's own file, so it is missed when it is not there.
+            (`protos.wire.revoked`); empty: no list.
+        must_list: whether that list is the operator's own file, so that it must exist.
     """
 
     topology: str
@@ -80,7 +80,7 @@ class Identity:
 
     @property
     def principal(self) -> str:
-        """See `principal_of`."""
+        """The DNS name in the site's certificate."""
         return principal_of(self.topology, self.site)
 
     def read(self) -> Pem:
@@ -103,13 +103,13 @@ class Identity:
         )
 
     def _check(self) -> None:
-        """Let the standard library load them: gRPC itself would only say that no port can be opened, or nothing."""
+        """Load the files with the standard library: gRPC would only report that no port can be opened, or nothing."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         path = self.authority
         try:
             context.load_verify_locations(cafile=self.authority)
             path = f"{self.certificate} and {self.key}"
-            # Never ask for a password on a terminal that may be somebody's.
+            # Never prompt for a password: the terminal may belong to another command.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or type(error).__name__
@@ -120,12 +120,12 @@ class Identity:
             ) from error
 
     def to_json(self) -> dict[str, Any]:
-        """The paths and names, for `json`."""
+        """Return the paths and names, for `json`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any] | None) -> Identity | None:
-        """Read what `to_json` made; None stays None."""
+        """Read the result of `to_json`; None stays None."""
         return None if document is None else cls(**document)
 
 
@@ -135,8 +135,8 @@ def _read(path: str, what: str) -> bytes:
     except OSError as error:
         raise CertificateError(
             f"{path}: {what} cannot be read: {error.strerror or error}",
-            hint="`headrace check` looks at every file that `tls` names; on a cluster each node needs those of its own"
-            " sites",
+            hint="`headrace check` examines every file that `tls` names; on a cluster each node needs the files of its"
+            " own sites",
             file=path,
         ) from error
 
@@ -147,9 +147,9 @@ class Peer:
 
     Args:
         address: "host:port".
-        site: whose certificate the server must show.
-        identity: of the site that connects; None: without TLS.
-        serves: the name under which it serves there; empty: the one that the client knows it by.
+        site: site whose certificate the server must present.
+        identity: identity of the connecting site; None: without TLS.
+        serves: the name under which it serves there; empty: the name that the client knows.
     """
 
     address: str
@@ -159,12 +159,12 @@ class Peer:
 
     @property
     def principal(self) -> str:
-        """The name that the server's certificate must carry; empty: without TLS."""
+        """The name that the server's certificate must contain; empty: without TLS."""
         return "" if self.identity is None else principal_of(self.identity.topology, self.site)
 
     @classmethod
     def of(cls, peer: Peer | str) -> Peer:
-        """A peer, also of a mere address."""
+        """Return a peer; a plain address becomes one without a site."""
         return cls(address=peer) if isinstance(peer, str) else peer
 
     def __str__(self) -> str:

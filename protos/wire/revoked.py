@@ -4,27 +4,27 @@ Job
     Tell whether a site's certificate is on the operator's list, and what is wrong with the list.
 
 Main path
-    a call, or a look at the open ones -> Revoked.look: has the file changed? -> read -> Revoked.listed(fingerprints)
+    a call, or a check of the open ones -> Revoked.look: has the file changed? -> read -> Revoked.listed(fingerprints)
 
 Two forms of a certificate
-    Of an ECDSA signature (r, s) anybody can make the other valid one, (r, n - s), without the authority's key. A stolen
-    certificate with its signature in the other form has the same names and key, is as valid, and has another
+    From an ECDSA signature (r, s) anyone can make the other valid one, (r, n - s), without the authority's key. A stolen
+    certificate with its signature in the other form has the same names and key, is equally valid, and has another
     fingerprint. So a certificate is listed if either form is (`fingerprints_of`). Signatures by RSA and Ed25519 have
     one form.
 
 The file
-    One SHA-256 fingerprint a line: 64 hexadecimal digits, with colons or without, as `headrace certs` and
-    `openssl x509 -noout -fingerprint -sha256` print it. What follows a `#` is a comment.
+    One SHA-256 fingerprint a line: 64 hexadecimal digits, with or without colons, as `headrace certs` and
+    `openssl x509 -noout -fingerprint -sha256` print it. Text after a `#` is a comment.
 
 Errors
-    What was listed stays revoked while the file is missing, cannot be read or has a line that is no fingerprint; its
-    other lines are added. So a mistake never admits who was refused. `problem` says what is wrong until it is
-    corrected. A line that is taken out counts until nobody has written the file for two seconds: an editor that empties
-    a file and writes it again has half of it there for a moment.
+    Listed certificates stay revoked while the file is missing, cannot be read or has a line that is no fingerprint; its
+    other lines are added. So a mistake never admits a refused caller. `problem` says what is wrong until it is corrected.
+    A removed line counts until the file has been unchanged for two seconds: an editor that empties a file and writes it
+    again leaves it incomplete for a moment.
 
 Bounds
-    A look is one `stat`; a file is read when it has changed within the last two seconds, or since the last look, and up
-    to `LIST_BYTES_MAX`.
+    A check is one `stat`. The file is read, up to `LIST_BYTES_MAX`, when it has changed within the last two seconds or
+    since the last check.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ LIST_FIX = (
     "write one SHA-256 fingerprint a line, as `headrace certs` prints them, and comments behind #; an empty"
     " file revokes nothing"
 )
-_LINES_NAMED_MAX = 3  # of those that are no fingerprint: a file of something else has many
+_LINES_NAMED_MAX = 3  # invalid lines that are named: a file of another kind has many
 _SETTLED_NS = 2_000_000_000  # file systems count time in steps of up to two seconds
 # `openssl` puts its own words in front.
 _FINGERPRINT = re.compile(
     r"(?:sha256 fingerprint=)?((?:[0-9a-f]{2}:){31}[0-9a-f]{2}|[0-9a-f]{64})", re.IGNORECASE | re.ASCII
 )
-# The orders of the curves with which TLS takes certificates: P-224, P-256, P-384, P-521 (FIPS 186-4, D.1.2).
+# The orders of the curves on which TLS accepts certificates: P-224, P-256, P-384, P-521 (FIPS 186-4, D.1.2).
 _ORDERS = (
     0xFFFFFFFFFFFFFFFFFFFFFFFFFFFF16A2E0B8F03E13DD29455C5C2A3D,
     0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
@@ -70,33 +70,30 @@ _ORDERS = (
     0x1FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFA51868783BF2F966B7FCC0148F709A5D03BB5C9B8899C47AEBB6FB71E91386409,
 )
 _SEQUENCE, _INTEGER, _BIT_STRING = 0x30, 0x02, 0x03
-# begins the object identifiers of ECDSA with SHA-1, and, one byte longer, with SHA-2
+# prefixes of the object identifiers of ECDSA with SHA-1, and, one byte longer, with SHA-2
 _ECDSA = bytes.fromhex("06072a8648ce3d04")
 _ECDSA_SHA2 = bytes.fromhex("06082a8648ce3d04")
-_CERTIFICATES_KEPT = 64  # whose fingerprints were computed: one or two for each site, and each call asks
+_CERTIFICATES_KEPT = 64  # cached fingerprints: one or two certificates for each site, and each call needs them
 
 
 def fingerprint_of(pem: str) -> str:
-    """The SHA-256 fingerprint of the first certificate of a text in PEM form: 64 hexadecimal digits.
-
-    Args:
-        pem: the text.
+    """Return the SHA-256 fingerprint of the first certificate of a text in PEM form: 64 hexadecimal digits.
 
     Raises:
-        ValueError: it has no certificate.
+        ValueError: the text contains no certificate.
     """
     return hashlib.sha256(_der_of(pem)).hexdigest()
 
 
 @lru_cache(_CERTIFICATES_KEPT)
 def fingerprints_of(pem: str) -> tuple[str, ...]:
-    """The fingerprint of a certificate, then those of its other forms that are as valid; see the module.
+    """Return the fingerprint of a certificate, then those of its other equally valid forms.
 
     Args:
-        pem: as of `fingerprint_of`.
+        pem: text as for `fingerprint_of`.
 
     Raises:
-        ValueError: it has no certificate.
+        ValueError: the text contains no certificate.
     """
     der = _der_of(pem)
     return tuple(hashlib.sha256(each).hexdigest() for each in (der, *_other_forms(der)))
@@ -110,9 +107,9 @@ def _der_of(pem: str) -> bytes:
 
 
 def _other_forms(der: bytes) -> list[bytes]:
-    """The certificate with the other form of its signature, on each curve that may be the authority's.
+    """Return the certificate with the other form of its signature, for each curve that may be the authority's.
 
-    The certificate does not say which.
+    The certificate does not name the curve.
     """
     try:
         body, signature, rest = _parts(_content(der, _SEQUENCE))
@@ -123,7 +120,7 @@ def _other_forms(der: bytes) -> list[bytes]:
             for each in _parts(_content(_content(rest, _BIT_STRING)[1:], _SEQUENCE))
         )
     except (IndexError, ValueError):
-        return []  # a certificate that a connection was made with can be read; of another one no other form is valid
+        return []  # a connection's certificate can be parsed; an unparsable one has no other valid form
     found = []
     for order in _ORDERS:
         if 0 < max(r, s) < order:
@@ -135,7 +132,7 @@ def _other_forms(der: bytes) -> list[bytes]:
 
 
 def _parts(content: bytes) -> list[bytes]:
-    """The elements in DER that a text consists of."""
+    """Return the DER elements of which a content consists."""
     found = []
     while content:
         _, end = _bounds(content)
@@ -152,7 +149,7 @@ def _content(element: bytes, tag: int) -> bytes:
 
 
 def _bounds(text: bytes) -> tuple[int, int]:
-    """Where the content of a text's first element begins and ends."""
+    """Return where the content of a text's first element begins and ends."""
     length = text[1]
     if length < 0x80:
         return 2, 2 + length
@@ -169,23 +166,20 @@ def _element(tag: int, content: bytes) -> bytes:
 
 
 def printed_fingerprint(fingerprint: str) -> str:
-    """A fingerprint as people know it, and as the list takes it: AA:BB:..."""
+    """Return a fingerprint in the usual printed form, which the list also accepts: AA:BB:..."""
     return ":".join(fingerprint[at : at + 2] for at in range(0, len(fingerprint), 2)).upper()
 
 
 def read_list(path: str) -> tuple[frozenset[str], str]:
     """Read a list.
 
-    Args:
-        path: of the file.
-
     Returns:
         Its fingerprints, and what is wrong with it; empty: nothing.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would be waited for, by every call that comes meanwhile
+    if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe would block every call that arrives meanwhile
         raise OSError(errno.EINVAL, "it is no file")
     with Path(path).open("rb") as file:
         content = file.read(LIST_BYTES_MAX + 1)
@@ -201,19 +195,19 @@ def read_list(path: str) -> tuple[frozenset[str], str]:
             wrong.append(number)
     if not wrong:
         return frozenset(found), ""
-    # The line itself is not shown: it may be anything, a key among it.
+    # The line itself is not shown: it may be anything, even a key.
     named = ", ".join(map(str, wrong[:_LINES_NAMED_MAX])) + (", ..." if len(wrong) > _LINES_NAMED_MAX else "")
     return frozenset(found), f"{path}: no SHA-256 fingerprint stands in line{'s' if len(wrong) > 1 else ''} {named}"
 
 
 def is_listed(path: str, pem: str) -> bool:
-    """Whether a list has a certificate.
+    """Return whether a list contains a certificate.
 
-    False also of a list that cannot be read, which is for `check` and `status` to tell.
+    Also False if the list cannot be read, which `check` and `status` report.
 
     Args:
-        path: of the file.
-        pem: as of `fingerprint_of`.
+        path: path of the file.
+        pem: text as for `fingerprint_of`.
     """
     try:
         listed, _ = read_list(path)
@@ -223,11 +217,10 @@ def is_listed(path: str, pem: str) -> bool:
 
 
 class Revoked:
-    """A list as it is now; see the module. Callable from any thread.
+    """The current list of revoked certificates. Callable from any thread.
 
     Args:
-        path: of the file.
-        must_exist: a missing file is a problem from the beginning on; False: one that there never was lists nothing.
+        must_exist: whether a missing file is a problem from the start; False: a file that never existed lists nothing.
     """
 
     def __init__(self, path: str, *, must_exist: bool) -> None:
@@ -238,15 +231,15 @@ class Revoked:
         self.problem = ""
 
     def listed(self, fingerprints: Collection[str]) -> str:
-        """Which fingerprint of a certificate the file had when it was looked at last; empty: none, it is not revoked.
+        """Return the fingerprint of a certificate that the file contained at the last check; empty: it is not revoked.
 
         Args:
-            fingerprints: see `fingerprints_of`.
+            fingerprints: fingerprints of the certificate, from `fingerprints_of`.
         """
         return next((each for each in fingerprints if each in self._listed), "")
 
     def look(self) -> None:
-        """Read the file if it has changed since the last look."""
+        """Read the file if it has changed since the last check."""
         with self._lock:
             try:
                 found = Path(self.path).stat()
@@ -254,7 +247,7 @@ class Revoked:
                 if seen == self._seen:
                     return
                 listed, self.problem = read_list(self.path)
-                # Of a file that was written just now a second writing may have the same time and length.
+                # If a file was written just now, a second write may leave the same time and length.
                 is_settled = abs(time.time_ns() - found.st_mtime_ns) > _SETTLED_NS
                 self._seen = seen if is_settled else None
             except FileNotFoundError:

@@ -1,30 +1,30 @@
 """gRPC between the running nodes: servers, channels, streams, errors.
 
-Longer than 500 lines: everything that needs gRPC is here and nowhere else.
+Longer than 500 lines: it contains everything that needs gRPC, so that no other module does.
 
 Job
-    Everything the nodes need of gRPC, so that nobody else imports it. What the streams carry is in
-    `protos.links.queue_link` and `protos.links.redo_link`.
+    Provide all gRPC functions that the nodes need, so that no other module imports gRPC. `protos.links.queue_link` and
+    `protos.links.redo_link` define what the streams carry.
 
 Main path
-    A server binds a free port (`Server`), its address is told by the actor that owns it. A client opens a channel of
-    its own (`Channel`), starts one stream on it and reads it on a thread (`ClientStream`). The first message names
-    the protocol version and what is wanted (`Hello`); a wrong one ends the stream with FAILED_PRECONDITION.
+    A server binds a free port (`Server`); the actor that owns it announces the address. A client opens its own channel
+    (`Channel`), starts one stream on it and reads it on a thread (`ClientStream`). The first message names the protocol
+    version and the wanted component (`Hello`); a wrong one ends the stream with FAILED_PRECONDITION.
 
 Errors
-    A `HeadraceError` crosses the wire whole: class, message, hint and context travel as trailing metadata, so the
-    caller catches what the callee raised. A connection that breaks is a `PropagationError`, retried with backoff.
-    There is no retry in here: a broken stream is opened again by its owner, who must ask the peer where to resume.
+    A `HeadraceError` crosses the wire whole: class, message, hint and context are sent as trailing metadata, so the
+    caller catches what the callee raised. A broken connection is a `PropagationError`, retried with backoff. This module
+    does not retry: the owner of a broken stream opens it again, and must ask the peer where to resume.
 
 TLS
-    A server with an identity (`protos.wire.identity`) takes only connections whose certificate its authority signed, and
+    A server with an identity (`protos.wire.identity`) only accepts connections whose certificate its authority signed. It
     reads its files again for each handshake, so that renewed ones take effect at once. A channel reads them when it is
-    made, and takes only a server whose certificate is that of the expected site, wherever it runs. What a caller may do
-    is for `protos.wire.admission`.
+    made, and only accepts a server with the certificate of the expected site, wherever it runs.
+    `protos.wire.admission` decides what a caller may do.
 
-Noticing a dead peer
+Detection of a dead peer
     A process that dies closes its connections, which is noticed at once. A machine or a network that goes silent is
-    noticed by keepalive pings, from both ends, after `KEEPALIVE_S + KEEPALIVE_TIMEOUT_S` at most.
+    detected by keepalive pings, from both ends, after `KEEPALIVE_S + KEEPALIVE_TIMEOUT_S` at most.
 """
 
 from __future__ import annotations
@@ -85,42 +85,42 @@ PROTOCOL_VERSION = 1
 
 MESSAGE_BYTES_MAX = FRAGMENT_BYTES + (1 << 20)  # a fragment and its header
 
-KEEPALIVE_S = 5  # ping a silent peer this often: cheap, and short against any time-out an operator would notice
-KEEPALIVE_TIMEOUT_S = 10  # a ping's answer may be late on a machine that is overloaded; a false alarm costs a resend
-# Streams one server serves at once; each holds a thread. A site has a handful, so this is a bound against mistakes.
+KEEPALIVE_S = 5  # between pings of a silent peer: cheap, and short against any time-out that an operator would notice
+KEEPALIVE_TIMEOUT_S = 10  # an overloaded machine may answer a ping late; a false alarm costs a resend
+# Streams that one server serves at once; each holds a thread. A site has a handful, so this bounds mistakes.
 STREAMS_MAX = 128
-# A client has a connection of its own, with at most two calls at a time (redo: it watches, and tells a checkpoint); one
-# that opens more does not take the threads of the others.
+# A client has its own connection, with at most two concurrent calls (redo: a watch, and a checkpoint report). A client
+# that opens more does not take the threads of others.
 STREAMS_PER_CONNECTION_MAX = 4
-# Of a server's streams, what one site may have open: it cannot shut out the others.
+# The share of a server's streams that one site may have open: it cannot shut out the others.
 PRINCIPAL_SHARE = 0.75
-# Twice what it serves: connections in their handshake, and those that were replaced and linger. A connection costs a
+# Twice the served streams: connections in their handshake, and replaced ones that linger. A connection costs a
 # descriptor.
 CONNECTIONS_PER_STREAM = 2
 # A connection without a call is of no use to us, except between two pieces that a task copies, which opens another one.
 CONNECTION_IDLE_S = 300
 # The certificate's files are read for a handshake, but not more often: reading takes as long as the handshake itself.
 HANDSHAKE_READS_PER_S = 50
-METADATA_BYTES_MAX = 8 << 10  # ours is below 5 KiB, see `to_status`
+METADATA_BYTES_MAX = 8 << 10  # ours is below 5 KiB (`to_status`)
 STOP_GRACE_S = 0.5
-STOP_TIMEOUT_S = 10.0  # calls are cancelled after the grace, so this is a bound against a defect
+STOP_TIMEOUT_S = 10.0  # calls are cancelled after the grace, so this only bounds the effect of a bug
 
 _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),  # decides in fact; a minute when it is not set
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),  # the one that takes effect; a minute by default
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 _SERVER_OPTIONS = [
     *_OPTIONS,
-    # Half of what clients do: a ping that comes a little early is no attack.
+    # Half of the clients' interval: a ping that arrives a little early is no attack.
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
     ("grpc.http2.max_ping_strikes", 2),  # of a client that pings more often; then its connection is closed
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-    # Until the first HTTP/2 settings are there, with TLS and without.
+    # Time until the first HTTP/2 settings arrive, with TLS and without.
     ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
     ("grpc.max_connection_idle_ms", CONNECTION_IDLE_S * 1000),
     ("grpc.max_metadata_size", METADATA_BYTES_MAX),
@@ -129,10 +129,10 @@ _SERVER_OPTIONS = [
 ]
 _CHANNEL_OPTIONS = [
     *_OPTIONS,
-    # Each client has a connection of its own: streams do not share a window, and a new attempt to connect does not
-    # wait for the backoff of an old one.
+    # Each client has its own connection: streams do not share a window, and a new connection attempt does not wait for
+    # the backoff of an old one.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),  # a stream cannot be retried from outside, and retrying keeps copies of what was sent
+    ("grpc.enable_retries", 0),  # a stream cannot be retried from outside, and retries keep copies of what was sent
     ("grpc.enable_http_proxy", 0),  # nodes of a cluster are never reached through a proxy of the environment
 ]
 
@@ -143,7 +143,7 @@ _MESSAGE_CHARACTERS_MAX = 1500
 _HINT_CHARACTERS_MAX = 1000
 _CONTEXT_CHARACTERS_MAX = 1500
 
-# The nearest class decides. Only for people and tools that look at the wire: we read the metadata.
+# The nearest class decides. Only for people and tools that inspect the wire: our code reads the metadata.
 _STATUS = {
     errors.HeadraceError: grpc.StatusCode.INTERNAL,
     errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -161,11 +161,11 @@ _STATUS = {
     errors.NotAdmitted: grpc.StatusCode.PERMISSION_DENIED,
     errors.RateExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-# What a status without our metadata means: gRPC itself refused.
+# The meaning of a status without our metadata: gRPC itself refused.
 _REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED}
 _HANDSHAKE_WORDS = ("handshake", "verification check", "ssl_error")
 _CERTIFICATE_ADVICE = (
-    "the peer shows no certificate of the site that is expected there: `headrace check` examines the files of `tls`"
+    "the peer presented no certificate of the expected site: `headrace check` examines the files of `tls`"
 )
 
 _Message = TypeVar("_Message")
@@ -177,13 +177,13 @@ log = logging.getLogger("headrace")
 
 
 def abort(context: grpc.ServicerContext, error: HeadraceError) -> NoReturn:
-    """End a call with an error that the caller gets back as it is; never returns.
+    """End a call with an error that the caller receives unchanged; never returns.
 
-    Only on the thread that serves the call.
+    Call it only on the thread that serves the call.
 
     Args:
-        context: of the call, on the server's side.
-        error: its class, message, hint and context travel in trailing metadata, long texts cut (`to_status`).
+        context: context of the call, on the server's side.
+        error: its class, message, hint and context are sent in trailing metadata, long texts truncated (`to_status`).
     """
     code, details, metadata = to_status(error)
     context.set_trailing_metadata(metadata)
@@ -192,7 +192,7 @@ def abort(context: grpc.ServicerContext, error: HeadraceError) -> NoReturn:
 
 
 def to_status(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Status code, text and trailing metadata that stand for an error."""
+    """Return the status code, text and trailing metadata that represent an error."""
     classes = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, HeadraceError)]
     code = next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
     context: dict[str, str | int] = {}
@@ -213,11 +213,11 @@ def to_status(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 
 def as_streams_error(error: grpc.RpcError, peer: str) -> HeadraceError:
-    """Turn a call's end into the error the callee raised, or into what the broken connection means.
+    """Convert a call's end to the error that the callee raised, or to one for the broken connection.
 
     Args:
-        error: what gRPC raised.
-        peer: whom the call went to, for the message.
+        error: gRPC's error.
+        peer: the called component, for the message.
     """
     for key, value in error.trailing_metadata() or ():
         if key == _ERROR_KEY:
@@ -237,7 +237,7 @@ def _rebuilt(content: bytes) -> HeadraceError:
     try:
         read = json.loads(content)
         known = {kind.__name__: kind for kind in _subclasses(HeadraceError)}
-        # A class this process has not loaded becomes the nearest one it knows.
+        # A class that this process has not loaded becomes the nearest known one.
         kind = next(known[name] for name in read["classes"] if name in known)
         return kind(read["message"], hint=read["hint"], **read["context"])
     except (ValueError, KeyError, TypeError, StopIteration) as error:
@@ -254,12 +254,12 @@ def _subclasses(kind: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
 
 
 def new_incarnation() -> str:
-    """A name for one start of a component; a later start's compares greater (as long as clocks agree)."""
+    """Make a name for one start of a component; a later start's compares greater (as long as clocks agree)."""
     return f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def epoch_incarnation(epoch: int) -> str:
-    """The same for a component whose starts a database counts: the same in all streams of one start."""
+    """Make the same for a component whose starts a database counts: equal in all streams of one start."""
     return f"{epoch:020d}"
 
 
@@ -268,10 +268,10 @@ def make_hello(topology: str, component: str, target: str, incarnation: str) -> 
 
     Args:
         topology: name of the topology.
-        component: name of the capture process, propagation or apply process that calls.
-        target: name of the queue, or of the source site, that is wanted.
-        incarnation: of the component, from `new_incarnation` or `epoch_incarnation`; a queue ends the stream of a lower
-            one.
+        component: name of the calling capture process, propagation or apply process.
+        target: name of the wanted queue or source site.
+        incarnation: incarnation of the component, from `new_incarnation` or `epoch_incarnation`; a queue ends the stream
+            of a lower one.
     """
     return queue_pb2.Hello(
         protocol_version=PROTOCOL_VERSION,
@@ -285,12 +285,12 @@ def make_hello(topology: str, component: str, target: str, incarnation: str) -> 
 def check_hello(hello: queue_pb2.Hello, topology: str, target: str) -> None:
     """Refuse a caller that speaks another version or wants another component.
 
-    A port that was ours may have become another process's after a restart; then the caller must resolve again.
+    After a restart our earlier port may belong to another process; the caller must then resolve the address again.
 
     Args:
-        hello: of the caller.
+        hello: hello of the caller.
         topology: name of the topology that is served here.
-        target: name of the queue, or of the source site, that is served here.
+        target: name of the queue or source site that is served here.
 
     Raises:
         ProtocolError: another protocol version, topology or target.
@@ -320,15 +320,14 @@ class Server:
     """A gRPC server on a free port.
 
     Args:
-        registrations: each adds one service to the server it is given.
-        host: address to listen on; only what the other nodes can reach need be told to them.
-        streams_max: calls served at once; more are refused.
-        admission: of its callers, with the identity of the site that serves; None: of nobody in particular, without
-            TLS.
-        is_own: all its callers are of the site that serves: there are no others to leave room for.
+        registrations: each adds one service to the given server.
+        host: address to listen on.
+        streams_max: number of calls served at once; more are refused.
+        admission: admission of its callers, with the identity of the serving site; None: any caller, without TLS.
+        is_own: whether all callers are of the serving site, so that no share is reserved for others.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the server cannot listen on the address.
         CertificateError: the site's certificate cannot be used.
     """
 
@@ -376,33 +375,28 @@ class Server:
         """End every call, at the latest after `grace_s`; idempotent."""
         self._stopped.set()
         if not self._server.stop(grace_s).wait(grace_s + STOP_TIMEOUT_S):
-            log.error("%s: a call does not end; the server is left to the end of its process", self.endpoint)
+            log.error("%s: a call does not end; the server remains until its process ends", self.endpoint)
         self._pool.shutdown(wait=False)
 
 
 class _Readers:
-    """Stands in for a server while services are registered.
+    """Replaces a server while services are registered.
 
-    Counts calls and messages (`protos.wire.rates`), and gives each method a parser that does not fail.
+    It counts calls and messages (`protos.wire.rates`), and gives each method a parser that does not fail.
 
-    Where parsing fails, gRPC ends the call by itself, while the handler goes on and ends it a second time: then the
-    server can never be stopped. It also logs a traceback for each such message. Here the handler gets a `ProtocolError`
-    in the place of the message.
+    If parsing fails, gRPC ends the call by itself, while the handler continues and ends it a second time: then the
+    server can never be stopped. gRPC also logs a traceback for each such message. With this class the handler gets a
+    `ProtocolError` in place of the message.
     """
 
     def __init__(self, server: grpc.Server, admission: Admission, calls_max: int) -> None:
         self._server, self._admission, self._calls_max = server, admission, calls_max
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:  # noqa: ANN401
-        """Called by generated code: the same handlers as the registered ones, for servers that know only this form."""
+        """Do nothing; called by generated code for servers that know only this form of the registered handlers."""
 
     def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        """Called by generated code.
-
-        Args:
-            service: name of the service.
-            handlers: its methods.
-        """
+        """Register the wrapped handlers of a service; called by generated code."""
         self._server.add_registered_method_handlers(
             service, {name: _reading(handler, self._begin(f"{service}/{name}")) for name, handler in handlers.items()}
         )
@@ -421,7 +415,7 @@ _UNREADABLE = object()
 
 
 def _reading(handler: Any, begin: Callable[[grpc.ServicerContext], Meter]) -> Any:  # noqa: ANN401 - a grpc.RpcMethodHandler
-    """The handler of a method, which meets a message that cannot be parsed as a ProtocolError.
+    """Wrap the handler of a method, so that an unparsable message becomes a ProtocolError.
 
     `begin` is called before it.
     """
@@ -460,7 +454,7 @@ def _unreadable() -> ProtocolError:
 
 
 def _server_credentials(identity: Identity, admission: Admission) -> grpc.ServerCredentials:
-    """Credentials that demand a certificate of every client, and read the files again for each handshake."""
+    """Make credentials that require a certificate of every client, and read the files again for each handshake."""
     configured = identity.read()
 
     reads = Bucket(HANDSHAKE_READS_PER_S, burst_s=1.0)
@@ -473,7 +467,7 @@ def _server_credentials(identity: Identity, admission: Admission) -> grpc.Server
         try:
             found = identity.read()
         except CertificateError as error:
-            log.warning("%s: goes on with the certificate that it has: %s", admission.name, error.message)
+            log.warning("%s: keeps its current certificate: %s", admission.name, error.message)
             return None
         if found == configured:
             return None
@@ -491,18 +485,18 @@ def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
 
 
 def accept(context: grpc.ServicerContext) -> None:
-    """Tell the caller that its stream is served, before the first message."""
+    """Report to the caller that its stream is served, before the first message."""
     context.send_initial_metadata(((_ACCEPTED_KEY, "1"),))
 
 
 def read_requests(
     requests: Iterator[_Message], take: Callable[[_Message], None], ended: Callable[[HeadraceError | None], None]
 ) -> None:
-    """Read a stream's requests on a thread of its own until it ends.
+    """Read a stream's requests on a separate thread until it ends.
 
     Args:
-        requests: what gRPC gave the handler.
-        take: called with each message; a HeadraceError it raises ends the reading.
+        requests: the handler's request iterator.
+        take: called with each message; a HeadraceError that it raises ends the reading.
         ended: called once, with that error, a BugError for any other, None at the end of the stream.
     """
 
@@ -515,7 +509,7 @@ def read_requests(
         except HeadraceError as error:
             outcome = error
         except grpc.RpcError:
-            outcome = None  # the caller went away, which is no error of ours
+            outcome = None  # the caller disconnected, which is no error of ours
         finally:
             ended(outcome)
 
@@ -526,38 +520,38 @@ def read_requests(
 
 
 class Bell:
-    """Wakes a thread that waits for any of several things. Rings are not counted."""
+    """Wakes a thread that waits for any of several events. Rings are not counted."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def ring(self) -> None:
-        """Wake the waiter, now or when it next waits."""
+        """Wake the waiting thread, now or when it next waits."""
         self._event.set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for a ring; look at everything that may have rung afterwards. False: nothing rang in time."""
+        """Wait for a ring, after which the caller checks everything that may have rung. False: time-out."""
         rung = self._event.wait(timeout_s)
         self._event.clear()
         return rung
 
 
 class Outbox(Generic[_Message]):
-    """Messages on their way out: any thread puts, gRPC's thread takes. Whoever puts keeps within its credit."""
+    """Outgoing messages: any thread puts, gRPC's thread takes. The putting thread keeps within its credit."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Iterable[_Message] | None] = queue.SimpleQueue()
 
     def put(self, message: _Message) -> None:
-        """Put a message on its way."""
+        """Queue a message for sending."""
         self._queue.put((message,))
 
     def put_all(self, messages: Iterable[_Message]) -> None:
-        """Put several messages on their way; each is made when it is sent."""
+        """Queue several messages for sending; each is made when it is sent."""
         self._queue.put(messages)
 
     def close(self) -> None:
-        """End the stream after what was put; idempotent."""
+        """End the stream after the queued messages; idempotent."""
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[_Message]:
@@ -569,7 +563,7 @@ class Channel:
     """A connection to one server, for one client.
 
     Args:
-        peer: where the server is; with an identity also whose certificate it must show.
+        peer: address of the server; with an identity, also the site whose certificate it must present.
 
     Raises:
         CertificateError: the files of the identity cannot be used.
@@ -583,13 +577,12 @@ class Channel:
             return
         pem = peer.identity.read()
         credentials = grpc.ssl_channel_credentials(pem.authority, pem.key, pem.certificate)
-        # The name that the certificate is verified against, in the place of the address; verification itself is always
-        # on.
+        # The name against which the certificate is verified, instead of the address; verification itself is always on.
         options = [*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", peer.principal)]
         self.grpc = grpc.secure_channel(peer.address, credentials, options=options)
 
     def close(self) -> None:
-        """Close it and end its calls; idempotent."""
+        """Close the channel and end its calls; idempotent."""
         self.grpc.close()
 
 
@@ -597,14 +590,14 @@ def ask(method: Callable[..., Any], message: Any, *, timeout_s: float, peer: str
     """Make one call and wait for its answer.
 
     Args:
-        method: of a stub.
+        method: method of a stub.
         message: the request.
-        timeout_s: how long to wait.
-        peer: whom it goes to, for the message.
+        timeout_s: longest wait for the answer, in seconds.
+        peer: the called component, for the message.
 
     Raises:
         PropagationError: the peer cannot be reached, or does not answer in time.
-        HeadraceError: what the peer raised.
+        HeadraceError: raised by the peer.
     """
     with words_of(peer):
         return method(message, timeout=timeout_s)
@@ -612,10 +605,10 @@ def ask(method: Callable[..., Any], message: Any, *, timeout_s: float, peer: str
 
 @contextmanager
 def words_of(peer: str) -> Iterator[None]:
-    """Raise what the peer raised, or why it did not answer, instead of gRPC's error.
+    """Raise the peer's error, or one for its missing answer, instead of gRPC's error.
 
     Args:
-        peer: whom is called, for the message.
+        peer: the called component, for the message.
     """
     try:
         yield
@@ -624,14 +617,14 @@ def words_of(peer: str) -> Iterator[None]:
 
 
 class ClientStream(Generic[_Message]):
-    """A stream of a client, begun and read on a thread of its own.
+    """A client's stream, begun and read on a separate thread.
 
     Args:
-        begin: begins the call. May take a while (it may ask where the server is), and may raise a HeadraceError.
-        peer: whom it goes to, for messages.
+        begin: begins the call. May take a while (it may resolve the server's address), and may raise a HeadraceError.
+        peer: the called component, for messages.
         opened: called when the server has called `accept`.
         take: called with each message; must not block.
-        ended: called once with the reason when the stream has ended, whoever ended it.
+        ended: called once with the reason when the stream has ended, whichever side ended it.
     """
 
     def __init__(
@@ -653,7 +646,7 @@ class ClientStream(Generic[_Message]):
     def close(self) -> None:
         """End the stream now; idempotent.
 
-        One that has not begun ends by itself as soon as it does: that is not waited for.
+        A stream that has not begun ends by itself when it begins; this is not waited for.
         """
         self._is_closed = True
         call = self._call
@@ -667,9 +660,9 @@ class ClientStream(Generic[_Message]):
         outcome: HeadraceError = BugError("reading a stream failed in an unforeseen way")
         try:
             self._call = self._begin()
-            if self._is_closed:  # meanwhile
+            if self._is_closed:  # while the call began
                 self._call.cancel()
-            # Comes when the server's handler says so, with its first message, or with the end of a refused call.
+            # Arrives when the server's handler says so, with its first message, or with the end of a refused call.
             if any(key == _ACCEPTED_KEY for key, _ in self._call.initial_metadata()):
                 self._opened()
             for message in self._call:
@@ -679,7 +672,7 @@ class ClientStream(Generic[_Message]):
             outcome = as_streams_error(error, self._peer)
         except HeadraceError as error:
             outcome = error
-        except ValueError:  # gRPC's word for a channel that was closed
+        except ValueError:  # gRPC's error for a closed channel
             if not self._is_closed:
                 raise
             outcome = PropagationError(f"{self._peer}: the stream was closed", hint="", peer=self._peer)

@@ -317,7 +317,7 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     status = queue.admission.status()
     assert status.refused_calls == 3
     assert fingerprint_of(Path(stolen.certificate).read_text())[:2].upper() in status.last_refusal
-    assert "dbs1.secure-test.headrace.internal comes to" in status.last_refusal
+    assert "dbs1.secure-test.headrace.internal connects to" in status.last_refusal
     assert any("with the certificate" in record.message for record in caplog.records)
     # Who has the new one is served meanwhile.
     _pass_a_batch(queue, *ours)

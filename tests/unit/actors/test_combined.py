@@ -209,7 +209,7 @@ def test_only_what_the_newest_session_acknowledged_counts_as_committed(tmp_path:
     assert combined.outlet.poll().durable_scn == 45
     combined.offer(45, 47)
     assert combined.taken(newer) == [(45, 47)]
-    with pytest.raises(ProtocolError, match="was sent those up to 0/0000002F"):
+    with pytest.raises(ProtocolError, match="was only sent those up to 0/0000002F"):
         combined.core.acknowledge(newer, "dbs1", Scn(48))
     combined.core.acknowledge(newer, "dbs1", Scn(47))
     assert combined.outlet.poll().durable_scn == 47

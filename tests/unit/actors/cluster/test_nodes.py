@@ -48,7 +48,7 @@ def test_status_says_once_that_the_node_of_a_site_is_not_there_and_shows_the_oth
     assert {each["name"] for each in overview["components"] if each["state"] == "UNREACHABLE"} == at_b
     told = [note for note in notes(controller.seen()) if not note.is_remark]
     assert [note.component for note in told] == ["site:b"]
-    assert "the node of site b is not there" in told[0].problem
+    assert "the node of site b is missing" in told[0].problem
     assert told[0].fix
     assert controller.detail_state() == "RUNNING"
 

@@ -105,7 +105,7 @@ def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
     first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
     kept = [EarlierShape(spec=first)] * EARLIER_MAX
     assert [each.problem for each in on_the_way(kept, first, out, {})] == [
-        f"changes in {EARLIER_MAX} earlier shapes of tables may still be in flight, and Headrace can follow no more"
+        f"changes in {EARLIER_MAX} earlier shapes of tables may still be in flight, and Headrace cannot track more"
     ]
     assert list(on_the_way(kept[1:], first, out, {})) == []
 

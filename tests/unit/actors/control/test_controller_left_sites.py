@@ -152,7 +152,7 @@ def test_site_that_has_no_database_any_more_names_the_slot_of_the_one_that_it_ha
     )
     ((component, problem, _),) = told(started(edited, actors, steps=10))
     assert component == "site:c"
-    assert "no connection string of the one that it had" in problem
+    assert "no connection string of its former one" in problem
 
 
 def test_embedded_server_of_a_site_that_is_gone_is_stopped(spec, actors):

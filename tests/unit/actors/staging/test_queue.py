@@ -124,7 +124,7 @@ def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(t
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))
     queue.taken(subscriber)
-    with pytest.raises(ProtocolError, match="up to SCN 0/0000000B, and was sent those up to 0/0000000A"):
+    with pytest.raises(ProtocolError, match="up to SCN 0/0000000B, but was only sent those up to 0/0000000A"):
         queue.core.acknowledge(subscriber, "dbs1", 11)
     queue.save()
     assert queue.core.status().sources["dbs1"].durable_scn == 0

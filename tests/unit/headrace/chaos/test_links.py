@@ -118,7 +118,7 @@ def test_a_token_that_everybody_on_the_way_can_read_is_named(
     found = findings_of(tmp_path, monkeypatch, text, A_DSN="dbname=x", T="secret-token")
     assert bool(found) is is_named
     for problem, fix in found.values():
-        assert "goes over http://" in problem
+        assert "travels over http://" in problem
         assert "https://" in fix
         assert "secret-token" not in problem + fix
     assert findings_of(tmp_path, monkeypatch, text.replace(", token: '${T}'", ""), A_DSN="dbname=x", T="x") == {}
