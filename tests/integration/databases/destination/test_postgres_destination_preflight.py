@@ -173,7 +173,7 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
         admin.execute("RESET ROLE; ALTER TABLE t ENABLE ALWAYS TRIGGER a")
         (problem,) = said()
         assert problem == (
-            'its owner "headrace_test_owner" can act as the role that applies: functions of roles that are no'
+            'its owner "headrace_test_owner" can act as the role that applies: functions of roles that are not'
             " superusers run as it, in"
             " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1),"
             " triggers (1)"
