@@ -277,12 +277,6 @@ def _numbers(identity: SessionIdentity) -> dict[str, str | int]:
 def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> None:
     """Raise the reason why an epoch may not write; return normally if the epoch is still valid.
 
-    Args:
-        connection: connection to the destination.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: epoch of the caller.
-
     Raises:
         FencedError: a newer epoch exists.
         DestinationRestarted: the epoch has ended with the server's run.
@@ -296,12 +290,6 @@ def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str,
 
 def log_positions(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> LogPositions:
     """Return up to where the server's log is written and flushed, as `DestinationDatabase.log_positions`.
-
-    Args:
-        connection: connection to the destination.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: epoch of the caller.
 
     Raises:
         FencedError: a newer epoch exists.

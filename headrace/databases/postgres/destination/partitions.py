@@ -105,13 +105,9 @@ def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Coll
 
 
 def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:
-    """Return the statement that grants the rights to copy rows into the partition; empty when none are missing.
+    """Return the statement that grants the session's role the rights to copy into the partition; empty if none is missing.
 
     Apply writes changes through the partitioned table and needs rights on that table only.
-
-    Args:
-        connection: session of the applying role.
-        part: name of the partition.
     """
     found = connection.execute(
         "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) r WHERE NOT has_table_privilege(c.oid, r)) FROM"

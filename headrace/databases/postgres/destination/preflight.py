@@ -283,10 +283,6 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
     """Return whether a table exists, may be read, and has a row, not counting tables that inherit from it.
 
     A missing right has a separate finding.
-
-    Args:
-        connection: session of the applying role.
-        table: name of the table at the destination.
     """
     readable = connection.execute(
         "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.oid FROM"

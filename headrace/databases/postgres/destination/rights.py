@@ -217,13 +217,7 @@ def reference_right_findings(
 
 
 def schema_right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
-    """Report the rights that the role lacks to create the schema headrace, or to use the existing one.
-
-    Args:
-        connection: session of the applying role.
-        path: path of the findings.
-        found: the server's answers to the preflight.
-    """
+    """Report the rights that the role lacks to create the schema headrace, or to use the existing one."""
     yield from _schema_findings(connection, path, found, quote(found["role"]))
     yield from schema_owner_findings(connection, path, found["other_owner"], found["role"])
 

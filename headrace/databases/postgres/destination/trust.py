@@ -4,6 +4,8 @@ Functions of checks, index expressions, partition keys, defaults, generated colu
 triggers and rules run as the role that writes. A role that may attach such a function, or owns one, has the writer's
 rights. Functions that these call in turn are not examined. The owner of a schema can replace every table in it by
 their own.
+
+The connections are sessions of the applying role.
 """
 
 from __future__ import annotations
@@ -104,11 +106,6 @@ def owner_findings(
     """Report roles that can act as the applying role through functions that its writes run.
 
     The owner of such a function can replace it at any time; the owner of a table can attach other functions.
-
-    Args:
-        connection: session of the applying role.
-        site: site name in the findings' path.
-        catalogs: the tables to check.
     """
     numbers = [catalog.oid for catalog in catalogs]
     kinds: dict[tuple[TableName, str], dict[str, set[str]]] = {}
@@ -151,13 +148,7 @@ def _few(names: Sequence[str], separator: str = ", ") -> str:
 def schemas_owner_findings(
     connection: psycopg.Connection[Any], site: str, tables: Sequence[TableName]
 ) -> Iterator[Finding]:
-    """Report schema owners that can replace tables of other owners by their own.
-
-    Args:
-        connection: session of the applying role.
-        site: site name in the findings' path.
-        tables: existing tables whose changes arrive here.
-    """
+    """Report schema owners that can replace tables of other owners by their own."""
     for schema, owner, names, instead in connection.execute(
         _SCHEMAS_OF_OTHERS, ([table.owner for table in tables], [table.name for table in tables])
     ).fetchall():
@@ -217,12 +208,7 @@ def schema_owner_findings(
 
 
 def reserved_findings(site: str, tables: Iterable[TableName]) -> Iterator[Finding]:
-    """Refuse tables of the server's own schemas and of the schema headrace.
-
-    Args:
-        site: site name in the findings' path.
-        tables: tables whose changes arrive here.
-    """
+    """Refuse tables of the server's own schemas and of the schema headrace."""
     for table in tables:
         if is_reserved(table.owner):
             yield Finding(

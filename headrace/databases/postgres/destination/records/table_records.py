@@ -150,14 +150,7 @@ def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: st
 
 
 def is_current(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> bool:
-    """Return whether an epoch is valid; a valid one stays so until the open transaction ends.
-
-    Args:
-        connection: connection in a transaction.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: epoch of the driver.
-    """
+    """Return whether an epoch is valid; a valid one stays so until the open transaction ends."""
     return (
         connection.execute(
             f"SELECT FROM headrace.apply_process p WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}"

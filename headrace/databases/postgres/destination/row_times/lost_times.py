@@ -66,9 +66,9 @@ _IS_MARK = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=
 _AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
 # the xmin, as text, of rows that this transaction writes
 _MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"
-# No (SELECT ...) around these, nor in any other part of a set's condition on a row. When a set waits for several rows,
-# PostgreSQL 15 to 18 (EvalPlanQualBegin) use zero or a null pointer as the result of such a SELECT inside another one
-# that belongs to the row: the server crashes.
+# No (SELECT ...) around these, nor in any other part of a set's condition on a row: it could crash the server. When a
+# set waits for several rows, PostgreSQL 15 to 18 (EvalPlanQualBegin) replace the result of such a SELECT inside another
+# one that belongs to the row by zero or a null pointer.
 # Number below which all transactions have ended.
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
 # The statement's transaction can have a higher number than its snapshot, but hardly by a million.
@@ -76,6 +76,9 @@ _NEXT = (
     "(pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
     " OPERATOR(pg_catalog.+) 1000000)"
 )
+
+
+# The arguments and results of these functions are SQL; `xmin` is that of a row.
 
 
 def microseconds(moment: str) -> str:
@@ -91,9 +94,6 @@ def whole_number(xmin: str) -> str:
     """Return SQL for the 64-bit number of a transaction: the newest one with these 32 bits.
 
     The true number may be lower, which makes the change only earlier.
-
-    Args:
-        xmin: a row's xmin, as SQL.
     """
     behind = (
         f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
@@ -102,11 +102,7 @@ def whole_number(xmin: str) -> str:
 
 
 def lost_until(xmin: str) -> str:
-    """Return SQL for a moment at which the transaction had ended; NULL when unknown.
-
-    Args:
-        xmin: xmin, as SQL, of a row whose commit time is lost.
-    """
+    """Return SQL for a moment at which the transaction had ended; NULL when unknown."""
     return (
         f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>)"
         f" {whole_number(xmin)} AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
@@ -117,20 +113,12 @@ def was_lost(xmin: str) -> str:
     """Return the condition that a row without a commit time has lost it.
 
     A row of the present transaction has no commit time yet, and does not count as lost.
-
-    Args:
-        xmin: the row's xmin, as SQL.
     """
     return f"{whole_number(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
 
 
 def was_earlier(xmin: str, at: str) -> str:
-    """Return the condition that a row with a lost commit time was changed before a moment; NULL when unknown.
-
-    Args:
-        xmin: the row's xmin, as SQL.
-        at: the moment, as SQL.
-    """
+    """Return the condition that a row with a lost commit time was changed before a moment; NULL when unknown."""
     return f"({at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
 
 
@@ -147,11 +135,7 @@ def is_of_this_server(row: str, number: str) -> str:
 
 
 def is_restored(xmin: str) -> str:
-    """Return the condition that a row may have come with a dump, so that its commit time is that of the restore.
-
-    Args:
-        xmin: the row's xmin, as SQL.
-    """
+    """Return the condition that a row may have come with a dump, so that its commit time is that of the restore."""
     return (
         f"EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_MARK} AND s.key1 OPERATOR(pg_catalog.>)"
         f" {whole_number(xmin)})"

@@ -137,9 +137,6 @@ def blur_sets(origin: str) -> Statement:
     """Clear the bounds of this transaction's sets: other rows may have been written at other times.
 
     Only the times of single rows count then.
-
-    Args:
-        origin: name of the session's replication origin.
     """
     return Statement(
         sql=(

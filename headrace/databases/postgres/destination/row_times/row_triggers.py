@@ -126,10 +126,6 @@ def _unhashed(
 def check_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> None:
     """Refuse tables that lack the trigger, which another role creates.
 
-    Args:
-        connection: connection to the database.
-        tables: owners and names of the tables.
-
     Raises:
         DatabaseError: at least one table lacks the trigger.
     """
@@ -174,11 +170,7 @@ def lacking_triggers(
 
 
 def drop_triggers(connection: psycopg.Connection[Any]) -> None:
-    """Drop every trigger that notes deletes, with its function, before the schema is dropped.
-
-    Args:
-        connection: connection in a transaction.
-    """
+    """Drop every trigger that notes deletes, with its function, in the transaction that drops the schema."""
     for owner, name in connection.execute(_MADE.encode()).fetchall():
         connection.execute(f"DROP TRIGGER {TOMBSTONES} ON {qualified(owner, name)}".encode())
     for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # includes functions of dropped tables

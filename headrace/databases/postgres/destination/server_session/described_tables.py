@@ -90,9 +90,6 @@ class DescribedTables:
     def fitting(self, write: Write) -> CatalogTable:
         """Return the table of a write, inside a transaction; the table must fit.
 
-        Args:
-            write: the write.
-
         Raises:
             UnfitTableError: the table does not fit.
         """
@@ -165,11 +162,6 @@ class DescribedTables:
 
     def explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
         """Raise the meaning of an error of a statement that writes these tables.
-
-        Args:
-            error: error of the statement.
-            tables: tables of the statement.
-            command: command of the statement.
 
         Raises:
             UnfitTableError: a table was altered since it was described; the next attempt describes it again.

@@ -79,11 +79,7 @@ def checks_of(texts: Sequence[str]) -> list[Statement]:
 
 
 def run_statements(connection: psycopg.Connection[Any], statements: Sequence[HandlerSql]) -> tuple[SqlResult, ...]:
-    """Run checked statements in one round trip.
-
-    Args:
-        connection: connection in a transaction.
-        statements: statements, in order.
+    """Run checked statements in one round trip, in order, inside the transaction.
 
     Raises:
         DatabaseError: the error of the first failed statement; the transaction has failed.

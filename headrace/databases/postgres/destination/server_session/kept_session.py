@@ -274,11 +274,7 @@ class SessionGuard:
 
     @staticmethod
     def has_rest(result: pq.abc.PGresult) -> bool:
-        """Return whether leftovers must be removed after the commit.
-
-        Args:
-            result: result of `owner_check`.
-        """
+        """Return whether the result of `owner_check` shows leftovers to remove after the commit."""
         return result.get_value(0, 1) == b"t"
 
     def take_back(self) -> bool:

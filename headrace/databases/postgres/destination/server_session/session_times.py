@@ -127,11 +127,7 @@ class SessionTimes:
         return [_HORIZON] if self._latest_us else []
 
     def committed(self, after: Sequence[pq.abc.PGresult]) -> None:
-        """Take over the state of a committed transaction.
-
-        Args:
-            after: results of `after_commit`.
-        """
+        """Take over the state of a committed transaction."""
         self._noted_source = self._source
         for result in after:
             self._note_moments(result)

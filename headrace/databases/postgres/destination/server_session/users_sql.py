@@ -44,12 +44,7 @@ class UsersSql:
         self._checked: set[str] = set()  # texts of handlers that the server's parser has accepted
 
     def run(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
-        """Run handlers' statements, and check the session afterwards.
-
-        Args:
-            statements: statements of handlers.
-            timeout_s: timeout of each statement, seconds.
-        """
+        """Run handlers' statements, each with this timeout, and check the session afterwards."""
         self._transaction.require_open()
         self._note_session()
         unknown = [text for text in dict.fromkeys(each.sql for each in statements) if text not in self._checked]
@@ -125,11 +120,7 @@ class UsersSql:
         return [*self._guard.check(self._plans.own_type), self._guard.owner_check()]
 
     def committed(self, checked: pq.abc.PGresult) -> None:
-        """Remove leftovers of users' SQL from the session; the transaction is already committed.
-
-        Args:
-            checked: result of the last of `checks_before_commit`.
-        """
+        """Remove leftovers of users' SQL from the session; the transaction is already committed."""
         if not self._guard.has_rest(checked):
             return
         try:

@@ -61,9 +61,6 @@ class WritePlans:
     def plan(self, write: Write) -> WritePlan:
         """Return the plan of a write, inside a transaction.
 
-        Args:
-            write: the write.
-
         Raises:
             UnfitTableError: the table does not fit.
         """

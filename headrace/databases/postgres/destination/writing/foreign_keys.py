@@ -8,9 +8,13 @@ in any order. The check reads the final contents of the tables, so rows that wer
 The check locks referenced rows FOR KEY SHARE, as the server's own check does: no other session can delete one before
 this transaction commits.
 
-When values are unknown, the check reads all rows of the referencing table. They are unknown for a log with keys only, an
-UPDATE that set one column of a multi-column foreign key, more than `ROWS_MAX` rows or `BYTES_MAX` bytes, a row that a
-conflict handler removed, and a column that the destination computes.
+When values are unknown, the check reads all rows of the referencing table. The reasons are:
+
+- a log with keys only
+- an UPDATE that set one column of a multi-column foreign key
+- more than `ROWS_MAX` rows or `BYTES_MAX` bytes
+- a row that a conflict handler removed
+- a column that the destination computes
 
 Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are
 skipped.

@@ -62,12 +62,7 @@ def same_partition(connection: psycopg.Connection[Any], truncated: TruncatedTabl
 
 
 def delete_partition(relation: str, truncated: TruncatedTable) -> str:
-    """Return the statement that deletes the rows of a source's partition.
-
-    Args:
-        relation: the destination's table, quoted and qualified.
-        truncated: the partition.
-    """
+    """Return the statement that deletes the rows of a source's partition."""
     assert truncated.partition is not None
     # A NULL condition counts as true for a partition, as for any constraint.
     return f"DELETE FROM {relation} WHERE ({truncated.partition.rows}) IS NOT FALSE"
@@ -98,10 +93,6 @@ def explain_referred(error: DatabaseError, names: Sequence[str]) -> None:
 
 def explain_undescribed(error: DatabaseError, found: TruncatedTable) -> None:
     """Explain that this destination cannot identify the rows of a source's partition.
-
-    Args:
-        error: error of the DELETE.
-        found: the destination's table, and the source's partition.
 
     Raises:
         DataError: the condition needs something that this destination lacks: a function, a type, or, for a hash

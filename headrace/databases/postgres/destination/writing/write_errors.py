@@ -45,9 +45,9 @@ _OUR_DEFECT = (
 )
 
 # Faults of the session, the role, the server or a Headrace statement, not of the row: an operator must act, and no row
-# may enter the error queue for them. Every other class that is not the environment's fault refuses the row: a trigger
-# or a function of the destination (09, 27, 2F, 38, 39, P0, HV, or a state of its author), a limit (54: an index entry
-# is too long), or an unsupported operation (0A: truncating a referenced table).
+# may enter the error queue for them. Every other class that is not the environment's fault refuses the row. Such
+# errors come from a trigger or a function of the destination (09, 27, 2F, 38, 39, P0, HV, or a state of its author), a
+# limit (54: an index entry is too long), or an unsupported operation (0A: truncating a referenced table).
 _OPERATOR_CLASSES = frozenset(
     {"0L", "0P", "24", "25", "26", "28", "2B", "2D", "34", "3B", "3D", "3F", "42", "F0", "XX"}
 )
@@ -55,9 +55,9 @@ NO_RIGHT = "42501"
 # "connection does not exist": dblink or a trigger raises it for an unknown name. A server never reports it for a
 # session; a lost session gives no error, or a FATAL one.
 _NO_CONNECTION = "08003"
-# Functions of the server whose errors concern the session's past or its transaction, although class 55 is otherwise the
-# environment's: a sequence that this session has not used, and a table with pending deferred triggers. A retry gives
-# the same error.
+# Functions of the server whose errors concern the session's past or its transaction: a sequence that this session has
+# not used, and a table with pending deferred triggers. A retry gives the same error, although class 55 is otherwise the
+# environment's.
 _OF_THE_TRANSACTION = frozenset({"currval_oid", "lastval", "CheckTableNotInUse"})
 
 

@@ -590,10 +590,6 @@ def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
     The result is empty when another index has one of the columns. For a table that the server assumes to be empty, each
     index has the same cost. Searching an index of a column with few values, or reading all of it, for each row of the
     set is worse than reading the table once. An index that begins with a unique column is as good as the unique one.
-
-    Args:
-        builder: builder of the set.
-        rows: how the write's rows are found.
     """
     catalog = builder.catalog
     at = {p: catalog.positions[builder.write.version.columns[p].name] for p in rows.find}
