@@ -1,19 +1,19 @@
-"""What needs more rights at a destination than applying.
+"""Administration of a destination: work that needs more rights than applying.
 
-The schema headrace, the triggers that note deletes, and their removal.
+It covers the schema headrace, the triggers that note deletes, and their removal.
 
 Job
-    Where a site has an `admin_dsn`, do as its role what `up` and `down --purge` create, alter and drop, and give the
-    role of `dsn` the rights to use it. That role then needs no CREATE on the database, owns nothing in the schema, and
-    cannot drop a trigger.
+    When a site has an `admin_dsn`, act as its role: create, alter and drop what `up` and `down --purge` need, and grant
+    the role of `dsn` the rights to use it. That role then needs no CREATE on the database, owns nothing in the schema,
+    and cannot drop a trigger.
 
 Main path
-    `headrace check` -> PostgresAdmin.preflight -> findings. `headrace up` -> prepare, before the controller is asked:
-    schema, triggers, grants; what runs finds it done (`PostgresDestination.prepare` only looks).
+    `headrace check` -> PostgresAdmin.preflight -> findings. `headrace up` -> prepare, before it calls the controller:
+    schema, triggers, grants. Running components find this done (`PostgresDestination.prepare` only checks).
     `headrace down --purge` -> the site deletes its rows -> remove.
 
 Bounds
-    It runs inside a command: no process that goes on has the connection string.
+    It runs inside a command: no long-running process has the connection string.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headrace.databases.postgres.event_triggers import own_ddl
 
 __all__ = ["PostgresAdmin"]
 
-_USE = "SELECT, INSERT, UPDATE, DELETE"  # what the role of dsn may do with the tables of the schema
+_USE = "SELECT, INSERT, UPDATE, DELETE"  # rights of the dsn role on the schema's tables
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'headrace')"
 
 _RIGHTS = """
@@ -59,11 +59,11 @@ _OWNER = "SELECT pg_catalog.pg_get_userbyid(relowner) FROM pg_catalog.pg_class W
 
 
 class PostgresAdmin:
-    """See the module, and `headrace.databases.ports.operator.DestinationAdmin`.
+    """Administrator of a destination, as `headrace.databases.ports.operator.DestinationAdmin`.
 
     Args:
-        admin_dsn: of the role that creates and drops.
-        dsn: of the role that applies, to the same database.
+        admin_dsn: connection string of the role that creates and drops.
+        dsn: connection string of the applying role, to the same database.
         site: name of the site, for messages.
     """
 
@@ -72,7 +72,7 @@ class PostgresAdmin:
         self._administrator = Administrator(admin_dsn, dsn, site=site)
 
     def preflight(self, tombstones: Collection[tuple[str, str]]) -> tuple[Finding, ...]:
-        """See `DestinationAdmin.preflight`."""
+        """Check the rights of both roles."""
         running = self._administrator.running_role()
         with self._administrator.session("checking the destination as its administrator") as connection:
             found = tuple(self._findings(connection, running, tombstones))
@@ -83,7 +83,7 @@ class PostgresAdmin:
             )
 
     def prepare(self, tombstones: Collection[tuple[str, str]]) -> tuple[str, ...]:
-        """See `DestinationAdmin.prepare`."""
+        """Create or upgrade the schema, triggers and grants; return the statements that were run."""
         running = self._administrator.running_role()
         with (
             own_ddl(self._admin_dsn, self._site),
@@ -93,12 +93,12 @@ class PostgresAdmin:
                 if finding.is_error:
                     raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
             made = prepare_schema(connection)
-            # One without a key is for the preflight of the site to name.
+            # The site's preflight reports a table without a key.
             able = [(owner, name) for owner, name, *_, has_key in lacking_triggers(connection, tombstones) if has_key]
             return (*made, *make_triggers(connection, able), *_grant(connection, running[0]))
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """See `DestinationAdmin.remove`."""
+        """Remove the topology's objects as the administrator."""
         with (
             self._administrator.session("removing as its administrator"),
             contextlib.closing(PostgresDestination(self._admin_dsn, site=self._site)) as destination,
@@ -122,7 +122,7 @@ class PostgresAdmin:
             )
         of_others = tuple(_owner_findings(connection, path, roles.running, roles.admin))
         yield from of_others
-        # Of another's schema the version may not be read.
+        # The role may lack the right to read the version of a schema with another owner.
         if not of_others and (made := schema_version(connection)) > VERSION:
             yield Finding(
                 path=path,
@@ -139,14 +139,14 @@ def _owner_findings(connection: psycopg.Connection[Any], path: str, role: str, a
     others = owners_of_schema(connection, role)
     if others:
         owners = ", ".join(quote(owner) for owner in dict.fromkeys(owner for *_, owner in others))
-        # Components that run as the role go on meanwhile.
+        # The grants keep components running that use the role.
         grants = (
             f"GRANT USAGE ON SCHEMA headrace TO {quote(role)}; GRANT {_USE} ON ALL TABLES IN SCHEMA headrace TO"
             f" {quote(role)};"
         )
         yield Finding(
             path=path,
-            problem=f"what is in the schema headrace belongs to {owners}, and not to the role of admin_dsn",
+            problem=f"part of the schema headrace belongs to {owners}, and not to the role of admin_dsn",
             fix=f"BEGIN; {changes_of_owner(others, admin)} {grants} COMMIT;",
         )
 
@@ -190,22 +190,22 @@ def _table_findings(
 
 
 def _right_findings(connection: psycopg.Connection[Any], path: str, role: str) -> Iterator[Finding]:
-    """Of a schema that another topology's `up` made.
+    """Report missing rights on a schema that another topology's `up` made.
 
-    Until this one's `up`, the role cannot be asked what it finds there.
+    Before this topology's `up`, the role itself cannot check what it finds there.
     """
     for statement in _due_grants(connection, role):
         yield Finding(
             path=path,
-            problem=f"the role of dsn, {quote(role)}, has not the rights on the schema headrace that `up` gives it",
+            problem=f"the role of dsn, {quote(role)}, lacks the rights on the schema headrace that `up` grants",
             fix=f"{statement}; -- or headrace up FILE",
         )
 
 
 def _grant(connection: psycopg.Connection[Any], role: str) -> Iterator[str]:
-    """Give the role that applies the use of what is in the schema, and take from it what it needs no more.
+    """Grant the applying role the use of the schema's objects, and revoke rights that it no longer needs.
 
-    Yields the statements that were run.
+    Yield the statements that were run.
     """
     for statement in _due_grants(connection, role):
         connection.execute(statement.encode())
@@ -220,7 +220,7 @@ def _due_grants(connection: psycopg.Connection[Any], role: str) -> list[str]:
     name = quote(role)
     statements = (
         (not may_use, f"GRANT USAGE ON SCHEMA headrace TO {name}"),
-        # Of the role, of one that it is a member of, or of everybody.
+        # CREATE may be granted to the role, to a role that it is a member of, or to PUBLIC.
         *(
             (True, f"REVOKE CREATE ON SCHEMA headrace FROM {'PUBLIC' if grantee is None else quote(grantee)}")
             for grantee in may_create

@@ -1,19 +1,17 @@
 """PostgreSQL as a destination: catalog, progress and fencing, error queue, instantiation.
 
-Longer than 500 lines: one method for each promise of the port, and nothing else.
+Longer than 500 lines: it has one method for each method of the port, and nothing else.
 
 Fencing, in the order that makes it safe (`raise_epoch`):
 
-    1. the epoch is raised and committed: no session of an older incarnation can be opened any more
-    2. every session of the apply process is ended (all hold its advisory lock in share mode), while the epoch is the
-    newest
-    3. the lock is taken exclusively: all of them are gone, what they committed is committed
-    4. only then the progress is read, folded, and written to the row of the apply process, if the epoch still is the
-    newest;
-       the servers' rows go
+    1. Raise and commit the epoch: older incarnations can open no more sessions.
+    2. While the epoch is the newest, end every session of the apply process; all hold its advisory lock in share mode.
+    3. Take the lock exclusively: the sessions are gone, and their commits are final.
+    4. Only then read the progress, fold it, and write it to the row of the apply process, if the epoch still is the
+       newest. Delete the servers' rows.
 
-Each step is a statement and a transaction by itself: a driver that is frozen between two of them holds no row its
-successor waits for, and when it thaws it finds that it is not the newest.
+Each step is a statement in its own transaction. So a driver that is frozen between two steps holds no row that its
+successor needs, and when it thaws it finds that it is not the newest.
 """
 
 from __future__ import annotations
@@ -130,9 +128,9 @@ WHERE s.epoch <= excluded.epoch
 
 
 class PostgresDestination:
-    """See the module, and `headrace.databases.ports.DestinationDatabase`. One per process; not shared between threads.
+    """PostgreSQL as `headrace.databases.ports.DestinationDatabase`. One per process; not shared between threads.
 
-    More than 25 methods: one for each promise of the ports, over the one connection.
+    More than 25 methods: one for each method of the ports, over the same connection.
     """
 
     def __init__(
@@ -144,14 +142,14 @@ class PostgresDestination:
         settings: TableSettings = NO_TABLE_SETTINGS,
         has_admin: bool = False,
     ) -> None:
-        """Nothing is opened before the first call.
+        """Store the settings; the first call connects.
 
         Args:
             dsn: libpq connection string or URI.
             site: name of the site, for messages.
-            allow_any_version: do not refuse server versions that were never tried.
-            settings: of the apply process that asks: how it sees the tables.
-            has_admin: see `DatabaseAccess`.
+            allow_any_version: accept untested server versions.
+            settings: table settings of the calling apply process.
+            has_admin: an administrator sets up this destination (`DatabaseAccess`).
         """
         self._dsn, self._settings = dsn, settings
         self._allow_any_version, self._has_admin = allow_any_version, has_admin
@@ -161,12 +159,12 @@ class PostgresDestination:
     # ------------------------------------------------------------------ set-up
 
     def database_identity(self) -> str:
-        """See `DestinationDatabase.database_identity`."""
+        """Return the database's identity."""
         with self._use("asking for the database's identity") as connection:
             return database_identity(connection)
 
     def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight`."""
+        """Check whether this database can be a destination."""
         with self._use("checking the destination") as connection:
             return (
                 *preflight(
@@ -183,7 +181,7 @@ class PostgresDestination:
             )
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight_times`."""
+        """Check the prerequisites of latest_timestamp."""
         described = [found for owner, name in sorted(tables) if (found := self.describe(owner, name)) is not None]
         with self._use("asking for what latest_timestamp needs") as connection:
             return tuple(
@@ -193,7 +191,7 @@ class PostgresDestination:
             )
 
     def keep_tombstones(self, tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
-        """See `DestinationDatabase.keep_tombstones`."""
+        """Create the triggers that note deletes; with an administrator, only check them."""
         with own_ddl(self._dsn, self._site), self._use("making the triggers that note deletes") as connection:
             if self._has_admin:
                 check_triggers(connection, tables)
@@ -201,12 +199,12 @@ class PostgresDestination:
             return make_triggers(connection, tables)
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
-        """See `DestinationDatabase.filled`."""
+        """Return those of the tables that have a row."""
         with self._use("looking whether tables are empty") as connection:
             return tuple(table for table in tables if has_rows(connection, table))
 
     def tables_in(self, owner: str) -> frozenset[str] | None:
-        """See `DestinationDatabase.tables_in`."""
+        """Return the names of a schema's tables."""
         with self._use("looking into a schema") as connection:
             rows = connection.execute(
                 "SELECT c.relname FROM pg_catalog.pg_namespace n LEFT JOIN pg_catalog.pg_class c ON c.relnamespace ="
@@ -216,16 +214,19 @@ class PostgresDestination:
         return frozenset(str(row[0]) for row in rows if row[0] is not None) if rows else None
 
     def nested_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
-        """See `DestinationDatabase.nested_tables`."""
+        """Return the partitions among the tables, each with the table above it."""
         with self._use("looking for partitions") as connection:
             return nested_tables(connection, tables)
 
     def is_reserved(self, owner: str) -> bool:
-        """See `DestinationDatabase.is_reserved`."""
+        """Return whether a schema belongs to the server or to Headrace."""
         return is_reserved(owner)
 
     def how_to_empty(self, table: TableName) -> str:
-        """See `DestinationDatabase.how_to_empty`. A TRUNCATE would be refused where a foreign key refers to the table."""
+        """Return the statements that empty a table.
+
+        The server would refuse a TRUNCATE of a table that a foreign key references.
+        """
         with self._use("looking at a table") as connection:
             relation = without_children(connection, table.owner, table.name)
         return f"BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM {relation}; COMMIT;"
@@ -236,7 +237,7 @@ class PostgresDestination:
         versions: Sequence[TableVersion],
         earlier_labels: Mapping[TableName, Mapping[str, str]],
     ) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight_shapes`."""
+        """Compare the shapes of the tables with the source's."""
         columns = {TableName.of(version): frozenset(column.name for column in version.columns) for version in versions}
         wanted = {TableName.of(shape): shape for shape in shapes}
         with self._use("comparing the shapes of the tables") as connection:
@@ -260,7 +261,7 @@ class PostgresDestination:
         )
 
     def preflight_domains(self, shapes: Sequence[TableShape]) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight_domains`."""
+        """Report columns that would change values of the source without an error."""
         with self._use("comparing the types of the tables") as connection:
             return column_findings(connection, self._site, shapes)
 
@@ -271,12 +272,12 @@ class PostgresDestination:
         now: Sequence[TableVersion] = (),
         at_source: Mapping[TableName, TableName] | None = None,
     ) -> tuple[Finding, ...]:
-        """See `DestinationDatabase.preflight_tables`."""
+        """Check whether the tables fit the source's rows."""
         with self._use("checking the destination's tables") as connection:
             return preflight_tables(connection, self._site, versions, now, self._settings, at_source=at_source or {})
 
     def prepare(self, topology: str) -> tuple[str, ...]:  # noqa: ARG002 - one schema serves every topology
-        """See `DestinationDatabase.prepare`."""
+        """Create or upgrade the schema headrace; with an administrator, only check it."""
         with own_ddl(self._dsn, self._site), self._use("preparing the destination") as connection:
             if self._has_admin:
                 check_schema(connection)
@@ -284,12 +285,12 @@ class PostgresDestination:
             return prepare_schema(connection)
 
     def plan(self, topology: str, applies: Sequence[PlannedApply] = ()) -> tuple[PlannedStatement, ...]:
-        """See `DestinationDatabase.plan`."""
+        """Return the statements that would be run."""
         with self._use("planning the destination") as connection:
             return plan_destination(connection, topology, applies)
 
     def describe(self, owner: str, name: str) -> DestinationTable | None:
-        """See `DestinationDatabase.describe`."""
+        """Describe a table from the catalog."""
         with self._use("reading the catalog") as connection:
             catalog = describe_table(connection, owner, name, self._settings)
         return catalog.table if catalog else None
@@ -297,10 +298,10 @@ class PostgresDestination:
     # ------------------------------------------------------------------ progress
 
     def raise_epoch(self, topology: str, apply: str) -> ApplyProgress:
-        """See `DestinationDatabase.raise_epoch`, and the module for the order.
+        """Raise the epoch and fence out older incarnations, in the order that the module describes.
 
         Raises:
-            DatabaseUnavailable: an older session does not end; the epoch is raised all the same. Call again.
+            DatabaseUnavailable: an older session does not end, although the epoch is raised. Call again.
             FencedError: another driver raised the epoch meanwhile.
         """
         with self._use("fencing out older apply servers") as connection:
@@ -313,16 +314,16 @@ class PostgresDestination:
                     connection.execute("SELECT pg_catalog.pg_advisory_unlock(%s)", (key,))
 
     def progress(self, topology: str, apply: str) -> ApplyProgress | None:
-        """See `DestinationDatabase.progress`."""
+        """Read the progress without fencing."""
         with self._use("reading the apply progress") as connection:
             return _read_progress(connection, topology, apply) if schema_version(connection) else None
 
     def record_low_watermark(self, topology: str, apply: str, epoch: int, scn: Scn) -> None:
-        """See `DestinationDatabase.record_low_watermark`.
+        """Record a low watermark that moved without data.
 
         Raises:
             FencedError: a newer epoch exists.
-            DestinationRestarted: the epoch has ended with the server's life.
+            DestinationRestarted: the epoch has ended with the server's run.
         """
         with self._use("recording the low watermark") as connection:
             done = connection.execute(
@@ -334,16 +335,16 @@ class PostgresDestination:
                 _refuse(connection, topology, apply, epoch)
 
     def log_positions(self, topology: str, apply: str, epoch: int) -> LogPositions:
-        """See `DestinationDatabase.log_positions`."""
+        """Return up to where the server's log is written and on disk."""
         with self._use("asking what is on disk") as connection:
             return log_positions(connection, topology, apply, epoch)
 
     def describe_apply(
         self, topology: str, apply: str, epoch: int, configuration: Mapping[str, Any], state: Mapping[str, Any]
     ) -> None:
-        """See `DestinationDatabase.describe_apply`."""
+        """Store an apply process's description of itself."""
         with self._use("describing an apply process") as connection, connection.transaction():
-            # Nothing depends on it: it waits for no disk and no standby, which may be away.
+            # Nothing depends on this record, so its commit waits for neither disk nor standby, which may be down.
             connection.execute("SET LOCAL synchronous_commit TO off")
             connection.execute(_DESCRIBE, (topology, apply, epoch, json.dumps(configuration), json.dumps(state)))
 
@@ -359,7 +360,7 @@ class PostgresDestination:
         source: str = "",
         is_lazy: bool = False,
     ) -> PostgresSession:
-        """See `DestinationDatabase.open_session`."""
+        """Return a session of one apply server."""
         identity = SessionIdentity(
             topology=topology, apply=apply, server=server, epoch=epoch, incarnation=incarnation, tag=tag, source=source
         )
@@ -375,12 +376,12 @@ class PostgresDestination:
         number: int | None = None,
         first: int | None = None,
     ) -> tuple[ErrorTransaction, ...]:
-        """See `DestinationDatabase.errors`."""
+        """List the error queue."""
         with self._use("listing the error queue") as connection:
             return destination_errors.list_errors(connection, topology, apply, number=number, first=first)
 
     def conflicts(self, topology: str, apply: str | None = None, *, last: int) -> tuple[ConflictRecord, ...]:
-        """See `DestinationDatabase.conflicts`."""
+        """List the newest conflicts."""
         with self._use("reading the history of conflicts") as connection:
             # `up` upgrades the schema; until then there is no history.
             return (
@@ -390,12 +391,12 @@ class PostgresDestination:
             )
 
     def error_batches(self, number: int, *, original: bool = False) -> Iterator[bytes]:
-        """See `DestinationDatabase.error_batches`."""
+        """Yield the parts of an error transaction."""
         with self._use("reading an error transaction") as connection:
             yield from destination_errors.read_batches(connection, number, original=original)
 
     def begin_handler_call(self, topology: str, apply: str, scn: Scn, function: str) -> int:
-        """See `DestinationDatabase.begin_handler_call`."""
+        """Record the start of a handler call; return the number of earlier unfinished calls."""
         with self._use("recording a handler's call") as connection:
             connection.execute(_FORGET_CALLS)
             row = connection.execute(_BEGIN_CALL, (topology, apply, scn, function)).fetchone()
@@ -403,7 +404,7 @@ class PostgresDestination:
         return int(row[0]) - 1
 
     def end_handler_calls(self, topology: str, apply: str, scns: Collection[Scn]) -> None:
-        """See `DestinationDatabase.end_handler_calls`."""
+        """Forget the handler calls of transactions."""
         with self._use("forgetting handlers' calls") as connection:
             connection.execute(
                 "DELETE FROM headrace.handler_call WHERE topology = %s AND apply = %s AND scn = ANY (%s)",
@@ -413,36 +414,36 @@ class PostgresDestination:
     def edit_error(
         self, topology: str, edit: ErrorEdit, *, part: int, batch: bytes, key_hashes: NDArray[np.uint64]
     ) -> bool:
-        """See `DestinationDatabase.edit_error`."""
+        """Replace one part of an error transaction."""
         with self._use("editing an error transaction") as connection, connection.transaction():
             return destination_errors.edit_error(
                 connection, topology, edit, part=part, batch=batch, key_hashes=key_hashes
             )
 
     def error_edits(self, topology: str, number: int | None = None) -> tuple[ErrorEdit, ...]:
-        """See `DestinationDatabase.error_edits`."""
+        """List the edits of error transactions."""
         with self._use("reading the edits of error transactions") as connection:
             return destination_errors.list_edits(connection, topology, number)
 
     def note_failure(self, topology: str, found: ErrorTransaction) -> None:
-        """See `DestinationDatabase.note_failure`."""
+        """Record why an error transaction failed again."""
         with self._use("recording why an error transaction failed again") as connection:
             destination_errors.note_failure(connection, topology, found)
 
     def error_key_hashes(self, topology: str, apply: str) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        """See `DestinationDatabase.error_key_hashes`."""
+        """Yield the key hashes of each error transaction."""
         with self._use("reading the error queue's keys") as connection:
             yield from destination_errors.read_key_hashes(connection, topology, apply)
 
     def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
-        """See `DestinationDatabase.delete_errors`."""
+        """Delete error transactions."""
         with self._use("deleting error transactions") as connection, connection.transaction():
             return destination_errors.delete_errors(connection, topology, numbers, outcome="DELETED")
 
     # ------------------------------------------------------------------ instantiation
 
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
-        """See `DestinationDatabase.instantiations`."""
+        """Return the recorded instantiations of an apply process's tables."""
         with self._use("reading the instantiations") as connection:
             if schema_version(connection) == 0:
                 return ()
@@ -454,7 +455,7 @@ class PostgresDestination:
         return tuple(instantiation_of(row) for row in rows)
 
     def arrival_seen(self, topology: str, apply: str, identity: str, *, snapshot: str) -> ArrivalSeen | None:
-        """See `DestinationDatabase.arrival_seen`."""
+        """Return a table's state as a snapshot shows it."""
         with (
             self._use("reading in a snapshot what is applied of a table") as connection,
             use_snapshot(connection, snapshot),
@@ -463,14 +464,14 @@ class PostgresDestination:
             return read_arrival(connection, topology, apply, identity, progress)
 
     def other_copies(self, topology: str, apply: str, owner: str, name: str) -> tuple[OtherCopy, ...]:
-        """See `DestinationDatabase.other_copies`."""
+        """Return other apply processes' copies of a table."""
         with self._use("asking which copies a table has") as connection:
             if schema_version(connection) == 0:
                 return ()
             return other_copies(connection, topology, apply, owner, name)
 
     def recorded_applies(self, topology: str) -> tuple[str, ...]:
-        """See `DestinationDatabase.recorded_applies`."""
+        """Return the apply processes with recorded tables."""
         with self._use("asking whose tables are recorded") as connection:
             return recorded_applies(connection, topology) if schema_version(connection) else ()
 
@@ -485,11 +486,11 @@ class PostgresDestination:
         beside: Collection[OtherCopy] | None = None,
         carries: Sequence[Carried] = (),
     ) -> bool:
-        """See `DestinationDatabase.record_instantiation`."""
+        """Record a table's instantiation."""
         values = {"topology": topology, "apply": apply, "epoch": epoch, **asdict(instantiation)}
         with self._use("recording an instantiation") as connection, connection.transaction():
             if beside is not None:
-                # The next statement sees what everyone who had the lock before has committed.
+                # The next statement sees the commits of all earlier holders of the lock.
                 wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=CLAIM_LOCK_TIMEOUT_S)
                 if set(beside) != set(
                     other_copies(connection, topology, apply, instantiation.owner, instantiation.name)
@@ -518,7 +519,7 @@ class PostgresDestination:
         return True
 
     def row_marks(self, topology: str, apply: str, source: str) -> dict[str, RowMark]:
-        """See `DestinationDatabase.row_marks`."""
+        """Return the recorded marks of the source's tables."""
         with self._use("reading the marks of tables") as connection:
             return (
                 read_row_marks(connection, topology, apply, source) if schema_version(connection) >= MARKS_FROM else {}
@@ -534,18 +535,18 @@ class PostgresDestination:
         *,
         was: Mapping[str, RowMark] | None = None,
     ) -> None:
-        """See `DestinationDatabase.record_row_marks`."""
+        """Record the marks of tables."""
         with self._use("recording the marks of tables") as connection, connection.transaction():
             if not write_row_marks(connection, topology, apply, epoch, source, marks, was):
                 _refuse(connection, topology, apply, epoch)
 
     def marked_columns(self, tables: Sequence[TableName]) -> dict[TableName, dict[str, MarkedColumn]]:
-        """See `DestinationDatabase.marked_columns`."""
+        """Return the columns of tables."""
         with self._use("reading the columns of tables") as connection:
             return marked_columns_of(connection, tables)
 
     def enum_labels(self, table: TableName) -> tuple[EnumLabels, ...]:
-        """See `DestinationDatabase.enum_labels`."""
+        """Return the enumerated types of a table's columns."""
         with self._use("reading the labels of types") as connection:
             return enum_labels(connection, table)
 
@@ -556,19 +557,19 @@ class PostgresDestination:
         among: Mapping[str, Collection[TableName]],
         accepted: Collection[str] = (),
     ) -> dict[str, ComputedDifference]:
-        """See `DestinationDatabase.computed_differences`."""
+        """Compare the expressions of computed columns with the source's."""
         with self._use("comparing the expressions of a table") as connection:
             return computed_differences(connection, table, wanted, computed_as(connection, table), among, accepted)
 
     def may_hold(self, table: TableName, part: TableName) -> bool:
-        """See `DestinationDatabase.may_hold`."""
+        """Return whether a table may have rows of a removed partition."""
         with self._use("looking for rows of a partition") as connection:
             return may_hold(connection, table, part)
 
     def join_tables(
         self, topology: str, apply: str, epoch: int, joining: Sequence[Instantiation], *, through: Scn
     ) -> ApplyProgress:
-        """See `DestinationDatabase.join_tables`."""
+        """Let copied tables join the apply process."""
         values = {
             "topology": topology,
             "apply": apply,
@@ -585,7 +586,7 @@ class PostgresDestination:
                     values,
                 )
                 if moved.rowcount == 1:
-                    # A session that was not opened again finds no row of its own, and cannot commit.
+                    # A session that was not reopened finds no progress row, and cannot commit.
                     connection.execute(f"DELETE FROM headrace.apply_progress WHERE {of_apply}", values)
                     connection.execute(
                         "UPDATE headrace.instantiation SET state = CASE digest WHEN '' THEN 'KEPT' ELSE 'DONE' END"
@@ -594,8 +595,8 @@ class PostgresDestination:
                     )
                     connection.execute(
                         "UPDATE headrace.instantiation SET state = 'JOINING', changed_at = clock_timestamp()"
-                        # Not one that is to be copied again meanwhile. (One that joined in a call whose answer was lost
-                        # is DONE by now.)
+                        # Skip tables that must be copied again meanwhile. (A table that joined in a call whose answer was
+                        # lost is DONE by now.)
                         f" WHERE {of_apply} AND identity = ANY (%(identities)s) AND state NOT IN ('COPYING',"
                         " 'COMPARING', 'FAILED', 'LEFT', 'AWAITING')",
                         {**values, "identities": [each.identity for each in joining]},
@@ -607,12 +608,12 @@ class PostgresDestination:
         return progress
 
     def partition_rows(self, table: TableName, part: TableName) -> str:
-        """See `DestinationDatabase.partition_rows`."""
+        """Return the condition of a partition's rows."""
         with self._use("asking which rows a partition holds") as connection:
             return rows_of_partition(connection, table, part)
 
     def missing_grant(self, part: TableName) -> str:
-        """See `DestinationDatabase.missing_grant`."""
+        """Return the GRANT that copying into a partition needs."""
         with self._use("asking for rights") as connection:
             return missing_grant(connection, part)
 
@@ -627,14 +628,14 @@ class PostgresDestination:
         how: str,
         may: Callable[[str], bool],
     ) -> bool:
-        """See `DestinationDatabase.remove_partition`."""
+        """Detach, drop or empty a partition."""
         with self._use("removing a partition") as connection, connection.transaction():
             if not is_current(connection, topology, apply, epoch):
                 _refuse(connection, topology, apply, epoch)
             return remove_partition(connection, table, part, how=how, may=may)
 
     def leave_out(self, topology: str, apply: str, *, kept: Collection[str]) -> tuple[Instantiation, ...]:
-        """See `DestinationDatabase.leave_out`."""
+        """Record the tables that are no longer replicated."""
         with self._use("looking for tables that left") as connection:
             if schema_version(connection) == 0:
                 return ()
@@ -646,9 +647,9 @@ class PostgresDestination:
             left = connection.execute(f"SELECT {COLUMNS} FROM headrace.instantiation WHERE {which}", values).fetchall()
         if not left:
             return ()
-        self.raise_epoch(topology, apply)  # a driver that still ends must not record anything after this
+        self.raise_epoch(topology, apply)  # a driver that is still stopping must not record anything after this
         with self._use("recording which tables left") as connection, connection.transaction():
-            # Without a digest a copied table is one whose rows were kept (`Instantiation.is_kept`).
+            # A copied table without a digest is one whose rows were kept (`Instantiation.is_kept`).
             nothing_of_ours = (
                 "(scn = 0 OR state IN ('KEPT', 'AWAITING') OR (state IN ('COPIED', 'JOINING') AND digest = ''))"
             )
@@ -660,10 +661,10 @@ class PostgresDestination:
         return tuple(sorted((instantiation_of(row) for row in left), key=lambda found: (found.owner, found.name)))
 
     def remove(self, topology: str) -> tuple[str, ...]:
-        """See `DestinationDatabase.remove`."""
+        """Remove the topology's rows, origins and schema."""
         with self._use("asking for the topology's apply processes") as connection:
             if self._has_admin and not may_use_schema(connection):
-                return (LEFT_TO_ADMIN,)  # another topology's `up` made it, and this one's gave no rights yet
+                return (LEFT_TO_ADMIN,)  # another topology's `up` made the schema; this one's has granted no rights yet
             query = "SELECT apply FROM headrace.apply_process WHERE topology = %s ORDER BY 1"
             is_damaged = bool(missing_tables(connection))
             applies = (
@@ -672,28 +673,28 @@ class PostgresDestination:
                 else []
             )
         for (apply,) in applies:
-            self.raise_epoch(topology, apply)  # nobody writes any more: not even a server that outlived its driver
+            self.raise_epoch(topology, apply)  # stops all writers, also an apply server that outlived its driver
         with own_ddl(self._dsn, self._site), self._use("removing what the topology made") as connection:
             if self._has_admin:
                 return (*remove_rows(connection, topology, keeps_schema=True), LEFT_TO_ADMIN)
             return (*remove_rows(connection, topology), *remove_origins(connection, topology))
 
     def forget(self, topology: str, apply: str) -> tuple[str, ...]:
-        """See `DestinationDatabase.forget`."""
+        """Remove the records of one apply process."""
         if self.progress(topology, apply) is not None:
             self.raise_epoch(topology, apply)
         with self._use("forgetting an apply process") as connection:
             return tuple(remove_rows(connection, topology, apply))
 
     def close(self) -> None:
-        """See `DestinationDatabase.close`."""
+        """Close the connection; idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     @contextlib.contextmanager
     def _use(self, what: str) -> Iterator[psycopg.Connection[Any]]:
-        """The administrative connection, opened when there is none or the last one broke."""
+        """Provide the administrative connection; open it if it is missing or broken."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn, application_name=ADMINISTRATIVE_NAME)
             with translated(what, site=self._site):
@@ -707,7 +708,7 @@ class PostgresDestination:
                 raise DatabaseError(f"site {self._site}: {error.message}", hint=error.hint, **error.context) from error
             raise
         except BaseException:
-            # Whatever state it is in, the next call starts with a new one.
+            # The connection's state is unknown: the next call opens a new one.
             self.close()
             raise
 
@@ -716,18 +717,18 @@ _BEGIN_CALL = """
 INSERT INTO headrace.handler_call AS c (topology, apply, scn, function, calls) VALUES (%s, %s, %s, %s, 1)
 ON CONFLICT (topology, apply, scn, function) DO UPDATE SET calls = c.calls + 1, called_at = clock_timestamp() RETURNING calls
 """
-# Of transactions that were applied by a process which died before it said so, or of apply processes that are gone.
+# Old calls remain when a process dies after it applied the transaction, or when the apply process was removed.
 _FORGET_CALLS = "DELETE FROM headrace.handler_call WHERE called_at < clock_timestamp() - interval '30 days'"
 
 
 def _refuse(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> NoReturn:
-    """Say why nothing was recorded for this epoch."""
+    """Raise the reason why nothing was recorded for this epoch."""
     refuse_epoch(connection, topology, apply, epoch)
     raise DatabaseUnavailable(f"the row of apply process {apply} changed while something was recorded for it")
 
 
 def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: str) -> ApplyProgress | None:
-    # One statement, one snapshot: an epoch raised in between would otherwise hide what it folded.
+    # One statement has one snapshot: between two statements, a raised epoch could fold rows that neither would show.
     rows = connection.execute(
         "SELECT epoch, low_watermark, applied, ahead FROM headrace.apply_process WHERE topology = %(t)s AND apply ="
         " %(a)s UNION ALL SELECT 0, low_watermark, applied, 0 FROM headrace.apply_progress"
@@ -745,7 +746,7 @@ def _read_progress(connection: psycopg.Connection[Any], topology: str, apply: st
 
 
 def _fold_progress(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> ApplyProgress:
-    """Write what the servers' rows say into the row of the apply process; nobody else writes them any more."""
+    """Fold the progress of the servers' rows into the row of the apply process; no other session writes these rows."""
     progress = _read_progress(connection, topology, apply)
     assert progress is not None  # the caller has just written the row
     done = connection.execute(

@@ -1,18 +1,18 @@
-"""Which session may apply: epochs, incarnations, advisory locks and replication origins, and how dead sessions are ended.
+"""Fencing of apply sessions: epochs, incarnations, advisory locks, replication origins, and the end of dead sessions.
 
-Three numbers order everything that ever wanted to write for an apply process:
+Three numbers order all writers of an apply process:
 
-    epoch         of the driver, raised by each start. It ends, too, when the destination's server may have lost commits:
-                  it belongs to one life of the server (`headrace.apply_epoch`). A crash empties that unlogged table, so
-                  do a failover and a restore from a base backup; a plain restart and a restored cold copy have another
-                  start time, a restored dump another relation number. So what one epoch was told to be committed is
-                  committed as long as the epoch lasts, and the next one reads what is really there.
-    incarnation   of an apply server within the epoch, given out by the coordinator: each task it welcomes has a higher one.
-    sequence      of an apply server's progress row, moved by compare-and-set in each commit.
+    epoch         Number of the driver, raised by each start. An epoch also ends when the destination's server may have
+                  lost commits: it belongs to one run of the server (`headrace.apply_epoch`). A crash, a failover and a
+                  restore from a base backup empty that unlogged table. A plain restart and a restored cold copy have
+                  another start time, a restored dump another relation number. So a commit reported to an epoch stays
+                  committed as long as the epoch lasts, and the next epoch reads what the server really has.
+    incarnation   Number of an apply server's task within the epoch. The coordinator gives each task a higher one.
+    sequence      Number of an apply server's progress row, moved by compare-and-set in each commit.
 
-An older one never ends a newer one's session: `claim` raises the number first, and each statement that ends sessions
-does so only while the number is still its own. Each of these statements is a transaction by itself: a process that is
-frozen between two of them holds no row that its successor waits for.
+An older writer never ends a newer one's session: `claim` raises the number first, and a statement ends sessions only
+while the number is still the caller's. Each of these statements is a separate transaction, so a process that is frozen
+between two of them holds no row that its successor needs.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ __all__ = [
 STAMP_FUNCTION = "pg_catalog.pg_replication_origin_xact_setup(pg_catalog.pg_lsn, pg_catalog.timestamptz)"
 
 MEETING_LOCKS = 1_213_353_812
-"""First number of the advisory locks that the session's own statements hold until a transaction ends; those of users
-have others.
+"""First number of the advisory locks that the session's statements hold until their transaction ends.
+
+It keeps them apart from users' advisory locks.
 """
 
-# A dead client's backend is ended at once, but a large transaction's locks and a slow disk take their time.
+# A dead client's backend is ended at once, but a large transaction's locks and a slow disk take time to release.
 _PREDECESSOR_WAIT_S = 60.0
 _PREDECESSOR_POLL_S = 0.02
 _NO_SUCH_TABLE = frozenset({"42P01", "3F000"})
 
 _EMPTIED = (
-    "the destination's server crashed, or another one took over: the table is UNLOGGED, and its rows are gone."
-    " It is copied again"
+    "the destination's server crashed or failed over, and the rows of this UNLOGGED table are lost."
+    " The table is copied again"
 )
 
-# Whether an epoch (a row p of apply_process) began in this life of the server.
+# True when an epoch (a row p of apply_process) began in the present run of the server.
 EPOCH_LIVES = """EXISTS (SELECT FROM headrace.apply_epoch e
     WHERE (e.topology, e.apply, e.epoch) = (p.topology, p.apply, p.epoch) AND e.relation = e.tableoid
     AND e.server_started_at = pg_catalog.pg_postmaster_start_time())"""
 
-# Lets the open transaction's COMMIT return before the log is on disk. Not where a standby has to have it too, and not
-# where the operator asked for `remote_apply`: a server that loses its machine is replaced by that standby, and `off`
-# would not wait for it.
+# Lets the open transaction's COMMIT return before the log is on disk. It changes nothing with synchronous standbys or
+# the operator's `remote_apply`: the standby replaces a server that loses its machine, and `off` would not wait for it.
 COMMIT_LAZILY = """pg_catalog.set_config('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_standby_names') = ''
     AND pg_catalog.current_setting('synchronous_commit') <> 'remote_apply' THEN 'off'
     ELSE pg_catalog.current_setting('synchronous_commit') END, true)"""
 
-# The first epoch of all, and the first one in a life of the server, is the time in milliseconds: a restore or a
-# failover takes epochs back, the row itself too, and an epoch whose driver may still run must not be given out again.
+# The very first epoch, and the first one in each run of the server, is the time in milliseconds. A restore or a failover
+# can move epochs back or remove the row, and an epoch whose driver may still run must not be assigned again.
 #
-# What emptied apply_epoch emptied every unlogged table: those with rows of ours are to be copied again.
+# The event that emptied apply_epoch emptied every unlogged table: those with replicated rows must be copied again.
 _RAISE = f"""WITH emptied AS (
     UPDATE headrace.instantiation i SET state = 'COPYING', scn = greatest(i.scn, 1), problem = %(emptied)s, changed_at = pg_catalog.clock_timestamp()
     WHERE i.topology = %(topology)s AND i.apply = %(apply)s AND i.state = ANY (%(rows_there)s)
@@ -112,7 +112,7 @@ ON CONFLICT (topology, apply, server) DO UPDATE SET epoch = excluded.epoch, inca
     WHERE (s.epoch, s.incarnation) <= (excluded.epoch, excluded.incarnation)
 RETURNING 1"""
 
-# What lets a session act: nobody with a higher number can raise it while the statement runs.
+# Rows that let a session act. FOR SHARE keeps writers with higher numbers from raising them while the statement runs.
 _OWN_EPOCH = """SELECT FROM headrace.apply_process
     WHERE topology = %(topology)s AND apply = %(apply)s AND epoch = %(epoch)s FOR SHARE"""
 _OWN_SESSION = """SELECT FROM headrace.apply_session WHERE topology = %(topology)s AND apply = %(apply)s
@@ -127,16 +127,16 @@ RETURNING sequence, low_watermark, applied"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionIdentity:
-    """Which apply server of which incarnation a session is.
+    """Identity of a session: its apply server and incarnation.
 
     Args:
         topology: name of the topology.
         apply: name of the apply process.
-        server: number of the apply server; sessions of other kinds take numbers no apply server has.
-        epoch: of the driver.
-        incarnation: of the server within the epoch; the coordinator counts them.
-        tag: what the session's changes are tagged with; empty: a NULL tag.
-        source: the site whose changes it applies; empty: it runs no SQL of users.
+        server: number of the apply server. Sessions of other kinds use numbers that no apply server has.
+        epoch: epoch of the driver.
+        incarnation: incarnation of the server within the epoch, counted by the coordinator.
+        tag: tag of the session's changes; empty means a NULL tag.
+        source: site whose changes the session applies; empty when it runs no user SQL.
     """
 
     topology: str
@@ -149,55 +149,55 @@ class SessionIdentity:
 
     @property
     def application_name(self) -> str:
-        """What the session calls itself in pg_stat_activity."""
+        """The session's name in pg_stat_activity."""
         return f"headrace {self.topology}/{self.apply}/{self.server}"
 
     @property
     def origin(self) -> str:
-        """Name of its replication origin."""
+        """Name of the session's replication origin."""
         return origin_name(self.topology, self.apply, self.server, self.tag)
 
     @property
     def origin_mark(self) -> str:
-        """The position that commits under its replication origin record, as an LSN.
+        """The LSN that commits under the replication origin record.
 
-        A hash of the name, by which the session knows its origin again.
+        It is a hash of the origin's name, by which the session recognizes its origin.
         """
         number = int.from_bytes(hashlib.sha256(self.origin.encode()).digest()[:8], "big") or 1
         return f"{number >> 32:X}/{number & 0xFFFFFFFF:X}"
 
     @property
     def stamp(self) -> str:
-        """An expression that sets the commit time, and `origin_mark`, of the transactions that follow.
+        """SQL expression that sets the commit time and `origin_mark` of the following transactions.
 
-        PostgreSQL 15 to 18 (RecordTransactionCommit) take the clock's time for the first transaction alone of a session
-        with an origin, log that one as of 2000-01-01, and all later ones with the time of the first.
+        Without it, PostgreSQL 15 to 18 (RecordTransactionCommit) read the clock only for the first transaction of a
+        session with an origin. They log that transaction as of 2000-01-01, and all later ones with the time of the first.
         """
         return f"pg_catalog.pg_replication_origin_xact_setup('{self.origin_mark}', pg_catalog.clock_timestamp())"
 
 
 def apply_lock_key(topology: str, apply: str, server: int | None = None) -> int:
-    """Number of the advisory lock of an apply process, or of one of its servers.
+    """Return the number of the advisory lock of an apply process, or of one of its servers.
 
     Args:
         topology: name of the topology.
         apply: name of the apply process.
-        server: number of the apply server; None: the lock of the apply process, which every session of it holds shared.
+        server: number of the apply server. None for the lock of the apply process, which all its sessions hold shared.
 
     Returns:
-        A hash, signed 64 bits: the same in every process.
+        A signed 64-bit hash, the same in every process.
     """
     text = f"headrace:{topology}/{apply}" + ("" if server is None else f"/{server}")
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
 
 
 def commit_durably(connection: psycopg.Connection[Any]) -> None:
-    """Wait for the log on disk in each COMMIT, whatever server, role or database say.
+    """Make each COMMIT wait for the log on disk, whatever the settings of server, role or database.
 
-    What is answered is told as durable.
+    The session reports its commits as durable.
 
-    `remote_apply` stays, which waits for more; `remote_write` and `local` do not: they do not wait until a standby that
-    `synchronous_standby_names` demands has it on disk.
+    `remote_apply` stays, because it waits for more. `remote_write` and `local` are overridden: they do not wait until
+    a standby that `synchronous_standby_names` demands has the log on disk.
     """
     connection.execute(
         "SELECT pg_catalog.set_config('synchronous_commit', 'on', false)"
@@ -206,14 +206,14 @@ def commit_durably(connection: psycopg.Connection[Any]) -> None:
 
 
 def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) -> int:
-    """Raise the epoch of an apply process, in the server's present life; returns the new epoch.
+    """Raise the epoch of an apply process in the present run of the server; return the new epoch.
 
-    UNLOGGED tables that the end of the life before has emptied are recorded as to be copied again.
+    UNLOGGED tables that the end of the previous run emptied are marked to be copied again.
 
     Args:
-        connection: in autocommit mode: the epoch is durable before older sessions are ended.
+        connection: connection in autocommit mode, so that the epoch is durable before older sessions are ended.
         topology: name of the topology.
-        apply: name of the apply process; its row is created when it has none.
+        apply: name of the apply process. Its row is created if missing.
     """
     values = {"topology": topology, "apply": apply, "rows_there": sorted(ROWS_THERE), "emptied": _EMPTIED}
     found = connection.execute(_RAISE, values).fetchone()
@@ -222,15 +222,15 @@ def raise_epoch(connection: psycopg.Connection[Any], topology: str, apply: str) 
 
 
 def claim(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
-    """Raise the server's incarnation to this session's, before anything of an older one is ended.
+    """Raise the server's incarnation to this session's, before any older session is ended.
 
     Args:
-        connection: of the session that is being opened, in autocommit mode.
-        identity: of the same session.
+        connection: connection of the session that is being opened, in autocommit mode.
+        identity: identity of the same session.
 
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
-        DestinationRestarted: the epoch has ended with the server's life.
+        DestinationRestarted: the epoch has ended with the server's run.
     """
     try:
         with translated("claiming an apply server's session"):
@@ -244,18 +244,19 @@ def claim(connection: psycopg.Connection[Any], identity: SessionIdentity) -> Non
 
 
 def take_over(connection: psycopg.Connection[Any], identity: SessionIdentity) -> tuple[int, int, list[int]]:
-    """Take over the server's progress row; it is created when there is none.
+    """Take over the server's progress row, or create it.
 
     Args:
-        connection: of the session that is being opened, in autocommit mode, after `take_server_lock`.
-        identity: of the same session.
+        connection: connection of the session that is being opened, in autocommit mode, after `take_server_lock`.
+        identity: identity of the same session.
 
     Returns:
-        The row's new sequence, its low watermark, and its ranges above (`headrace.databases.progress.ranges_from_bounds`).
+        The row's new sequence, its low watermark, and the applied ranges above it, as bounds
+        (`headrace.databases.progress.ranges_from_bounds`).
 
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
-        DestinationRestarted: the epoch has ended with the server's life.
+        DestinationRestarted: the epoch has ended with the server's run.
     """
     found = connection.execute(_TAKE_OVER, _numbers(identity)).fetchone()
     if found is None:
@@ -274,17 +275,11 @@ def _numbers(identity: SessionIdentity) -> dict[str, str | int]:
 
 
 def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> None:
-    """Say why nothing may be written for an epoch; returns when it may, as far as the epoch goes.
-
-    Args:
-        connection: to the destination.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: of the caller.
+    """Raise the reason why an epoch may not write; return normally if the epoch is still valid.
 
     Raises:
         FencedError: a newer epoch exists.
-        DestinationRestarted: the epoch has ended with the server's life.
+        DestinationRestarted: the epoch has ended with the server's run.
     """
     row = connection.execute(
         f"SELECT epoch, {EPOCH_LIVES} FROM headrace.apply_process p WHERE topology = %s AND apply = %s",
@@ -294,18 +289,12 @@ def refuse_epoch(connection: psycopg.Connection[Any], topology: str, apply: str,
 
 
 def log_positions(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> LogPositions:
-    """How far the server's log is written and on disk; see `DestinationDatabase.log_positions`.
-
-    Args:
-        connection: to the destination.
-        topology: name of the topology.
-        apply: name of the apply process.
-        epoch: of the caller.
+    """Return up to where the server's log is written and flushed, as `DestinationDatabase.log_positions`.
 
     Raises:
         FencedError: a newer epoch exists.
-        DestinationRestarted: the epoch has ended with the server's life.
-        DatabaseUnavailable: the epoch was raised meanwhile; ask again.
+        DestinationRestarted: the epoch has ended with the server's run.
+        DatabaseUnavailable: the row of the apply process changed during the query; retry.
     """
     row = connection.execute(
         "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0'),"
@@ -320,7 +309,7 @@ def log_positions(connection: psycopg.Connection[Any], topology: str, apply: str
 
 
 def _refuse(connection: psycopg.Connection[Any], identity: SessionIdentity) -> NoReturn:
-    """Say why this session may not act."""
+    """Raise the reason why this session may not act."""
     refuse_epoch(connection, identity.topology, identity.apply, identity.epoch)
     raise FencedError(
         f"a newer session of apply server {identity.server} of {identity.apply} exists: this one is incarnation"
@@ -334,17 +323,17 @@ def _refuse(connection: psycopg.Connection[Any], identity: SessionIdentity) -> N
 def _take_exclusive_lock(
     connection: psycopg.Connection[Any], key: int, own: str, numbers: dict[str, str | int], what: str
 ) -> bool:
-    """Take an advisory lock, ending whoever holds it; False: the caller is not the newest any more.
+    """Take an advisory lock and end the sessions that hold it; return False when the caller is no longer the newest.
 
     Args:
-        connection: in autocommit mode; keeps the lock until it ends or unlocks.
-        key: of the lock.
-        own: query that finds a row while the caller is the newest.
-        numbers: its parameters.
-        what: whose sessions hold the lock, for messages.
+        connection: connection in autocommit mode. It keeps the lock until it closes or unlocks.
+        key: number of the lock.
+        own: query that finds a row as long as the caller is the newest.
+        numbers: parameters of `own`.
+        what: owner of the lock, for messages.
 
     Raises:
-        DatabaseUnavailable: they do not end, or another role has it; the message names the session.
+        DatabaseUnavailable: the holders do not end, or another role has the lock; the message names the session.
     """
     high, low = (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF
     deadline = time.monotonic() + _PREDECESSOR_WAIT_S
@@ -364,7 +353,7 @@ def _take_exclusive_lock(
         )
         try:
             done = connection.execute(query.encode(), {**numbers, "high": high, "low": low}).fetchone()
-        except psycopg.errors.InsufficientPrivilege as error:  # it is no older session: another role has the lock
+        except psycopg.errors.InsufficientPrivilege as error:  # another role holds the lock, not an older session
             raise held_by_another(connection, key, what=what) from error
         if done is not None and done[0] == 0:
             return False
@@ -372,15 +361,15 @@ def _take_exclusive_lock(
 
 
 def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> int:
-    """End every session of an apply process's older epochs, and take its lock.
+    """End every session of an apply process's older epochs and take its lock.
 
-    Returns the key, which the caller unlocks.
+    Return the key, which the caller unlocks.
 
     Args:
-        connection: in autocommit mode; keeps the lock until it ends or unlocks.
+        connection: connection in autocommit mode. It keeps the lock until it closes or unlocks.
         topology: name of the topology.
         apply: name of the apply process.
-        epoch: of the caller, from `raise_epoch`.
+        epoch: epoch of the caller, from `raise_epoch`.
 
     Raises:
         FencedError: a newer epoch exists.
@@ -394,11 +383,12 @@ def take_apply_lock(connection: psycopg.Connection[Any], topology: str, apply: s
 
 
 def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdentity) -> None:
-    """Become the only session of this apply server; an older incarnation's session is ended, and one of its own.
+    """Become the only session of this apply server: end other sessions of this and older incarnations.
 
     Args:
-        connection: of the session that is being opened, in autocommit mode; keeps the lock as long as it lives.
-        identity: of the same session, after its `claim`.
+        connection: connection of the session that is being opened, in autocommit mode. It keeps the lock for its
+            lifetime.
+        identity: identity of the same session, after its `claim`.
 
     Raises:
         FencedError: a newer epoch or a newer incarnation exists.
@@ -411,16 +401,17 @@ def take_server_lock(connection: psycopg.Connection[Any], identity: SessionIdent
 
 
 def take_origin(connection: psycopg.Connection[Any], identity: SessionIdentity) -> bool:
-    """Mark everything the session will write with a replication origin, made if it is missing.
+    """Mark all writes of the session with its replication origin; create the origin if it is missing.
+
+    Wait up to `_PREDECESSOR_WAIT_S` while another session has the origin.
 
     Args:
-        connection: of the session that is being opened; keeps the origin as long as it lives. While another session has
-            the origin, this one waits, `_PREDECESSOR_WAIT_S` at most.
-        identity: whose it is; `SessionIdentity.origin` is its name.
+        connection: connection of the session that is being opened. It keeps the origin for its lifetime.
+        identity: identity of the same session; `SessionIdentity.origin` names the origin.
 
     Returns:
-        Whether the role may run `SessionIdentity.stamp`, which each transaction needs to have its own commit time in
-        the log and in pg_xact_commit_timestamp.
+        Whether the role may run `SessionIdentity.stamp`. Each transaction needs it to have its own commit time in the
+        log and in pg_xact_commit_timestamp.
     """
     name = identity.origin
     found = connection.execute("SELECT FROM pg_catalog.pg_replication_origin WHERE roname = %s", (name,)).fetchone()
@@ -432,12 +423,12 @@ def take_origin(connection: psycopg.Connection[Any], identity: SessionIdentity) 
             connection.execute("SELECT pg_catalog.pg_replication_origin_session_setup(%s)", (name,))
             break
         except psycopg.errors.ObjectInUse:
-            # A backend that ends lets go of its locks first and of its origin last.
+            # An ending backend releases its locks first and its origin last.
             if time.monotonic() > deadline:
                 raise
             time.sleep(_PREDECESSOR_POLL_S)
     may = connection.execute("SELECT pg_catalog.has_function_privilege(%s, 'EXECUTE')", (STAMP_FUNCTION,)).fetchone()
     if may is None or not may[0]:
         return False
-    connection.execute(f"SELECT {identity.stamp}".encode())  # for what commits without `commit`
+    connection.execute(f"SELECT {identity.stamp}".encode())  # for transactions that commit without `commit`
     return True

@@ -1,4 +1,4 @@
-"""Partitions of a destination's table that its source has no longer."""
+"""Partitions of a destination's table that were detached or dropped at the source."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.lcr.table_name import TableName, remark
 
 __all__ = ["missing_grant", "nested_findings", "nested_tables", "ownership_findings", "remove_partition"]
 
-_COPY_RIGHTS = ("SELECT", "INSERT", "DELETE", "TRUNCATE")  # it is emptied, filled and read
+_COPY_RIGHTS = ("SELECT", "INSERT", "DELETE", "TRUNCATE")  # a copy empties, fills and reads the table
 
-# Apply's own statements wait behind a lock that is waited for.
+# Short, because apply's own statements queue up behind a pending lock.
 _LOCK_TIMEOUT = "1s"
 
 _PARENT = """
@@ -44,14 +44,14 @@ WHERE NOT pg_catalog.pg_has_role(c.relowner, 'USAGE') ORDER BY t.level, 2, 3
 def remove_partition(
     connection: psycopg.Connection[Any], table: TableName, part: TableName, *, how: str, may: Callable[[str], bool]
 ) -> bool:
-    """See `DestinationDatabase.remove_partition`.
+    """Detach, drop or empty a partition, as `DestinationDatabase.remove_partition`; return whether it was done.
 
     Args:
-        connection: with an empty search_path, in autocommit mode.
-        table: of the partition.
-        part: its name.
-        how: see there.
-        may: see there.
+        connection: connection in autocommit mode, with an empty search_path.
+        table: the partition's table.
+        part: name of the partition.
+        how: detach, drop or empty.
+        may: called under the lock with the condition of the partition's rows (`partition_rows`); False rolls the change back.
     """
     rows = rows_of_partition(connection, table, part)
     if not rows:
@@ -74,49 +74,40 @@ def remove_partition(
 
 
 def nested_tables(connection: psycopg.Connection[Any], tables: Collection[TableName]) -> dict[TableName, TableName]:
-    """See `DestinationDatabase.nested_tables`.
-
-    Args:
-        connection: any.
-        tables: see there.
-    """
+    """Return those of the tables that are partitions here, at any depth, of another of them, with that other table."""
     rows = connection.execute(_NESTED, ([each.owner for each in tables], [each.name for each in tables])).fetchall()
     return {TableName(*row[:2]): TableName(*row[2:]) for row in rows}
 
 
 def nested_findings(connection: psycopg.Connection[Any], path: str, tables: Collection[TableName]) -> Iterator[Finding]:
-    """Tables that arrive as tables of their own, and are partitions here of one that arrives, too.
+    """Refuse tables that are separate at the source, but here one is a partition of another.
 
     Each of the two would be emptied and copied with the other's rows.
 
     Args:
-        connection: any.
-        path: of the site.
-        tables: that arrive from one source, by their names here.
+        connection: any connection to the destination.
+        path: path of the site.
+        tables: tables whose changes arrive from one source, by their names here.
     """
     for part, table in nested_tables(connection, tables).items():
         parent = connection.execute(_PARENT, (qualified(*part),)).fetchone()
         if parent is not None:
             yield Finding(
                 path=f"{path} table {part}",
-                problem=f"is a partition of {table} here, and a table of its own at the source: a copy or a TRUNCATE of"
+                problem=f"is a partition of {table} here, but a separate table at the source: a copy or a TRUNCATE of"
                 f" {table} removes its rows, and its own rows would be among those of {table}",
                 fix=f"ALTER TABLE {qualified(*parent)} DETACH PARTITION {qualified(*part)}; "
                 + remark(
-                    "once what was before is applied (headrace wait FILE --caught-up); or attach it at the source, or"
-                    " leave it out (exclude)"
+                    "when earlier changes are applied (headrace wait FILE --caught-up); or attach it at the source, or"
+                    " exclude it (exclude)"
                 ),
             )
 
 
 def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:
-    """See `DestinationDatabase.missing_grant`.
+    """Return the statement that grants the session's role the rights to copy into the partition; empty if none is missing.
 
-    Changes are written through the partitioned table, whose rights count for them.
-
-    Args:
-        connection: as the role that will apply.
-        part: see there.
+    Apply writes changes through the partitioned table and needs rights on that table only.
     """
     found = connection.execute(
         "SELECT current_user, ARRAY(SELECT r FROM unnest(%s::text[]) r WHERE NOT has_table_privilege(c.oid, r)) FROM"
@@ -132,12 +123,12 @@ def missing_grant(connection: psycopg.Connection[Any], part: TableName) -> str:
 
 
 def ownership_findings(connection: psycopg.Connection[Any], path: str, number: int) -> Iterator[Finding]:
-    """What the role lacks to detach and drop partitions of a table (`detached_partitions: follow`).
+    """Report the ownership that the role lacks to detach and drop partitions (`detached_partitions: follow`).
 
     Args:
-        connection: as the role that will apply.
-        path: of the findings.
-        number: OID of the table; one that is not partitioned has none.
+        connection: session of the applying role.
+        path: path of the findings.
+        number: OID of the table. A table that is not partitioned has no findings.
     """
     found = connection.execute(_NOT_OWNED, {"oid": number}).fetchall()
     if found:

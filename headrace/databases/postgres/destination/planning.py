@@ -1,7 +1,7 @@
-"""What a PostgreSQL destination will be asked to do, for `headrace plan`: a database, or one that does not exist yet.
+"""Statements that Headrace will run at a PostgreSQL destination, for `headrace plan`. The database need not exist yet.
 
-Locks are named as PostgreSQL's manual names them ("Explicit Locking"). What apply and instantiation do while they run is
-part of the plan too: those statements are not run by `prepare`, but they take locks.
+Locks have the names of PostgreSQL's manual ("Explicit Locking"). The plan includes the statements of running apply and
+instantiation: `prepare` does not run them, but they take locks.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NEW_OBJECTS = "ACCESS EXCLUSIVE on these new objects alone, until the transacti
 def plan_destination(
     connection: psycopg.Connection[Any] | None, topology: str, applies: Sequence[PlannedApply]
 ) -> tuple[PlannedStatement, ...]:
-    """What `prepare`, instantiation and apply will do to a destination, in order.
+    """Return the steps of `prepare`, instantiation and apply at a destination, in order.
 
     Args:
-        connection: to the database; None: it does not exist yet.
+        connection: connection to the database; None when it does not exist yet.
         topology: name of the topology.
-        applies: the apply processes there.
+        applies: the apply processes of this destination.
     """
     tables = {table for apply in applies for table in apply.tombstones}
     with translated("planning the destination"):
@@ -61,9 +61,8 @@ def _trigger_step(owner: str, name: str, *, is_done: bool) -> PlannedStatement:
     return PlannedStatement(
         statement=tombstones_statement(owner, name),
         is_done=is_done,
-        effect=f"makes a trigger on {owner}.{name} that notes deletes, and changes of the key, by sessions of this"
-        " site",
-        lock="SHARE ROW EXCLUSIVE on the table, for a moment: waits for and holds up writes",
+        effect=f"makes a trigger on {owner}.{name} that notes deletes and key changes made by sessions of this site",
+        lock="SHARE ROW EXCLUSIVE on the table, for a moment: waits for writes and blocks them",
     )
 
 
@@ -81,28 +80,27 @@ def _schema_steps(version: int) -> Iterator[PlannedStatement]:
 
 
 def _effect(kind: str) -> str:
-    return "for people: what the tables say, in the manuals' words" if kind == "VIEW" else "finds rows of these tables"
+    return "for users: shows the tables in the manuals' words" if kind == "VIEW" else "finds rows of these tables"
 
 
 _EFFECTS = {
     "headrace": "holds everything Headrace keeps in a destination",
-    "headrace.row_change": "when rows of tables with latest_timestamp were changed last, and where; and which were"
-    " deleted",
-    "headrace.keep_tombstones": "makes the trigger that notes deletes, of tables with latest_timestamp and tombstones",
+    "headrace.row_change": "last change time and site of rows, and deleted rows, of tables with latest_timestamp",
+    "headrace.keep_tombstones": "makes the trigger that notes deletes in tables with latest_timestamp and tombstones",
     "headrace.schema_version": "the version of these tables",
     "headrace.apply_process": "one row per apply process: its epoch, which fences out older incarnations",
-    "headrace.apply_progress": "one row per apply server: what is applied, moved together with the data",
-    "headrace.apply_epoch": "in which life of the server an epoch began: it ends with a crash, a failover or a restore",
+    "headrace.apply_progress": "one row per apply server: what is applied, committed together with the data",
+    "headrace.apply_epoch": "the server run in which an epoch began: an epoch ends with a crash, failover or restore",
     "headrace.apply_session": "the newest session of each apply server, which older ones cannot end",
     "headrace.apply_error": "the error queue: failed transactions",
     "headrace.apply_error_part": "the error queue: their LCRs",
     "headrace.apply_error_key": "the error queue: which keys later transactions are checked against",
-    "headrace.apply_error_original": "the error queue: parts as they were before an operator edited them",
+    "headrace.apply_error_original": "the error queue: original parts, before an operator edited them",
     "headrace.apply_error_edit": "the error queue: what operators edited, and when",
-    "headrace.apply_state": "what each apply process is, and how it is doing: for the views",
+    "headrace.apply_state": "configuration and state of each apply process, for the views",
     "headrace.instantiation": "the instantiation SCN of each table",
-    "headrace.set_tag": "for people: tags a transaction's own changes",
-    "headrace.track": "for people: labels a transaction, which `headrace track` follows",
+    "headrace.set_tag": "for users: tags the changes of a transaction",
+    "headrace.track": "for users: labels a transaction, which `headrace track` follows",
 }
 
 
@@ -116,7 +114,7 @@ def _origin_steps(topology: str, apply: PlannedApply, existing: frozenset[str]) 
         name = origin_name(topology, apply.name, server, apply.tag)
         yield PlannedStatement(
             statement=f"SELECT pg_replication_origin_create({literal(name)})",
-            effect=f"marks in the log what apply server {server} of {apply.name} writes: its tag",
+            effect=f"marks the changes of apply server {server} of {apply.name} in the log with its tag",
             lock="EXCLUSIVE on pg_replication_origin, for a moment",
             is_done=name in existing,
         )
@@ -125,13 +123,13 @@ def _origin_steps(topology: str, apply: PlannedApply, existing: frozenset[str]) 
 def _apply_steps(apply: PlannedApply) -> Iterator[PlannedStatement]:
     yield PlannedStatement(
         statement="COPY ... FROM STDIN (FORMAT binary)",
-        effect=f"fills the tables with the rows of {apply.source}, once; they must be empty, or be kept",
-        lock="ROW EXCLUSIVE on each table, as every INSERT: waits for and holds up CREATE INDEX and ALTER TABLE",
+        effect=f"copies the rows of {apply.source} into the tables, once; the tables must be empty, or be kept",
+        lock="ROW EXCLUSIVE on each table, as every INSERT: waits for CREATE INDEX and ALTER TABLE and blocks them",
     )
     yield PlannedStatement(
         statement="INSERT, UPDATE, DELETE, COPY; TRUNCATE where the source truncated",
         effect=f"applies the changes of {apply.source} in {apply.parallelism} sessions with session_replication_role ="
         " replica",
-        lock="ROW EXCLUSIVE on the table, and the rows that change, until the group commits, as every writer;"
+        lock="ROW EXCLUSIVE on the table and locks on the changed rows, until the group commits, as every writer;"
         " TRUNCATE: ACCESS EXCLUSIVE",
     )

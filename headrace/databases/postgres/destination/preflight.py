@@ -1,4 +1,4 @@
-"""What keeps a PostgreSQL database from being a destination, each finding with the statement that fixes it."""
+"""Checks whether a PostgreSQL database can be a destination; each finding comes with the statement that fixes it."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 __all__ = ["ADMINISTRATIVE_NAME", "has_rows", "preflight", "preflight_tables"]
 
-ADMINISTRATIVE_NAME = "headrace destination"  # what administrative sessions call themselves
-_ORIGINS_SETTING_FROM = 180000  # before, origins were bounded by max_replication_slots
+ADMINISTRATIVE_NAME = "headrace destination"  # application name of administrative sessions
+_ORIGINS_SETTING_FROM = 180000  # in older versions, max_replication_slots bounds the number of origins
 _FUNCTIONS = {
     "pg_catalog.pg_replication_origin_create(text)": "without which changes cannot be tagged",
     "pg_catalog.pg_replication_origin_session_setup(text)": "without which changes cannot be tagged",
-    STAMP_FUNCTION: "without which what is applied has the commit time of its session's first transaction, also where"
-    " it is captured again",
-    "pg_catalog.pg_current_wal_insert_lsn()": "without which nobody knows which commits are on disk",
-    "pg_catalog.pg_current_wal_flush_lsn()": "without which nobody knows which commits are on disk",
+    STAMP_FUNCTION: "without which applied transactions have the commit time of their session's first one, also when"
+    " they are captured again",
+    "pg_catalog.pg_current_wal_insert_lsn()": "without which it is unknown which commits are on disk",
+    "pg_catalog.pg_current_wal_flush_lsn()": "without which it is unknown which commits are on disk",
 }
-# Besides the apply servers, and an administrative session of each apply process: the topology's claim, and one for
-# `status` or `errors`.
+# In addition to the apply servers and one administrative session per apply process: the topology's claim, and one
+# session for `status` or `errors`.
 _OTHER_SESSIONS = 2
-# A task that copies writes in one session and compares in another; its apply process has one that plans, and one that
-# reads.
+# A copying task writes in one session and compares in another. Its apply process plans in one session and reads in
+# another.
 _SESSIONS_OF_A_COPY = 2
 _SESSIONS_OF_WHO_COPIES = 2
 
@@ -99,7 +99,7 @@ FROM (SELECT count(*) FILTER (WHERE is_client) AS clients,
             FROM pg_catalog.pg_stat_activity) AS activity) AS open
 """
 
-# Of the table, and those that a partition has alone.
+# Constraints of the table, and those that only a partition has.
 _CONSTRAINTS = """
 SELECT format('%%I.%%I', n.nspname, r.relname) AS relation, c.conname AS name, c.contype AS kind, c.condeferrable AS
     deferrable, pg_catalog.pg_get_constraintdef(c.oid) AS definition,
@@ -150,14 +150,14 @@ def preflight(
     """Check the server and the role.
 
     Args:
-        connection: as the role that will apply.
-        topology: whose apply processes they are.
-        site: for the findings' path.
-        sessions: apply servers' sessions, each with a replication origin of its own.
-        applies: see `DestinationDatabase.preflight`.
-        copies: see `DestinationDatabase.preflight`.
-        allow_any_version: do not refuse versions that were never tried.
-        has_admin: the schema headrace is another role's to make and to own (`headrace.databases.postgres.destination.admin`).
+        connection: session of the applying role.
+        topology: name of the topology.
+        site: site name in the findings' path.
+        sessions: number of apply servers' sessions, each with its own replication origin.
+        applies: number of apply processes at this site.
+        copies: number of tasks that copy tables at the same time.
+        allow_any_version: accept untested server versions.
+        has_admin: another role creates and owns the schema headrace (`headrace.databases.postgres.destination.admin`).
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         parameters = {
@@ -214,14 +214,14 @@ def _right_findings(connection: psycopg.Connection[Any], path: str, found: dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Needed:
-    """See `preflight`."""
+    """Numbers of sessions, apply processes and copying tasks, as in `preflight`."""
 
     sessions: int
     applies: int
     copies: int
 
     def connections(self, found: dict[str, Any]) -> int:
-        """Without copies. When everything runs already, those sessions are open: what they take is taken by us."""
+        """Return how many more connections are needed without copies; the topology's open sessions are deducted."""
         running = min(int(found["own_servers"]), self.sessions)
         administrators = min(found["administrators"], self.applies) if running else 0
         return self.sessions + self.applies + _OTHER_SESSIONS - int(found["has_claim"]) - running - int(administrators)
@@ -280,13 +280,9 @@ def _connections_finding(path: str, needed: int, with_copies: int, there: str, *
 
 
 def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
-    """Whether a table exists, may be read, and has a row, not counting tables that inherit from it.
+    """Return whether a table exists, may be read, and has a row, not counting tables that inherit from it.
 
-    A right that is missing has a finding of its own.
-
-    Args:
-        connection: as the role that will apply.
-        table: under its name at the destination.
+    A missing right has a separate finding.
     """
     readable = connection.execute(
         "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), c.oid FROM"
@@ -294,7 +290,7 @@ def has_rows(connection: psycopg.Connection[Any], table: TableName) -> bool:
         " WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
         (table.owner, table.name),
     ).fetchone()
-    # One with a foreign partition is refused: its other server is not asked.
+    # Other checks refuse a table with a foreign partition; its remote server is not queried.
     if readable is None or not readable[0] or any(each.is_foreign for each in stored_tables(connection, readable[1])):
         return False
     query: Query = f"SELECT FROM {without_children(connection, table.owner, table.name)} LIMIT 1".encode()
@@ -310,15 +306,15 @@ def preflight_tables(
     *,
     at_source: Mapping[TableName, TableName],
 ) -> tuple[Finding, ...]:
-    """Check the tables that changes will be applied to.
+    """Check the tables to which changes will be applied.
 
     Args:
-        connection: as the role that will apply.
-        site: for the findings' path.
-        versions: the tables as the source describes them.
-        now: see `DestinationDatabase.preflight_tables`.
-        settings: of the apply process.
-        at_source: see `DestinationDatabase.preflight_tables`.
+        connection: session of the applying role.
+        site: site name in the findings' path.
+        versions: tables as the source describes them, by their names here.
+        now: the tables' present versions at the source, where known.
+        settings: table settings of the apply process.
+        at_source: destination table name to source table name.
     """
     present, arriving = (
         {TableName.of(version): version for version in now},
@@ -361,10 +357,10 @@ def _absent_findings(
     absent: Sequence[TableName],
     at_source: Mapping[TableName, TableName],
 ) -> Iterator[Finding]:
-    """Of tables that are not here.
+    """Report the tables that do not exist here.
 
-    Those with one name at both sites are made by one command: alone, each would lack its types, and keys that refer to
-    others.
+    One command creates all tables that have the same name at both sites: created alone, a table would lack its types
+    and its references to other tables.
     """
     yield from reserved_findings(site, absent)
     absent = [table for table in absent if not is_reserved(table.owner)]
@@ -372,8 +368,8 @@ def _absent_findings(
     for table, kind in others.items():
         yield Finding(
             path=f"sites.{site} table {table}",
-            problem=f"it is a {kind} here, and changes are applied to tables alone",
-            fix="rename it and create the table, or have the changes go to another table (a rule's rename_table)",
+            problem=f"it is a {kind} here, but changes are applied only to tables",
+            fix="rename it and create the table, or send the changes to another table (a rule's rename_table)",
         )
     absent = [table for table in absent if table not in others]
     alike = [table for table in absent if at_source.get(table, table) == table]
@@ -399,7 +395,7 @@ def _absent_findings(
 
 
 def _kinds_of(connection: psycopg.Connection[Any], names: Sequence[TableName]) -> dict[TableName, str]:
-    """Of names that no table has, what has them."""
+    """Map each name that a relation other than a table has to that relation's kind."""
     rows = connection.execute(_KINDS, ([each.owner for each in names], [each.name for each in names]))
     return {TableName(owner, name): kind for owner, name, kind in rows}
 
@@ -438,19 +434,19 @@ def _table_findings(
         if found["kind"] == "f" and settings.checks_foreign_keys(version.owner, version.name):
             yield from reference_right_findings(connection, path, name, found["referred"])
         elif found["kind"] == "f":
-            # else the source has checked it, and both come
+            # When the referenced table is replicated, too, the source has checked the foreign key.
             if (referred := TableName(*found["referred_table"])) not in arriving:
                 yield Finding(
                     path=path,
                     is_error=False,
-                    problem=f"the foreign key {name} refers to {referred}, which does not arrive from there: changes"
-                    " that are applied may refer to no row of it",
-                    fix=f"replicate {referred} too; or have it checked for what is applied: check_foreign_keys: true",
+                    problem=f"the foreign key {name} refers to {referred}, which is not replicated from the source:"
+                    " applied changes may refer to missing rows",
+                    fix=f"replicate {referred} too; or have applied changes checked: check_foreign_keys: true",
                 )
         elif found["deferrable"]:
             yield Finding(
                 path=path,
-                problem=f"the constraint {name} is DEFERRABLE: duplicates would enter unnoticed",
+                problem=f"the constraint {name} is DEFERRABLE: duplicates would not be detected",
                 fix=f"ALTER TABLE {found['relation']} DROP CONSTRAINT {name}, ADD CONSTRAINT {name}"
                 f" {immediate(found['definition'])};",
             )
@@ -464,13 +460,13 @@ def _table_findings(
             fix=f"ALTER TABLE {qualified(version.owner, version.name)} ENABLE RULE {quote(found['name'])};",
         )
     yield from _key_findings(path, version, catalog, constraints)
-    # A deferrable constraint is no key either, but that is said above.
+    # A deferrable constraint does not count as a key; it has a finding above.
     if not catalog.table.key and not any(found["deferrable"] for found in constraints):
         yield _without_key(path, version)
 
 
 def _named_here(version: TableVersion, names: Mapping[str, str]) -> TableVersion:
-    """The table with its types under the names that they have here, which an ALTER must say."""
+    """Return the table with the local names of its types, which an ALTER must use."""
     return replace(
         version,
         columns=tuple(
@@ -480,16 +476,16 @@ def _named_here(version: TableVersion, names: Mapping[str, str]) -> TableVersion
 
 
 def _without_key(path: str, version: TableVersion) -> Finding:
-    """What the lack of a key costs.
+    """Report the cost of a missing key.
 
-    Time, and where rows are changed, an error queue that grows with all that is written to the table.
+    It costs time. When rows are changed, the error queue also grows with every later transaction on the table.
     """
     problem = "no primary key and no unique key without NULLs: every UPDATE and DELETE scans the table"
-    # Without a replica identity the source refuses to change a row of a table that is published.
+    # Without a replica identity, the source refuses to update or delete rows of a published table.
     if version.old_image is OldImage.FULL or any(column.is_key for column in version.columns):
         problem += (
-            ", and once its transaction is in the error queue, every later transaction with a row of the table"
-            " joins it there"
+            ", and when such a transaction is in the error queue, every later transaction with a row of the table"
+            " follows it there"
         )
     return Finding(
         path=path,
@@ -502,7 +498,7 @@ def _without_key(path: str, version: TableVersion) -> Finding:
 def _trigger_findings(
     path: str, version: TableVersion, triggers: Sequence[dict[str, Any]], settings: TableSettings
 ) -> Iterator[Finding]:
-    """Triggers that do not fire as the file says; of the others those that fire for changes that are applied."""
+    """Report triggers that do not fire as the file says, and unmentioned triggers that fire for applied changes."""
     table = qualified(version.owner, version.name)
     wanted = {
         each.trigger: each.fire
@@ -540,7 +536,7 @@ def _trigger_findings(
                 problem=f"the trigger {quote(name)} is {state}: it also runs for changes that are applied",
                 fix=f"{enable} "
                 + remark(
-                    f"or, if that is wanted, triggers: [{{table: {flow_table(version)}, trigger: {flow_text(name)},"
+                    f"or, if intended, triggers: [{{table: {flow_table(version)}, trigger: {flow_text(name)},"
                     " fire: always}]"
                 ),
                 is_error=False,
@@ -550,7 +546,7 @@ def _trigger_findings(
 def _substitute_findings(
     path: str, version: TableVersion, catalog: CatalogTable, settings: TableSettings, at_source: TableName | None
 ) -> Iterator[Finding]:
-    """A substitute key that cannot find rows, or may find several."""
+    """Report a substitute key that cannot find rows, or may find several."""
     unfit = unfit_key(catalog.table, settings, catalog.comparable)
     if unfit is not None:
         yield Finding(path=path, problem=unfit[0], fix=unfit[1])
@@ -564,7 +560,7 @@ def _substitute_findings(
         yield Finding(
             path=path,
             is_error=False,
-            problem=f"the substitute key ({names}) is not unique here: changes of one row that find several are "
+            problem=f"the substitute key ({names}) is not unique here: changes of one row that match several rows are "
             + ("made to one of them" if settings.allow_duplicate_rows else "errors (multiple_rows)"),
             fix=f"CREATE UNIQUE INDEX ON {qualified(table.owner, table.name)} ({names}); -- it finds rows faster, too",
         )
@@ -573,12 +569,12 @@ def _substitute_findings(
 def _key_findings(
     path: str, version: TableVersion, catalog: CatalogTable, constraints: Sequence[dict[str, Any]]
 ) -> Iterator[Finding]:
-    """Unique and foreign keys with columns that the source does not have.
+    """Report unique and foreign keys with columns that the source does not have.
 
-    What meets in them cannot be told from the log.
+    The log does not show which changes depend on each other through these keys.
     """
     columns = catalog.table.columns
-    # Transactions on a table with a generated column in a key run serially: see `TableFit.is_serialised`.
+    # Generated columns are allowed: transactions on a table with one in a key run serially (`TableFit.is_serialised`).
     arriving = {column.name for column in version.columns} | {column.name for column in columns if column.is_generated}
     for key in catalog.table.unique_keys:
         names = [columns[place].name for place in key]
@@ -587,7 +583,7 @@ def _key_findings(
             yield Finding(
                 path=path,
                 problem=f"the unique key ({', '.join(names)}) has columns that the source does not have"
-                f" ({', '.join(own)}): which changes meet in it cannot be told",
+                f" ({', '.join(own)}): conflicts between changes in this key cannot be foreseen",
                 fix=f"make it a key of {', '.join(name for name in names if name in arriving)} alone, if it is unique"
                 " at the source",
             )
@@ -597,15 +593,15 @@ def _key_findings(
             yield Finding(
                 path=path,
                 problem=f"the foreign key {quote(found['name'])} has columns that the source does not have"
-                f" ({', '.join(own)}): nobody checks it for changes that are applied",
-                fix="drop it, or keep those columns right yourself",
+                f" ({', '.join(own)}): it is not checked for applied changes",
+                fix="drop it, or maintain these columns yourself",
             )
 
 
 def _function_findings(path: str, version: TableVersion, catalog: CatalogTable) -> Iterator[Finding]:
-    """Functions for older rows that convert those of today, too.
+    """Report conversion functions for older rows that also convert present values.
 
-    A copy and a comparison look at the values as they are.
+    A copy and a comparison read the values unconverted.
     """
     for column in version.columns:
         place = catalog.positions[column.name]
@@ -615,8 +611,8 @@ def _function_findings(path: str, version: TableVersion, catalog: CatalogTable) 
             yield Finding(
                 path=path,
                 is_error=False,
-                problem=f"{conversion.function}({kind}) converts the values of {column.name} as the source has it now,"
-                " and only those of changes: rows that are copied keep the source's values, and are compared with them",
+                problem=f"{conversion.function}({kind}) converts the values of {column.name} of the source's present"
+                " type, but only in changes: copied rows keep the source's values, and are compared with them",
                 fix=f"give {column.name} the source's type here, and then DROP FUNCTION {conversion.function}({kind});"
-                " -- unless what it returns reads as the value does",
+                " -- unless its results have the same text as the values",
             )

@@ -1,9 +1,9 @@
-"""Rights that apply's statements need at a destination table and in the schema headrace, each that is missing with the GRANT.
+"""Rights that apply needs on a destination table and in the schema headrace; each missing one comes with its GRANT.
 
-They follow from what is run, not from the table alone. A statement names the types of its values, with their schemas.
-An INSERT computes the defaults of columns that the source does not have, generated columns, CHECK constraints and
-expressions of indexes as the role: it calls their functions, and takes numbers of their sequences. Functions of
-triggers need no right to be called, and what they do themselves is not known.
+The needed rights follow from the statements, not from the table alone. A statement names the types of its values, with
+their schemas. An INSERT computes, as the applying role, the defaults of columns that the source does not have,
+generated columns, CHECK constraints and index expressions: it calls their functions and uses their sequences. Trigger
+functions can be called without a right; what they do themselves is not known.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LIMIT 1
 
 _TABLE_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 
-# The types that statements name: of the columns, and of arrays' elements, for which a session also makes types of its
-# own. What is inside of a domain, a composite type or a range is named nowhere.
+# The types that statements name: those of the columns and of array elements, for which a session also makes its own
+# types. No statement names the types inside a domain, a composite type or a range.
 _TYPES = """
 SELECT DISTINCT n.nspname, t.typname, has_schema_privilege(n.oid, 'USAGE'), t.oid = c.oid OR has_type_privilege(t.oid, 'USAGE')
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type c ON c.oid = a.atttypid
@@ -49,7 +49,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, 2
 """
 
-# What computes values of the table and of its partitions depends on these functions and sequences.
+# The functions and sequences from which values of the table and its partitions are computed, without a right to use them.
 _CALLED = """
 WITH tables AS (SELECT %(oid)s::oid AS oid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%(oid)s)),
 computing(classid, objid) AS (
@@ -70,7 +70,7 @@ WHERE f.oid IS NOT NULL OR s.oid IS NOT NULL ORDER BY 1, 2, 3
 """
 
 
-# TRUNCATE ... RESTART IDENTITY asks for the owner of each sequence that a column of the table, or of a partition, owns.
+# TRUNCATE ... RESTART IDENTITY requires ownership of each sequence that a column of the table or of a partition owns.
 _NOT_OWNED = """
 SELECT current_user, pg_catalog.pg_get_userbyid(s.relowner), pg_catalog.array_agg(s.oid::regclass::text ORDER BY 1)
 FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_class s ON d.classid = 'pg_catalog.pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S'
@@ -82,13 +82,13 @@ WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.deptype IN ('a', 'i')
 def table_right_findings(
     connection: psycopg.Connection[Any], path: str, catalog: CatalogTable, arriving: Sequence[str]
 ) -> Iterator[Finding]:
-    """What the role lacks to apply the changes of a table.
+    """Report the rights that the role lacks to apply the changes of a table.
 
     Args:
-        connection: as the role that will apply; names are printed with their schemas.
-        path: of the findings.
-        catalog: the table, as it is at the destination.
-        arriving: names of the columns that the source has.
+        connection: session of the applying role; must print names with their schemas.
+        path: path of the findings.
+        catalog: the table as it is at the destination.
+        arriving: names of the source's columns.
     """
     row = connection.execute(
         "SELECT current_user, has_schema_privilege(%(owner)s, 'USAGE'), pg_catalog.row_security_active(%(oid)s::oid),"
@@ -122,8 +122,8 @@ def table_right_findings(
             name = qualified(schema, sequence)
             yield Finding(
                 path=path,
-                problem=f"the role may not take numbers of the sequence {name}, which a column that the source does not"
-                " have takes by default",
+                problem=f"the role may not use the sequence {name}, the default of a column that the source does not"
+                " have",
                 fix=f"GRANT USAGE ON SEQUENCE {name} TO {role};",
             )
 
@@ -149,21 +149,16 @@ def _type_right_findings(
 
 
 def sequence_right_findings(connection: psycopg.Connection[Any], path: str, catalog: CatalogTable) -> Iterator[Finding]:
-    """What the role lacks for a TRUNCATE ...
+    """Report the sequences whose ownership the role lacks for a TRUNCATE ... RESTART IDENTITY of the source.
 
-    RESTART IDENTITY of the source: the server lets the owner of the sequences run it, and nobody else.
-
-    Args:
-        connection: as the role that will apply.
-        path: of the findings.
-        catalog: the table, as it is at the destination.
+    The server lets only the owner of the sequences run it.
     """
     for role, owner, sequences in connection.execute(_NOT_OWNED, {"oid": catalog.oid}).fetchall():
         yield Finding(
             path=path,
             is_error=False,
-            problem=f"the role does not own {', '.join(sequences)}: a TRUNCATE ... RESTART IDENTITY of the source is"
-            " refused here, and goes into the error queue",
+            problem=f"the role does not own {', '.join(sequences)}: the server refuses a TRUNCATE ... RESTART IDENTITY"
+            " of the source, which goes into the error queue",
             fix=f"GRANT {quote(owner)} TO {quote(role)}; -- or nothing, if the source never does that",
         )
 
@@ -175,14 +170,14 @@ def missing_grants(
     tables: Sequence[tuple[CatalogTable, TableVersion | DestinationTable]],
     command: str,
 ) -> list[str]:
-    """The statements that give a role what it lacks to write tables, asked in a session of its own.
+    """Return the statements that grant a role the missing rights to write tables; uses a separate session.
 
     Args:
-        dsn: of the destination.
-        application_name: of the session.
-        role: that the transaction has taken; empty: that of the connection string.
-        tables: each as it is at the destination, and with the columns that are written.
-        command: what was refused.
+        dsn: connection string of the destination.
+        application_name: name of the session.
+        role: role that the transaction has taken; empty for the role of the connection string.
+        tables: each table as it is at the destination, with the columns that are written.
+        command: the command that the server refused.
     """
     with (
         contextlib.closing(connect(dsn, application_name=application_name)) as connection,
@@ -200,13 +195,13 @@ def missing_grants(
 def reference_right_findings(
     connection: psycopg.Connection[Any], path: str, name: str, referred: int
 ) -> Iterator[Finding]:
-    """What the role lacks to check a foreign key: rows that are referred to are locked.
+    """Report the rights that the role lacks to check a foreign key, which locks the referenced rows.
 
     Args:
-        connection: as the role that will apply.
-        path: of the findings.
-        name: of the foreign key, quoted.
-        referred: the table that it refers to.
+        connection: session of the applying role.
+        path: path of the findings.
+        name: name of the foreign key, quoted.
+        referred: OID of the referenced table.
     """
     row = connection.execute(
         "SELECT current_user, n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid,"
@@ -216,19 +211,13 @@ def reference_right_findings(
     if row is not None and not row[3]:
         yield Finding(
             path=path,
-            problem=f"the role may not lock rows that the foreign key {name} refers to, and so cannot check it",
+            problem=f"the role may not lock the rows that the foreign key {name} references, and cannot check it",
             fix=f"GRANT SELECT, UPDATE ON {qualified(row[1], row[2])} TO {quote(row[0])};",
         )
 
 
 def schema_right_findings(connection: psycopg.Connection[Any], path: str, found: dict[str, Any]) -> Iterator[Finding]:
-    """What the role lacks to make the schema headrace, and to use what is there.
-
-    Args:
-        connection: as the role that will apply.
-        path: of the findings.
-        found: what the preflight asked the server.
-    """
+    """Report the rights that the role lacks to create the schema headrace, or to use the existing one."""
     yield from _schema_findings(connection, path, found, quote(found["role"]))
     yield from schema_owner_findings(connection, path, found["other_owner"], found["role"])
 

@@ -1,7 +1,7 @@
-"""Rows and values for a person, as psql shows them: asked of the database that will have to take them.
+"""Rows and values as text, as psql shows them, read from the destination database.
 
-The server's own output functions write the text, so enumerations show their labels, arrays their braces and times their
-zone, whatever type it is. A value the server does not take (its type is not there) is shown by `value_text`.
+The server's output functions write the text for every type: enumerations show labels, arrays braces, and times their
+zone. `value_text` shows a value that the server does not accept, for example because its type does not exist there.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 __all__ = ["PostgresRowReader"]
 
-_ROWS_MAX = 2  # one is expected; a second one says that the key does not tell them apart
+_ROWS_MAX = 2  # one is expected; a second one shows that the key is not unique
 _TYPES = """SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute a
     JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
-# The second is the type without what may cut or round: of a domain, the one below all of them.
+# The second column is the type without a modifier that may truncate or round; for a domain, its innermost base type.
 _COLUMN = """SELECT pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.format_type((
         WITH RECURSIVE below (oid) AS (
             SELECT a.atttypid UNION ALL SELECT t.typbasetype FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype = 'd')
         SELECT below.oid FROM below JOIN pg_catalog.pg_type t ON t.oid = below.oid AND t.typtype <> 'd'), -1), a.attnotnull
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND a.attnum > 0 AND NOT a.attisdropped"""
-# A partial index has the condition that both rows must meet. Rows meet in an exclusion constraint or a temporal key by the
-# operators that these name.
+# For a partial index, both rows must fulfil its condition. In an exclusion constraint or a temporal key, rows conflict by
+# the operators that the constraint names.
 _EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n, true) FROM pg_catalog.generate_series(1, i.indnkeyatts) n),
         ARRAY(SELECT CASE WHEN o.name IS NULL THEN '=' ELSE format('OPERATOR(%%I.%%s)', o.name, o.operator) END
               FROM pg_catalog.generate_series(1, i.indnkeyatts) n
@@ -52,15 +52,15 @@ _EXPRESSIONS = """SELECT ARRAY(SELECT pg_catalog.pg_get_indexdef(i.indexrelid, n
       AND (i.indisunique AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL) OR i.indisexclusion)
     ORDER BY i.indexrelid"""
 _SHORTENED = 60  # characters of a value in a message
-_ELEMENT_OFFSET = 8  # of an array's element type in its binary form: behind the count of dimensions and the flag
+_ELEMENT_OFFSET = 8  # of the element type in a binary array: after the count of dimensions and the flag
 
 
 class PostgresRowReader:
-    """See `headrace.databases.ports.operator.RowReader`. Connects when it is first asked.
+    """Reader of rows and values for an operator; connects on first use.
 
     Args:
-        dsn: of the destination's database.
-        settings: of the apply process whose rows they are: which key finds them.
+        dsn: connection string of the destination.
+        settings: table settings of the apply process, which say by which key rows are found.
     """
 
     def __init__(self, dsn: str, settings: TableSettings = NO_TABLE_SETTINGS) -> None:
@@ -69,7 +69,7 @@ class PostgresRowReader:
         self._types: dict[str, tuple[int, int]] = {}
 
     def texts(self, columns: Sequence[Column], values: Sequence[bytes | None]) -> tuple[str | None, ...]:
-        """See `RowReader.texts`."""
+        """Return values as text."""
         with translated("reading values of an error transaction"):
             result = self._execute(b"SELECT ", columns, values)
             if result is not None:
@@ -77,19 +77,19 @@ class PostgresRowReader:
             if len(columns) == 1:
                 value = values[0]
                 return (None if value is None else value_text(columns[0], value),)
-        # One of them is not understood: the others are.
+        # The server rejects at least one value; ask for each separately.
         return tuple(text for pair in zip(columns, values, strict=True) for text in self.texts(pair[:1], pair[1:]))
 
     def beside(
         self, owner: str, name: str, values: Mapping[str, tuple[Column, bytes | None]]
     ) -> tuple[dict[str, str | None], ...]:
-        """See `RowReader.beside`."""
+        """Return the destination's rows that have these values in a key or conflict with them."""
         with translated("reading the destination's row"):
             found = describe_table(self._session(), owner, name, self._settings)
             if found is None:
                 return ()
             rows: list[dict[str, str | None]] = []
-            # A row that is in the way may have another key, and the same values in a second unique one.
+            # A conflicting row may have another key and equal values in a second unique key.
             for places in dict.fromkeys((found.table.key, *found.table.unique_keys)):
                 rows += [
                     row
@@ -102,14 +102,14 @@ class PostgresRowReader:
     def _meeting_expressions(
         self, found: CatalogTable, values: Mapping[str, tuple[Column, bytes | None]]
     ) -> Iterator[dict[str, str | None]]:
-        """The rows of a table that meet these values in a unique index over expressions, as lower(mail), or by operators.
+        """Yield the rows that conflict with these values in an index over expressions, such as lower(mail), or by operators.
 
-        None, if the values lack a column of the table.
+        Yield nothing when the values lack a column of the table.
         """
         shown = [column.name for column in found.table.columns]
         given = [column for column in values if column in shown]
         if len(given) < len(shown):
-            return  # which of them the expressions need is not known
+            return  # it is not known which columns the expressions need
         inner = ", ".join(f"${number} AS {quote(column)}" for number, column in enumerate(given, 1))
         for expressions, operators, predicate in self._session().execute(_EXPRESSIONS, (found.oid,)).fetchall():
             condition = " AND ".join(
@@ -129,7 +129,7 @@ class PostgresRowReader:
     def _with_values(
         self, found: CatalogTable, key: Sequence[str], values: Mapping[str, tuple[Column, bytes | None]]
     ) -> Iterator[dict[str, str | None]]:
-        """The rows of a table that have these values in a key; none, if not all of it are given."""
+        """Yield the rows that have these values in a key; yield nothing when a value of the key is missing or NULL."""
         if not key or any(column not in values or values[column][1] is None for column in key):
             return
         shown = [column.name for column in found.table.columns]
@@ -143,7 +143,10 @@ class PostgresRowReader:
             yield {column: _text(result.get_value(row, number)) for number, column in enumerate(shown)}
 
     def value_of(self, owner: str, name: str, column: Column, text: str | None) -> tuple[bytes | None, str | None]:
-        """See `RowReader.value_of`. The server reads the text as both types, with the modifier of the column here."""
+        """Return a text as a value of the source's column, and the server's text of it.
+
+        The server reads the text as the source's type and as the destination column's type with its modifier.
+        """
         with translated("reading the column's type"):
             found = self._session().execute(_COLUMN, (owner, name, column.name)).fetchone()
         if found is None:
@@ -158,18 +161,18 @@ class PostgresRowReader:
         number, _ = self._type(column)
         if number == 0 and column.is_binary:
             raise ConfigError(
-                f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} is not at the"
+                f"the type {column.type_name.removeprefix('pg_catalog.')} of column {column.name} does not exist at the"
                 " destination",
                 hint="its values cannot be edited",
             )
         raw = text.encode() if number == 0 else self._read_as(text, number, int(column.is_binary), column)
-        # A cast cuts what is too long for a modifier, where an assignment would refuse it.
+        # A cast truncates a value that is too long for the modifier, where an assignment would refuse it.
         fits = self._asked(
             f"SELECT $1::{whole} " + (f"= $2::{base}" if whole != base else "IS NOT NULL"),
             text,
             2 if whole != base else 1,
         )
-        if fits is None and whole != base:  # a type without such an operator, as json
+        if fits is None and whole != base:  # a type without an equality operator, such as json
             fits = self._asked(
                 f"SELECT pg_catalog.concat($1::{whole}) OPERATOR(pg_catalog.=) pg_catalog.concat($2::{base})", text, 2
             )
@@ -183,12 +186,12 @@ class PostgresRowReader:
                 f"{_shortened(text)} does not fit into {whole}",
                 hint=f"column {column.name} has that type at the destination",
             )
-        # In the source's form an array of a user's type has the source's number of it, which this database does not
-        # know: as it is read, the number is replaced anyway.
+        # In the source's form, an array of a user-defined type carries the source's type number, which this database
+        # does not know. Readers replace that number anyway.
         return raw, self.texts([column], [raw])[0] if number else text
 
     def _read_as(self, text: str, number: int, form: int, column: Column) -> bytes:
-        """A text as a value of a type, in one of its two forms."""
+        """Return a text as a value of a type, in text (0) or binary (1) form."""
         result = self._session().pgconn.exec_params(b"SELECT $1", [text.encode()], [number], [0], form)
         if result.status != ExecStatus.TUPLES_OK:
             raise ConfigError(
@@ -198,9 +201,10 @@ class PostgresRowReader:
         return result.get_value(0, 0) or b""
 
     def _asked(self, query: str, text: str, parameters: int) -> bytes | None:
-        """The answer to a question about a text, which is each of its parameters; None: the server refused it.
+        """Return the answer of a query that has the text as each parameter; None when the server refuses the query.
 
-        Of no type: a cast of a text can be a function of the other type's owner, which would run as this role.
+        The parameters have no type: a cast from text can be a function of the other type's owner, which would run as
+        this role.
         """
         result = self._session().pgconn.exec_params(
             query.encode(), [text.encode()] * parameters, [0] * parameters, [0] * parameters, 0
@@ -208,7 +212,7 @@ class PostgresRowReader:
         return result.get_value(0, 0) if result.status == ExecStatus.TUPLES_OK else None
 
     def key_of(self, owner: str, name: str, given: Sequence[tuple[str, str]]) -> tuple[KeyValue, ...]:
-        """See `RowReader.key_of`."""
+        """Return the key values that an operator gave, as text and in binary form."""
         found = describe_table(self._session(), owner, name, self._settings)
         if found is None:
             raise ConfigError(
@@ -243,7 +247,7 @@ class PostgresRowReader:
         return KeyValue(column=column, text=forms[0].decode("utf-8", "replace"), binary=forms[1])
 
     def rows_of(self, owner: str, name: str, key: Sequence[KeyValue]) -> tuple[dict[str, str | None], ...] | None:
-        """See `RowReader.rows_of`."""
+        """Return the rows with a key; None when the table lacks a column of the key."""
         with translated("reading a row"):
             types = dict(self._session().execute(_TYPES, (owner, name)).fetchall())
             if any(part.column not in types for part in key):
@@ -266,13 +270,16 @@ class PostgresRowReader:
         )
 
     def close(self) -> None:
-        """See `RowReader.close`."""
+        """Close the connection; idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _execute(self, query: bytes, columns: Sequence[Column], values: Sequence[bytes | None]) -> PGresult | None:
-        """Run a query with these parameters ("SELECT " alone: of them); None: the server does not take a value."""
+        """Run a query with these parameters; return None when the server rejects a value.
+
+        The query "SELECT " selects the parameters themselves.
+        """
         connection = self._session()
         if query == b"SELECT ":
             query += ", ".join(f"${number}" for number in range(1, len(columns) + 1)).encode()
@@ -287,7 +294,7 @@ class PostgresRowReader:
         return result if result.status == ExecStatus.TUPLES_OK else None
 
     def _type(self, column: Column) -> tuple[int, int]:
-        """The number of a column's type here, and of its elements if it is an array of a user's type (else 0)."""
+        """Return the number of a column's type here, and of the element type of a user-defined array type (else 0)."""
         if 0 < column.type_number < FIRST_USER_TYPE:
             return column.type_number, 0
         if column.type_name not in self._types:
@@ -319,7 +326,7 @@ def _shortened(text: str) -> str:
 
 
 def _with_element(value: bytes, element: int) -> bytes:
-    """An array in binary form, with this database's number of its element type."""
+    """Return a binary array with this database's number of the element type."""
     return value[:_ELEMENT_OFFSET] + struct.pack(">I", element) + value[_ELEMENT_OFFSET + 4 :]
 
 

@@ -1,9 +1,11 @@
-"""Who else can act as the role that applies: owners of what its statements run, and of the schema headrace.
+"""Roles that can act as the applying role: owners of the functions that its statements run, and of the schema headrace.
 
 Functions of checks, index expressions, partition keys, defaults, generated columns, domains, ranges, policies, casts,
-triggers and rules run as the role that writes. Whoever may put one there, and whoever owns one, has that role's
-rights. What such functions call is not looked for. The owner of a schema can drop every table in it, and put one of
-their own in its place.
+triggers and rules run as the role that writes. A role that may attach such a function, or owns one, has the writer's
+rights. Functions that these call in turn are not examined. The owner of a schema can replace every table in it by
+their own.
+
+The connections are sessions of the applying role.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ __all__ = [
     "schemas_owner_findings",
 ]
 
-_NAMED_MAX = 3  # tables: who reads it knows the schema
+_NAMED_MAX = 3  # names in a message; an operator knows the rest of the schema
 
-# Superusers and the database's owner can do what they like anyway.
+# Superusers and the database's owner can do everything anyway.
 _IS_OTHER = """NOT {role}.rolsuper AND {role}.rolname <> current_user
     AND {role}.oid <> (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database())"""
 SCHEMA_OWNER = f"""(SELECT r.rolname FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
     WHERE n.nspname = 'headrace' AND {_IS_OTHER.format(role="r")})"""
 
-# What others own than the role that asks, and the roles that it has the rights of; and what one more role owns.
+# Objects that neither the current role nor a role whose rights it has owns, plus the objects of one given role.
 _OF_OTHERS = """
 SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
   SELECT 0 AS at, 'SCHEMA' AS kind, pg_catalog.quote_ident(nspname) AS name, nspowner AS owner FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'
@@ -49,8 +51,8 @@ SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
 ) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
 """
 
-# Of other owners, for each table. The owner of the schema headrace is the administrator, where there is one: another is
-# refused.
+# Functions of other owners, for each table. An owner of the schema headrace is left out here: they are the
+# administrator, or `schema_owner_findings` refuses them.
 _OTHERS_FUNCTIONS = f"""
 WITH RECURSIVE tables AS (SELECT root, member.number AS oid FROM unnest(%s::oid[]) AS wanted (root)
                 CROSS JOIN LATERAL {members_below("wanted.root")} AS member),
@@ -83,8 +85,8 @@ WHERE {_IS_OTHER.format(role="p")} AND NOT EXISTS (SELECT FROM pg_catalog.pg_nam
 ORDER BY p.rolname, n.nspname, t.relname, c.kind, f.oid
 """
 
-# Who may act as a table's owner gets nothing by owning its schema. `public` is the database's owner's by a role of its
-# own.
+# Owning the schema adds nothing for a role that can act as the table's owner. `public` belongs to the database's owner
+# through the role pg_database_owner.
 _SCHEMAS_OF_OTHERS = f"""
 SELECT n.nspname::text, s.rolname::text, array_agg(c.relname::text ORDER BY c.relname),
        CASE count(DISTINCT c.relowner) WHEN 1 THEN min(pg_catalog.pg_get_userbyid(c.relowner)::text)
@@ -101,14 +103,9 @@ GROUP BY 1, 2 ORDER BY 1
 def owner_findings(
     connection: psycopg.Connection[Any], site: str, catalogs: Sequence[CatalogTable]
 ) -> Iterator[Finding]:
-    """Say who can act as the role that applies, since functions run for what is written.
+    """Report roles that can act as the applying role through functions that its writes run.
 
-    Whoever owns such a function can replace it at any time; whoever owns a table can have it run others.
-
-    Args:
-        connection: as the role that will apply.
-        site: for the findings' path.
-        catalogs: the tables.
+    The owner of such a function can replace it at any time; the owner of a table can attach other functions.
     """
     numbers = [catalog.oid for catalog in catalogs]
     kinds: dict[tuple[TableName, str], dict[str, set[str]]] = {}
@@ -125,7 +122,7 @@ def owner_findings(
         yield Finding(
             path=f"sites.{site} table {table}",
             is_error=False,
-            problem=f"its owner {quote(owner)} can act as the role that applies: functions of roles that are no"
+            problem=f"its owner {quote(owner)} can act as the role that applies: functions of roles that are not"
             f" superusers run as it, in {said}",
             fix="nothing, if you trust these roles with all that is replicated here; else let the database's owner"
             f" have the functions, and the table: ALTER TABLE {qualified(*table)} OWNER TO ...",
@@ -151,13 +148,7 @@ def _few(names: Sequence[str], separator: str = ", ") -> str:
 def schemas_owner_findings(
     connection: psycopg.Connection[Any], site: str, tables: Sequence[TableName]
 ) -> Iterator[Finding]:
-    """Say that a schema's owner can put tables of their own in the place of others', where they own the schema alone.
-
-    Args:
-        connection: as the role that will apply.
-        site: for the findings' path.
-        tables: that arrive, and are here.
-    """
+    """Report schema owners that can replace tables of other owners by their own."""
     for schema, owner, names, instead in connection.execute(
         _SCHEMAS_OF_OTHERS, ([table.owner for table in tables], [table.name for table in tables])
     ).fetchall():
@@ -166,7 +157,7 @@ def schemas_owner_findings(
             is_error=False,
             problem=f"its owner {quote(owner)} can drop tables that others own, and put tables with functions of their"
             f" own in their place, which run as the role that applies: {_few(names)}",
-            # an owner's right to use a schema goes with the ownership, and who is a member of the owner has that alone
+            # The old owner loses the right to use the schema, and so do members of the owner, which had it only that way.
             fix=f"ALTER SCHEMA {quote(schema)} OWNER TO {quote(instead)}; GRANT USAGE ON SCHEMA {quote(schema)} TO"
             f" {quote(connection.info.user)}; "
             + remark(f"or nothing, if you trust {owner} with all that is replicated here"),
@@ -174,21 +165,21 @@ def schemas_owner_findings(
 
 
 def owners_of_schema(connection: psycopg.Connection[Any], role: str = "") -> list[tuple[str, str, str]]:
-    """What is in the schema headrace, and it, of other owners: kind, name for a statement, owner.
+    """Return the schema headrace and its objects with other owners: kind, name for a statement, owner.
 
     Args:
-        connection: as the role whose own is left out.
-        role: whose objects are found in any case.
+        connection: session of a role; its own objects are omitted.
+        role: role whose objects are included in any case.
     """
     return connection.execute(_OF_OTHERS, (role,)).fetchall()
 
 
 def changes_of_owner(found: Iterable[tuple[str, str, str]], role: str) -> str:
-    """The statements that let a role own what `owners_of_schema` found.
+    """Return the statements that make a role the owner of the objects found by `owners_of_schema`.
 
     Args:
-        found: see there.
-        role: the owner to be.
+        found: kind, name and owner of each object.
+        role: the new owner.
     """
     return " ".join(f"ALTER {kind} {name} OWNER TO {quote(role)};" for kind, name, _ in found)
 
@@ -196,16 +187,16 @@ def changes_of_owner(found: Iterable[tuple[str, str, str]], role: str) -> str:
 def schema_owner_findings(
     connection: psycopg.Connection[Any], path: str, owner: str | None, role: str
 ) -> Iterator[Finding]:
-    """Refuse a schema headrace that somebody else owns.
+    """Refuse a schema headrace of another owner.
 
-    Who does can put functions of their own in the place of ours, which the role calls.
+    Such an owner can replace Headrace's functions, which the applying role calls.
 
     Args:
-        connection: as the role that will apply.
-        path: of the finding.
-        owner: of the schema, as `SCHEMA_OWNER` has it; None: it is the role's, or its owner can do what they like
-            anyway.
-        role: that will apply.
+        connection: session of the applying role.
+        path: path of the finding.
+        owner: the schema's owner, as `SCHEMA_OWNER` selects it. None when the role owns the schema, or its owner can do
+            everything anyway.
+        role: name of the applying role.
     """
     if owner is not None:
         yield Finding(
@@ -217,12 +208,7 @@ def schema_owner_findings(
 
 
 def reserved_findings(site: str, tables: Iterable[TableName]) -> Iterator[Finding]:
-    """Refuse tables of the server's own schemas and of the schema headrace.
-
-    Args:
-        site: for the findings' path.
-        tables: that arrive.
-    """
+    """Refuse tables of the server's own schemas and of the schema headrace."""
     for table in tables:
         if is_reserved(table.owner):
             yield Finding(

@@ -1,1 +1,1 @@
-"""Values of LCRs in PostgreSQL's terms: built-in types, Python objects, text for people, comparison in conditions."""
+"""Values of LCRs in PostgreSQL's terms: built-in types, Python objects, readable text, comparison in conditions."""

@@ -1,8 +1,8 @@
-"""PostgreSQL's values as conditions compare them: see `headrace.rules.conditions.values.ValueTypes`.
+"""PostgreSQL's values as conditions compare them: implements `headrace.rules.conditions.values.ValueTypes`.
 
-Only types whose comparison depends on nothing but the two values are named here. Everything else - arrays, JSON,
-ranges, enumerated and other user-defined types, interval, time with time zone - is OPAQUE: in a batch nothing says how
-such a type compares.
+The module names only types whose comparison depends on nothing but the two values. Everything else - arrays, JSON,
+ranges, enumerated and other user-defined types, interval, time with time zone - is OPAQUE, because a batch does not
+say how such a type compares.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS: Final = {
     "timestamp": Kind.TIMESTAMP,
     "timestamptz": Kind.INSTANT,
 }
-# The binary form of types of fixed width, big-endian, as numpy and struct spell it.
+# Binary forms of fixed-width types, big-endian, in numpy's notation.
 _FIXED: Final = {
     "int2": ">i2",
     "int4": ">i4",
@@ -57,28 +57,30 @@ _FIXED: Final = {
     "timestamp": ">i8",
     "timestamptz": ">i8",
 }
-_AS_THEY_ARE: Final = ("text", "varchar", "name", "bytea", "uuid")  # the binary form is what compares
+_AS_THEY_ARE: Final = ("text", "varchar", "name", "bytea", "uuid")  # compared by the bytes of the binary form
 _FLOATS: Final = (Kind.FLOAT, Kind.SINGLE)
-_MOST, _LEAST = 2**63 - 1, -(2**63)  # infinity and -infinity of timestamps
-_DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # and of dates
+_MOST, _LEAST = 2**63 - 1, -(2**63)  # of timestamps: infinity and -infinity
+_DATE_MOST, _DATE_LEAST = 2**31 - 1, -(2**31)  # of dates: infinity and -infinity
 _NAME_BYTES_MAX = 63
-_WHOLE_DIGITS_MAX, _SCALE_MAX = 131_072, 16_383  # of a numeric, and of every literal that is no integer
+_WHOLE_DIGITS_MAX, _SCALE_MAX = 131_072, 16_383  # limits of a numeric, and of every literal that is not an integer
 _DAY_US = 86_400_000_000
-_EPOCH_DAYS = 10_957  # from 1970-01-01, which the calendar below counts from, to 2000-01-01
+_EPOCH_DAYS = 10_957  # from 1970-01-01, the zero of the calendar computed below, to 2000-01-01
 _DATES: Final = range(-2_451_545, 2_145_031_949)  # 4713-11-24 BC to 5874897-12-31
-_TIMESTAMPS: Final = range(-211_813_488_000_000_000, 9_223_371_331_200_000_000)  # the same day to 294276-12-31
-# ASCII: a literal with digits of another script would be taken here and refused by the server.
+_TIMESTAMPS: Final = range(-211_813_488_000_000_000, 9_223_371_331_200_000_000)  # 4713-11-24 BC to 294276-12-31
+# ASCII only: the server refuses digits of other scripts.
 _DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)", re.ASCII)
 _TIME: Final = re.compile(r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])(\d\d)(?:(\d\d)|:(\d\d)(?::(\d\d))?)?|Z", re.ASCII)
-_OFFSET_S_MAX = 16 * 3600  # of an hour less there are none; PostgreSQL refuses more
+_OFFSET_S_MAX = 16 * 3600  # exclusive: PostgreSQL refuses offsets of 16 hours and more
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_NUMERIC_HEAD = struct.Struct(">HhHH")  # digits, weight of the first, sign, digits shown after the point
+_NUMERIC_HEAD = struct.Struct(
+    ">HhHH"
+)  # number of digits, weight of the first digit, sign, digits displayed after the point
 _NEGATIVE, _NAN, _INFINITE, _NEGATIVE_INFINITE = 0x4000, 0xC000, 0xD000, 0xF000
 
 
 class _NotANumber:
-    """PostgreSQL's numeric NaN: equal to itself, greater than every number."""
+    """PostgreSQL's numeric NaN: equal to itself and greater than every number."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _NotANumber)
@@ -103,15 +105,15 @@ _NAN_VALUE: Final = _NotANumber()
 
 
 class PostgresValueTypes:
-    """See the module."""
+    """PostgreSQL's types for conditions and for user code."""
 
     def kind(self, column: Column) -> Kind:
-        """See `ValueTypes.kind`."""
+        """Return how values of a column compare."""
         owner, _, name = column.type_name.partition(".")
         return _KINDS.get(name, Kind.OPAQUE) if owner == "pg_catalog" else Kind.OPAQUE
 
     def value(self, column: Column, raw: bytes) -> Comparable:
-        """See `ValueTypes.value`."""
+        """Return one value in comparable form."""
         name = _name(column)
         if not column.is_binary:
             return _OF_TEXT[_KINDS[name]](raw.decode("utf-8"))
@@ -134,7 +136,7 @@ class PostgresValueTypes:
         return raw.rstrip(b" ") if name == "bpchar" else raw
 
     def values(self, column: Column, data: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArray[Any]:
-        """See `ValueTypes.values`."""
+        """Return many values in comparable form."""
         name = _name(column)
         if column.is_binary and name in _FIXED:
             kind = np.dtype(_FIXED[name])
@@ -153,8 +155,8 @@ class PostgresValueTypes:
         kind_of, whole, ends = _KINDS[name], data.tobytes(), np.cumsum(lengths, dtype=np.int64).tolist()
         values = np.empty(len(ends), object)
         raw = [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-        # Where the bytes are the value, no call for each: a rule on a text column decides a million rows in less than a
-        # second.
+        # Types whose bytes are the value need no call per value. This lets a rule on a text column decide a million
+        # rows in less than a second.
         values[:] = raw if column.is_binary and name in _AS_THEY_ARE else [self.value(column, each) for each in raw]
         if kind_of is Kind.BOOLEAN:
             return values.astype(np.bool_)
@@ -162,35 +164,35 @@ class PostgresValueTypes:
         return values.astype(np.int64) if is_number else values
 
     def decoded(self, column: Column, raw: bytes) -> object:
-        """See `ValueTypes.decoded`."""
+        """Return one value as a Python object."""
         from headrace.databases.postgres.values.python_values import (
-            decoded,  # psycopg's adapters: only users' code needs them
+            decoded,  # imported late: only user code needs psycopg's adapters
         )
 
         return decoded(column, raw)
 
     def decoded_of_copy(self, column: Column, raw: bytes, *, texts: Collection[str]) -> object:
-        """See `ValueTypes.decoded_of_copy`."""
+        """Return one value of a copied row as a Python object."""
         from headrace.databases.postgres.values.python_values import decoded_of_copy  # as above
 
         return decoded_of_copy(column, raw, texts)
 
     def encoded(self, column: Column, value: object) -> bytes:
-        """See `ValueTypes.encoded`."""
+        """Return a Python object in the form of the column's values."""
         from headrace.databases.postgres.values.python_values import encoded  # as above
 
         return encoded(column, value)
 
     def constant(self, column: Column, text: str) -> Comparable:
-        """See `ValueTypes.constant`."""
+        """Return a text literal in the comparable form of the column's type."""
         if "\0" in text:
             raise ValueError("a text cannot hold the character 0")
         if _name(column) == "name" and len(text.encode()) > _NAME_BYTES_MAX:
-            raise ValueError(f"the source cuts such a name to {_NAME_BYTES_MAX} bytes: write it so")
+            raise ValueError(f"the source truncates names to {_NAME_BYTES_MAX} bytes: write the truncated name")
         return _CONSTANTS[_KINDS[_name(column)]](text)
 
     def number(self, column: Column, value: int | Decimal) -> Comparable:
-        """See `ValueTypes.number`."""
+        """Return a number literal in the comparable form of the column's type."""
         if isinstance(value, Decimal) and (
             _scale(value) > _SCALE_MAX or (value and value.adjusted() >= _WHOLE_DIGITS_MAX)
         ):
@@ -201,12 +203,12 @@ class PostgresValueTypes:
             return value
         try:
             found = float(value)
-        except OverflowError:  # of an integer; a fraction becomes infinite
+        except OverflowError:  # integers raise it; a Decimal becomes infinite
             found = float("inf")
         if found in (float("inf"), float("-inf")):
-            raise ValueError("is too large for a floating-point number")
+            raise ValueError("the literal is too large for a floating-point number")
         if found == 0 and value != 0:
-            raise ValueError("is too small for a floating-point number, but not 0")
+            raise ValueError("the literal is not 0, but too small for a floating-point number")
         return _float_key(found)
 
 
@@ -218,13 +220,13 @@ def _name(column: Column) -> str:
 
 
 def _scale(value: Decimal) -> int:
-    """Digits behind the point."""
+    """Return the number of digits after the decimal point."""
     exponent = value.as_tuple().exponent
     return -exponent if isinstance(exponent, int) else 0
 
 
 def _float_keys(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Integers in the order of the numbers: -0 is 0, and NaN is the greatest."""
+    """Map numbers to integers of the same order: -0 equals 0, and NaN is the greatest."""
     bits = (values + 0.0).view(np.int64)
     keys = np.where(bits < 0, bits ^ np.int64(_MOST), bits)
     keys[np.isnan(values)] = _MOST
@@ -245,7 +247,7 @@ def _numeric(raw: bytes) -> Comparable:
         return _NAN_VALUE
     if sign in (_INFINITE, _NEGATIVE_INFINITE):
         return Decimal("Infinity" if sign == _INFINITE else "-Infinity")
-    # As a text: `scaleb` rounds to the context's digits, and Python makes no text of an integer with more than 4300.
+    # Built from text: `scaleb` rounds to the context's precision, and Python formats no integer of over 4300 digits.
     whole = "".join([f"{digit:04d}" for digit in digits]) or "0"
     return Decimal(f"{'-' if sign == _NEGATIVE else ''}{whole}E{(weight - count + 1) * 4}")
 
@@ -254,13 +256,13 @@ def _numeric_of_text(text: str) -> Comparable:
     try:
         found = Decimal(text)
     except InvalidOperation:
-        raise ValueError("is no number") from None
+        raise ValueError("the text is not a number") from None
     return _NAN_VALUE if found.is_nan() else found
 
 
 def _bool_of_text(text: str) -> bool:
     if text not in ("t", "f"):
-        raise ValueError("is no truth value")
+        raise ValueError("the text is not a truth value")
     return text == "t"
 
 
@@ -272,7 +274,7 @@ def _infinite(days: int) -> int:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 2000-01-01 in the Gregorian calendar; year 0 is 1 BC."""
+    """Return the days since 2000-01-01 in the Gregorian calendar; year 0 is 1 BC."""
     lengths = (
         31,
         28 + (year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)),
@@ -288,7 +290,7 @@ def _days(year: int, month: int, day: int) -> int:
         31,
     )
     if not (1 <= month <= 12 and 1 <= day <= lengths[month - 1]):
-        raise ValueError("is no day of the calendar")
+        raise ValueError("the text is not a day of the calendar")
     shifted = year - (month <= 2)
     era, of_era = divmod(shifted, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
@@ -299,7 +301,7 @@ def _clock(found: re.Match[str]) -> int:
     hour, minute, second = (int(found[number] or 0) for number in (1, 2, 3))
     us = (hour * 3600 + minute * 60 + second) * 1_000_000 + int((found[4] or "0").ljust(6, "0"))
     if minute > 59 or second > 59 or us > _DAY_US:
-        raise ValueError("is no time of the day")
+        raise ValueError("the text is not a time of day")
     return us
 
 
@@ -331,7 +333,12 @@ def _timestamp(text: str) -> int:
 
 
 def _moment(text: str, *, is_before: bool) -> int:
-    """Microseconds; `is_before`: the year is BC."""
+    """Return the microseconds since 2000-01-01.
+
+    Args:
+        text: date and optional time of day.
+        is_before: True when the year is BC.
+    """
     day, separator, clock = text.replace("T", " ", 1).partition(" ")
     if _DATE.fullmatch(day) is None:
         raise ValueError("write a timestamp as '2026-01-31 08:30:00'")
@@ -340,7 +347,7 @@ def _moment(text: str, *, is_before: bool) -> int:
 
 def _in_range(value: int, among: range) -> int:
     if value not in among:
-        raise ValueError("is outside the range of the type")
+        raise ValueError("the value is outside the range of the type")
     return value
 
 
@@ -355,15 +362,15 @@ def _instant(text: str) -> int:
     )
     if found is None:
         raise ValueError(
-            "write it with its offset from UTC, as '2026-01-31 08:30:00+00': without one it depends on the session's"
-            " time zone"
+            "write it with its offset from UTC, as '2026-01-31 08:30:00+00': without an offset it depends on the"
+            " session's time zone"
         )
     offset = 0
     if found[1]:
         minutes, seconds = int(found[3] or found[4] or 0), int(found[5] or 0)
         offset = int(found[2]) * 3600 + minutes * 60 + seconds
         if minutes > 59 or seconds > 59 or offset >= _OFFSET_S_MAX:
-            raise ValueError("is no offset from UTC")
+            raise ValueError("the text has no valid offset from UTC")
         offset = -offset if found[1] == "-" else offset
     return _in_range(_moment(body[: found.start()].rstrip(), is_before=is_before) - offset * 1_000_000, _TIMESTAMPS)
 

@@ -1,16 +1,17 @@
-"""Values whose Python object says less than they do, so that a function which writes back what it read writes the same value.
+"""Lossless Python objects for values that the standard Python type would change.
 
-    interval    Python's timedelta counts days and microseconds: it makes 1 day 01:00:00 of 25:00:00, and 30 days of 1 mon.
-                What it can hold keeps its
-                days and hours apart beside (`ExactInterval`); months and infinity it cannot hold
-    json        a float has 17 digits: a number with more keeps its text beside (`ExactFloat`). An object that has a key
-                twice is none of Python's
-    real        the number nearest to its text is another one than the four bytes are: both forms give the one of the bytes
-    arrays      lists begin at 1: an array that begins elsewhere is none of Python's. Of an array of JSON, an element that
-                is a JSON list would be taken for
-                a dimension, and one that is the JSON null for an SQL NULL: they are none of Python's either
+A function that writes back what it read thereby writes the same value. A value without a Python object is refused.
 
-What is computed of such an object is a plain timedelta or float.
+    interval    Python's timedelta counts days and microseconds: it turns 25:00:00 into 1 day 01:00:00, and 1 mon into
+                30 days. `ExactInterval` also stores days and hours separately. Months and infinity have no Python object
+    json        A float has 17 digits; for a number with more, `ExactFloat` also stores the text. An object with a
+                duplicate key has no Python object
+    real        The Python number nearest to the text differs from the one in the four bytes. Both forms give the number
+                of the bytes
+    arrays      Lists begin at 1, so an array with another lower bound has no Python object. In an array of JSON, a list
+                would pass for a dimension and the JSON null for an SQL NULL; such arrays have none either
+
+Computing with such an object gives a plain timedelta or float.
 """
 
 from __future__ import annotations
@@ -44,20 +45,20 @@ _INTERVAL: Final = struct.Struct("!qii")  # microseconds, days, months
 _REAL: Final = struct.Struct("!f")
 _INTERVAL_TEXT: Final = re.compile(r"(?:([+-]?\d+) days?)?(?: ?([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?")
 _DIMENSION: Final = struct.Struct("!ii")  # length, first index
-_ARRAY_HEAD: Final = struct.Struct("!iiI")  # dimensions, whether there are NULLs, the elements' type
+_ARRAY_HEAD: Final = struct.Struct("!iiI")  # number of dimensions, flag for NULLs, element type
 _DAY_US = 86_400_000_000
-_AN_EXAMPLE = 7  # characters of `: null}` behind a key
+_AN_EXAMPLE = 7  # characters of `: null}` after a key
 
 
 class ExactInterval(timedelta):
-    """An interval whose hours are no part of its days, such as 25:00:00."""
+    """An interval with negative hours or more than a day of them, such as 25:00:00."""
 
     __slots__ = ("parts",)
     parts: tuple[int, int]  # days, microseconds
 
 
 class ExactFloat(float):
-    """A number of a JSON text that is written otherwise than Python would write it."""
+    """A JSON number whose text differs from the one that Python would write."""
 
     __slots__ = ("text",)
     text: str
@@ -76,18 +77,18 @@ class _IntervalBinaryLoader(Loader):
 
     def load(self, data: Buffer) -> timedelta:
         us, days, months = _INTERVAL.unpack(data)
-        if months:  # also of infinity
-            raise ValueError("months are none of Python's")
+        if months:  # infinity has months, too
+            raise ValueError("Python's timedelta has no months")
         return _interval(days, us)
 
 
 class _IntervalTextLoader(Loader):
-    """Of the style `postgres`, which Headrace's sessions have."""
+    """Read the interval style `postgres`, which Headrace's sessions use."""
 
     def load(self, data: Buffer) -> timedelta:
         found = _INTERVAL_TEXT.fullmatch(bytes(data).decode())
         if found is None or not found[0]:
-            raise ValueError("months and infinity are none of Python's")
+            raise ValueError("Python's timedelta has neither months nor infinity")
         days, sign, hours, minutes, seconds, fraction = found.groups("0")
         us = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int(fraction.ljust(6, "0"))
         return _interval(int(days), -us if sign == "-" else us)
@@ -100,19 +101,19 @@ class _RealTextLoader(Loader):
 
 
 class IntervalTextDumper(times.TimedeltaDumper):
-    """Writes an `ExactInterval` as it was read."""
+    """Text dumper that writes an `ExactInterval` as it was read."""
 
     def dump(self, obj: timedelta) -> Buffer | None:
-        """See `psycopg.adapt.Dumper`."""
+        """Return the interval as text."""
         parts = getattr(obj, "parts", None)
         return super().dump(obj) if parts is None else f"{parts[0]} days {parts[1]} microseconds".encode()
 
 
 class IntervalBinaryDumper(times.TimedeltaBinaryDumper):
-    """Writes an `ExactInterval` as it was read."""
+    """Binary dumper that writes an `ExactInterval` as it was read."""
 
     def dump(self, obj: timedelta) -> Buffer | None:
-        """See `psycopg.adapt.Dumper`."""
+        """Return the interval in binary form."""
         parts = getattr(obj, "parts", None)
         return super().dump(obj) if parts is None else _INTERVAL.pack(parts[1], parts[0], 0)
 
@@ -129,22 +130,22 @@ def _float(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("an object has a key twice")
+        raise ValueError("a JSON object has a duplicate key")
     return found
 
 
-def _json(data: str | bytes) -> Any:  # noqa: ANN401 - what the text says
+def _json(data: str | bytes) -> Any:  # noqa: ANN401 - depends on the text
     return json.loads(data, parse_float=_float, object_pairs_hook=_object)
 
 
-def json_text(value: Any) -> str:  # noqa: ANN401 - what the user gives
-    """A Python object as `json.dumps` writes it, but for numbers that were read: these are written as they were.
+def json_text(value: Any) -> str:  # noqa: ANN401 - any object of the user
+    """Return a Python object as JSON text: as `json.dumps`, but an `ExactFloat` keeps its original text.
 
     Args:
-        value: of the types that JSON has.
+        value: a value of JSON's types.
     """
     if not _has_exact(value):
-        return json.dumps(value)  # in one piece: this is an order of magnitude faster
+        return json.dumps(value)  # the whole value at once: an order of magnitude faster
     if isinstance(value, ExactFloat):
         return value.text
     if isinstance(value, dict):
@@ -164,18 +165,18 @@ def _has_exact(value: Any) -> bool:  # noqa: ANN401 - as above
     return isinstance(value, ExactFloat) and hasattr(value, "text")
 
 
-def _json_element(data: str | bytes) -> Any:  # noqa: ANN401 - what the text says
+def _json_element(data: str | bytes) -> Any:  # noqa: ANN401 - depends on the text
     found = _json(data)
     if found is None or isinstance(found, list):
-        raise ValueError("an element is a JSON list or null")
+        raise ValueError("an array element is a JSON list or null")
     return found
 
 
 def exact_context(*, of_elements: bool = False) -> AdaptContext:
-    """What loads and dumps values as this module says: of a `psycopg.adapt.Transformer`.
+    """Return the context of a `psycopg.adapt.Transformer` that loads and dumps values losslessly.
 
     Args:
-        of_elements: it loads arrays of JSON.
+        of_elements: True for arrays of JSON.
     """
     adapters = AdaptersMap(psycopg.adapters)
     adapters.register_loader("interval", _IntervalBinaryLoader)
@@ -189,11 +190,11 @@ def exact_context(*, of_elements: bool = False) -> AdaptContext:
 
 
 def has_other_bounds(value: bytes, *, is_binary: bool) -> bool:
-    """Whether an array begins elsewhere than at 1.
+    """Return whether an array has a lower bound other than 1.
 
     Args:
-        value: of an array.
-        is_binary: its form.
+        value: the array.
+        is_binary: whether `value` is in binary form.
     """
     if not is_binary:
         return value.startswith(b"[")

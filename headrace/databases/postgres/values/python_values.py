@@ -1,4 +1,4 @@
-"""Values of LCRs as Python objects, and back: what users' code reads and writes."""
+"""Conversion between values of LCRs and the Python objects that user code reads and writes."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ _OBJECTS: Final[dict[str, type]] = {
     "tsrange": Range,
     "tstzrange": Range,
 }
-"""By type: the objects that are its values, where a dumper takes others."""
+"""Type to the Python class of its values, where the dumper accepts other classes, too."""
 
 _WITHOUT_ZONE: Final = frozenset({"time", "timestamp"})
-"""Types whose text form takes an object with a zone, and loses the zone."""
+"""Types whose text form accepts an object with a zone and drops the zone."""
 
 _WITH_ZONE: Final = frozenset({"timetz", "timestamptz"})
-"""Types whose text form takes an object without a zone, and gives it the session's."""
+"""Types whose text form accepts an object without a zone and adds the session's zone."""
 
 _BOUNDS: Final = {"int4range": "int4", "daterange": "date", "tsrange": "timestamp", "tstzrange": "timestamptz"}
-"""By range: the type of its bounds, where psycopg or the server would make something else of other objects."""
+"""Range type to the type of its bounds, where psycopg or the server would convert other objects to a different value."""
 
 _BYTEA_TEXT: Final = re.compile(rb"\\x([0-9a-f]{2})*")
 _ARRAY = "pg_catalog._"
 _NO_OBJECT: Final = type(_TRANSFORMER.get_loader(0, Format.BINARY))
-"""What loads values of types that psycopg does not know: as bytes."""
+"""Loader for types that psycopg does not know; it returns bytes."""
 
 _TEXTS: Final = frozenset({"text", "varchar", "bpchar", "name", "xml", "citext"})
-# By type: the dumper of its binary form. A dumper that psycopg would choose by the Python object may be of another type.
+# Type to the dumper of its binary form. psycopg chooses a dumper by the Python object, which may give another type.
 _DUMPERS: Final[dict[str, Any]] = {
     "int2": numbers.Int2BinaryDumper,
     "int4": numbers.Int4BinaryDumper,
@@ -97,21 +97,21 @@ _DUMPERS: Final[dict[str, Any]] = {
 
 
 def decoded(column: Column, value: bytes) -> object:
-    """One value as psycopg reads it: int, str, Decimal, datetime, ...
+    """Return one value as psycopg reads it: int, str, Decimal, datetime, ...
 
     Args:
         column: the source's column.
-        value: in the form `column.is_binary` says.
+        value: in the form that `column.is_binary` says.
 
     Raises:
-        LcrError: it is none of Python's, such as a date before year 1.
+        LcrError: the value has no Python object, such as a date before year 1.
     """
     try:
         number, is_array = _read_as(column.type_name, column.type_number)
         if number is None:
-            return bytes(value)  # of an enumerated type its label, in either form
+            return bytes(value)  # for an enumerated type this is the label, in either form
         if is_array and has_other_bounds(value, is_binary=column.is_binary):
-            raise ValueError("a list begins at 1")
+            raise ValueError("the array's lower bound is not 1")
         transformer = _OF_JSON_ELEMENTS if column.type_name in _JSON_ARRAYS else _TRANSFORMER
         return transformer.get_loader(number, Format.BINARY if column.is_binary else Format.TEXT).load(value)
     except (psycopg.Error, ValueError, OverflowError, NotImplementedError) as error:
@@ -121,22 +121,22 @@ def decoded(column: Column, value: bytes) -> object:
 
 
 def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> object:
-    """A value of a row that is read as text to be copied, as `decoded` gives it of the log's binary form.
+    """Return a value of a copied row as the object that `decoded` makes of the log's binary form.
 
     Args:
         column: the source's column.
-        value: as text.
-        texts: types that are not built in whose values are the same bytes in both forms.
+        value: the value as text, the form in which a copy reads rows.
+        texts: user-defined types whose values have the same bytes in both forms.
 
     Raises:
-        LcrError: as of `decoded`; or Python has no object for the type, so that the log gives bytes that the text does
-            not have.
+        LcrError: as for `decoded`; or the type has no Python object, so that the log gives bytes which differ from
+            the text.
     """
     number = builtin_number(column)
     name = column.type_name.removeprefix("pg_catalog.").removeprefix("_")
     element = _NUMBERS.get(f"pg_catalog.{name}", 0)
-    # Values of composite types, of ranges of one's own and of an extension's types are bytes in either form, and
-    # others. The text of "char" has its byte 0 as nothing, and others in octal digits.
+    # Values of composite types, user-defined ranges and extension types are bytes in either form, but different bytes.
+    # The text of "char" omits byte 0 and writes some other bytes in octal digits.
     is_other = number == 0 and column.type_name not in texts
     if (
         is_other
@@ -144,9 +144,9 @@ def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> obj
         or (number and name != "bytea" and type(_TRANSFORMER.get_loader(element, Format.BINARY)) is _NO_OBJECT)
     ):
         raise LcrError(
-            f"values of type {name} are no Python objects: of the column {column.name} a copied row has other bytes"
+            f"values of type {name} have no Python object: for column {column.name}, a copied row has other bytes"
             " than a change",
-            hint="let functions leave such columns alone",
+            hint="do not use such columns in functions",
             column=column.name,
         )
     return decoded(column, value)
@@ -154,9 +154,9 @@ def decoded_of_copy(column: Column, value: bytes, texts: Collection[str]) -> obj
 
 @lru_cache(maxsize=4096)
 def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
-    """The number by which psycopg knows what loads values of a type, and whether it is an array of a built-in type.
+    """Return the number of the type's psycopg loader and whether the type is an array of a built-in type.
 
-    None where nothing loads them.
+    The number is None when psycopg has no loader.
     """
     number = _NUMBERS.get(type_name) or type_number
     if number not in BUILTIN_TYPES and not type_name.rpartition(".")[2].startswith("_"):
@@ -165,23 +165,23 @@ def _read_as(type_name: str, type_number: int) -> tuple[int | None, bool]:
 
 
 def builtin_number(column: Column) -> int:
-    """The number of a column's built-in type, by its name; 0: it is none.
+    """Return the number of a column's built-in type, found by name; 0 for other types.
 
-    Of a domain the log has the name of what is below it, and the number of the domain; a column that a transformation
-    adds has no number.
+    For a domain, the log has the name of the underlying type and the number of the domain. A column that a
+    transformation adds has no number.
 
     Args:
-        column: the source's.
+        column: the source's column.
     """
     return _NUMBERS.get(column.type_name, 0)
 
 
 def encoded(column: Column, value: object) -> bytes:
-    """A Python object in the form that the values of a column have.
+    """Return a Python object in the form of the column's values.
 
     Args:
         column: the source's column.
-        value: not None; bytes are in that form already, but for a `bytea`, whose object they are.
+        value: the object, not None. Bytes already have that form, except for a `bytea`, where they are the object.
 
     Raises:
         LcrError: the object does not fit the type.
@@ -191,7 +191,7 @@ def encoded(column: Column, value: object) -> bytes:
     owner, _, name = column.type_name.rpartition(".")
     try:
         if owner != "pg_catalog" and isinstance(value, str):
-            return _text(value)  # enumerated types, and domains and others over texts: both forms are the text
+            return _text(value)  # enumerated types and types based on text: both forms are the text
         return _form_of(name, is_binary=column.is_binary)(value)
     except NoText as error:
         raise LcrError(
@@ -214,17 +214,17 @@ def encoded(column: Column, value: object) -> bytes:
 
 
 def _encoded_bytes(column: Column, value: bytes) -> bytes:
-    # What was read as `raw` of a text form reads so, and an object hardly ever.
+    # Raw bytes of a text form match this pattern; bytes meant as an object hardly ever do.
     if column.type_name != "pg_catalog.bytea" or column.is_binary or _BYTEA_TEXT.fullmatch(value):
         return value
     return b"\\x" + value.hex().encode()
 
 
 def is_written_binary(type_name: str) -> bool:
-    """Whether a Python object can be written in the binary form of a built-in type.
+    """Return whether a Python object can be written in the binary form of a built-in type.
 
     Args:
-        type_name: without a schema.
+        type_name: the type's name without schema.
     """
     name = type_name.removeprefix("_")
     return name in _TEXTS or name in _DUMPERS or name in ("json", "jsonb", "bytea")
@@ -247,19 +247,22 @@ def _form_of(name: str, *, is_binary: bool) -> Callable[[Any], bytes]:
     return _dumped(_DUMPERS.get(name, _refuse), name)
 
 
-def _elements(value: Any, text: Callable[[Any], str]) -> Any:  # noqa: ANN401 - what the user gives
-    """An array whose elements are texts in the form that the type has: psycopg would write them as its own types."""
+def _elements(value: Any, text: Callable[[Any], str]) -> Any:  # noqa: ANN401 - any object of the user
+    """Convert each element to the text of its type; psycopg would choose other types for the objects."""
     if not isinstance(value, list):
         raise TypeError("a list is needed")
     return [None if each is None else _elements(each, text) if isinstance(each, list) else text(each) for each in value]
 
 
-def _bytea_text(value: Any) -> str:  # noqa: ANN401 - what the user gives
+def _bytea_text(value: Any) -> str:  # noqa: ANN401 - any object of the user
     return f"\\x{_bytes(value).hex()}"
 
 
-def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user gives
-    """An array in binary form: its dimensions, then every element. psycopg would choose another type of elements by their values."""
+def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - any object of the user
+    """Return an array in binary form: its dimensions, then every element.
+
+    psycopg would choose the element type by the values.
+    """
     lengths: list[int] = []
     elements: list[Any] = [value]
     while all(isinstance(each, list) for each in elements) and elements:
@@ -285,8 +288,8 @@ def _array(name: str, value: Any) -> bytes:  # noqa: ANN401 - what the user give
 def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 - a class of psycopg's
     from decimal import Decimal
 
-    def dump(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
-        # As PostgreSQL writes a number of its own: what a person reads in both.
+    def dump(value: Any) -> bytes:  # noqa: ANN401 - any object of the user
+        # A float becomes the numeric of its shortest text, which is also what PostgreSQL prints.
         value = _of_type(value, name, is_binary=True)
         made = (
             Decimal(str(value))
@@ -298,10 +301,10 @@ def _dumped(dumper: Any, name: str) -> Callable[[Any], bytes]:  # noqa: ANN401 -
     return dump
 
 
-def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the user gives
-    """The object, as `_of_type` of it, or of the elements of an array.
+def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - any object of the user
+    """Check the object, or each element of an array, by `_of_type`, and return it.
 
-    A text is taken for the form that the column has.
+    A text passes as a value in the column's text form.
     """
     if isinstance(value, list) and name.startswith("_"):
         for each in value:
@@ -311,8 +314,8 @@ def _parts_of_type(value: Any, name: str) -> Any:  # noqa: ANN401 - what the use
     return checked(value) if isinstance(value, str) else _of_type(value, name, is_binary=False)
 
 
-def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - what the user gives
-    """The object, if psycopg would not make something else of it: TRUE of every text, a day of a moment."""
+def _of_type(value: Any, name: str, *, is_binary: bool) -> Any:  # noqa: ANN401 - any object of the user
+    """Return the object; refuse one that psycopg would change, such as any text to TRUE or a datetime to its date."""
     wanted = _OBJECTS.get(name)
     is_other = wanted is not None and (
         not isinstance(value, wanted) or (wanted is date and isinstance(value, datetime))
@@ -334,14 +337,14 @@ def _refuse(*_: object) -> Any:  # noqa: ANN401 - never returns
     raise TypeError("no binary form is known for this type")
 
 
-def _text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+def _text(value: Any) -> bytes:  # noqa: ANN401 - any object of the user
     if not isinstance(value, str):
         raise TypeError("a text is needed")
     return checked(value).encode()
 
 
-class NoText(ValueError):  # noqa: N818 - what it holds
-    """A `str` that is no text of PostgreSQL."""
+class NoText(ValueError):  # noqa: N818 - named for the content that PostgreSQL refuses
+    """A `str` that PostgreSQL cannot store as text."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
@@ -349,13 +352,13 @@ class NoText(ValueError):  # noqa: N818 - what it holds
 
 
 def checked(text: str) -> str:
-    """The text, if PostgreSQL can hold it.
+    """Return the text if PostgreSQL can store it.
 
     Raises:
-        NoText: it cannot.
+        NoText: the text has a NUL character or a lone surrogate.
     """
     if "\0" in text:
-        raise NoText("a NUL character", "PostgreSQL's texts cannot hold one: take it out")
+        raise NoText("a NUL character", "PostgreSQL's texts cannot hold one: remove it")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -363,7 +366,7 @@ def checked(text: str) -> str:
     return text
 
 
-def _bytes(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+def _bytes(value: Any) -> bytes:  # noqa: ANN401 - any object of the user
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("bytes are needed")
     return bytes(value)
@@ -374,15 +377,15 @@ _TEXTS_OF_ELEMENTS: Final[dict[str, Callable[[Any], str]]] = {
     "_json": json_text,
     "_jsonb": json_text,
 }
-"""By type of an array: the text of one of its elements, where psycopg does not know it."""
+"""Array type to the function that writes one element as text, where psycopg would write it wrong."""
 
 
-def _as_text(value: Any) -> bytes:  # noqa: ANN401 - what the user gives
+def _as_text(value: Any) -> bytes:  # noqa: ANN401 - any object of the user
     if isinstance(value, bool):
         return b"t" if value else b"f"
     if isinstance(value, str):
         return value.encode()
     dumped = _TRANSFORMER.get_dumper(value, PyFormat.TEXT).dump(value)
     if dumped is None:
-        raise TypeError("an object that stands for NULL")
+        raise TypeError("the object stands for NULL")
     return bytes(dumped)

@@ -1,4 +1,4 @@
-"""One value as text for a person: what `errors show` prints."""
+"""One value as readable text, for `errors show`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["value_text"]
 
 
 def value_text(column: Column, value: bytes) -> str:
-    """Decode one value with psycopg's own loaders; a type it has none for is shown as hexadecimal.
+    """Decode one value with psycopg's loaders; a value that they cannot load is shown in hexadecimal.
 
     Args:
         column: the source's column.
-        value: in the form `column.is_binary` says.
+        value: in the form that `column.is_binary` says.
     """
     if not column.is_binary:
         return value.decode("utf-8", "replace")
     try:
         loaded = decoded(column, value)
     except LcrError:
-        # A date before year 1, for example, is none of Python's.
+        # A date before year 1, for example, has no Python object.
         return f"\\x{value.hex()}"
     if isinstance(loaded, bytes | bytearray | memoryview):
         return _label(column, bytes(loaded)) or f"\\x{bytes(loaded).hex()}"
@@ -31,7 +31,7 @@ def value_text(column: Column, value: bytes) -> str:
 
 
 def _label(column: Column, value: bytes) -> str:
-    """A value of a user's type that is text in its binary form, as an enum's label is; empty: it is none."""
+    """Return a user-defined type's value whose binary form is text, such as an enum label; else an empty string."""
     if builtin_number(column):
         return ""
     try:

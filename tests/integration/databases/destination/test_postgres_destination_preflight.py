@@ -173,7 +173,7 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
         admin.execute("RESET ROLE; ALTER TABLE t ENABLE ALWAYS TRIGGER a")
         (problem,) = said()
         assert problem == (
-            'its owner "headrace_test_owner" can act as the role that applies: functions of roles that are no'
+            'its owner "headrace_test_owner" can act as the role that applies: functions of roles that are not'
             " superusers run as it, in"
             " casts (1), checks (1), defaults (1), domains (1), generated columns (1), indexes (1), policies (1),"
             " triggers (1)"
@@ -537,7 +537,7 @@ def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error
     """Without an identity the source refuses UPDATE and DELETE: INSERTs alone do not depend on each other."""
     admin.execute(f"CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY {identity}")
     (found,) = destination.preflight_tables([version(admin)])
-    assert ("every later transaction with a row of the table joins it there" in found.problem) is fills
+    assert ("every later transaction with a row of the table follows it there" in found.problem) is fills
     assert (found.path, found.fix) == (
         "sites.b table public.t",
         "give it a primary key, or a unique key of columns that are NOT NULL",
@@ -739,7 +739,7 @@ def test_what_has_the_name_of_a_table_and_is_none_is_named_in_the_place_of_a_com
     missing = TableVersion(object_number=1, version=1, owner="public", name="other", columns=(), old_image=0)
     (found,) = destination.preflight_tables([missing])
     assert found.is_error
-    assert found.problem == f"it is a {kind} here, and changes are applied to tables alone"
+    assert found.problem == f"it is a {kind} here, but changes are applied only to tables"
     assert "pg_dump" not in found.fix
     admin.execute("ALTER TABLE other RENAME TO was_there; CREATE TABLE other (id int PRIMARY KEY)")
     assert destination.preflight_tables([version(admin, "other")]) == ()

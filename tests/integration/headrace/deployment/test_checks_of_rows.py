@@ -270,7 +270,7 @@ def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be
     checked.execute("a", "ALTER TABLE ev DETACH PARTITION ev_1", "ALTER TABLE ev_2 DETACH PARTITION ev_3")
     for table, parent in (("ev_1", "ev"), ("ev_3", "ev_2")):
         (found,) = [finding for finding in checked.about(table) if finding.is_error]
-        assert "is a partition of public.ev here, and a table of its own at the source" in found.problem
+        assert "is a partition of public.ev here, but a separate table at the source" in found.problem
         assert found.fix.startswith(f'ALTER TABLE "public"."{parent}" DETACH PARTITION "public"."{table}";')
         checked.execute("b", found.fix.partition(" -- ")[0])
         (found,) = [finding for finding in checked.about(table) if finding.is_error]

@@ -1,1 +1,1 @@
-"""What Headrace keeps in a destination, in the schema headrace: how it is made, written, shown and removed."""
+"""Headrace's data in a destination: the schema headrace, its tables and views, and their removal."""

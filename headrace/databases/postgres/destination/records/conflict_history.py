@@ -1,4 +1,4 @@
-"""The history of conflicts: written inside an apply server's transaction, bounded as it is written, listed from anywhere."""
+"""The history of conflicts: written and trimmed in an apply server's transaction, listed from any session."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ INSERT INTO headrace.conflict_history (topology, {", ".join(f'"{field}"' for fie
 SELECT %s, {", ".join(f'"{field}"' for field in _FIELDS)}
 FROM pg_catalog.jsonb_populate_recordset(NULL::headrace.conflict_history, %s::pg_catalog.jsonb)
 """
-# A part of what is too much, so that a bound that was lowered costs no transaction a million rows. Rows that another
-# apply server is deleting are its business: to wait for it could end in a deadlock.
+# Deletes a limited number of surplus rows, so that no transaction deletes a million rows after a bound was lowered. It
+# skips rows that another apply server is deleting, because waiting for them could deadlock.
 _FORGOTTEN_MAX = 1000
-_RECORDS_MAX = 500  # in one statement: some MB with the longest values that are kept
+_RECORDS_MAX = 500  # records per statement: some MB with the longest stored values
 _FORGET = """
 DELETE FROM headrace.conflict_history WHERE number = ANY (ARRAY(
     SELECT number FROM headrace.conflict_history
@@ -66,24 +66,24 @@ def record_conflicts(
     count_max: int,
     age_max_s: float,
 ) -> None:
-    """See `DestinationSession.record_conflicts`.
+    """Record conflicts and delete surplus ones, in the session's transaction.
 
     Args:
-        connection: to the destination, in the session's transaction.
-        topology: whose history it is.
-        records: in order.
-        count_max: conflicts that stay.
-        age_max_s: how long they stay, seconds.
+        connection: connection of the session, in its transaction.
+        topology: name of the topology.
+        records: the conflicts, in order.
+        count_max: number of conflicts to keep.
+        age_max_s: age up to which to keep conflicts, seconds.
     """
     for first in range(0, len(records), _RECORDS_MAX):
         rows = [_plain(connection, record) for record in records[first : first + _RECORDS_MAX]]
         connection.execute(_INSERT.encode(), (topology, json.dumps(rows)))
-    # Twice what came, so that it gets smaller after a bound was lowered.
+    # Twice the number of new records, so that the history shrinks after a bound was lowered.
     connection.execute(_FORGET.encode(), (count_max, age_max_s, max(_FORGOTTEN_MAX, 2 * len(records))))
 
 
 def _plain(connection: psycopg.Connection[Any], record: ConflictRecord) -> dict[str, Any]:
-    """A record for JSON, with texts that this database takes."""
+    """Return a record for JSON, with texts that this database can store."""
 
     def text(value: object) -> object:
         if isinstance(value, tuple):
@@ -96,13 +96,13 @@ def _plain(connection: psycopg.Connection[Any], record: ConflictRecord) -> dict[
 def conflicts(
     connection: psycopg.Connection[Any], topology: str, apply: str | None, last: int
 ) -> tuple[ConflictRecord, ...]:
-    """See `DestinationDatabase.conflicts`.
+    """List the newest conflicts, in order.
 
     Args:
-        connection: to the destination.
-        topology: whose history it is.
-        apply: an apply process of it; None: every one.
-        last: so many at most.
+        connection: connection to the destination.
+        topology: name of the topology.
+        apply: name of the apply process; None for all of them.
+        last: maximum number of conflicts.
     """
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_LIST.encode(), (topology, apply, apply, last)).fetchall()

@@ -1,4 +1,4 @@
-"""The error queue's tables: written inside an apply server's transaction, listed and deleted from anywhere."""
+"""The error queue's tables: written in an apply server's transaction, listed and deleted from any session."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
     "take_errors",
 ]
 
-EDITS_FROM = 9  # the version of the schema that has them: until `up` upgrades an older one, there are none
+EDITS_FROM = 9  # first schema version with edits; an older one has none until `up` upgrades it
 
 _COLUMNS = (
     "topology, apply, source, transaction_id, commit_scn, commit_time, row_count, failed_position, depends_on,"
     " conflict_type, sqlstate, message, readable"
 )
-# Microseconds as an interval: exact, which to_timestamp's double is not.
+# Microseconds as an interval are exact; to_timestamp's double is not.
 _VALUES = (
     "%(topology)s, %(apply)s, %(source)s, %(transaction_id)s, %(commit_scn)s,"
     " 'epoch'::timestamptz + %(commit_time_us)s * interval '1 microsecond', %(row_count)s, %(failed_position)s,"
@@ -69,7 +69,7 @@ UPDATE headrace.apply_error SET depends_on = 0, failed_position = %s, conflict_t
        readable = %s::text[]
 WHERE topology = %s AND number = %s
 """
-# Only the last part of a large transaction knows where and when it committed; before, its order SCN stands there.
+# Only the last part of a large transaction has its commit SCN and time; earlier parts have the order SCN instead.
 _ADD_PART = """
 UPDATE headrace.apply_error
 SET row_count = row_count + %s, commit_scn = greatest(commit_scn, %s),
@@ -78,8 +78,7 @@ WHERE number = %s
 """
 
 
-# The length of a value that is stored apart is known without reading it. The lock keeps edits away until the end of the
-# transaction.
+# The server knows the length of a TOASTed value without reading it. The lock blocks edits until the transaction ends.
 _LOCK = """
 SELECT number, (SELECT coalesce(sum(octet_length(p.batch)), 0) FROM headrace.apply_error_part p WHERE p.number = e.number)::bigint
 FROM headrace.apply_error e WHERE topology = %s AND number = ANY (%s::bigint[]) ORDER BY number FOR UPDATE OF e
@@ -96,7 +95,10 @@ def put_error(
     part: int,
     readable: Sequence[str],
 ) -> int:
-    """See `DestinationSession.put_error`; part 0 under an existing number replaces all its parts."""
+    """Store one part of an error transaction; return its number.
+
+    Part 0 under an existing number replaces all parts of that transaction.
+    """
     number = transaction.number
     if number == 0 or part == 0:
         number = _put_row(connection, topology, transaction, [storable(connection, text) for text in readable])
@@ -158,13 +160,13 @@ def delete_errors(
     """Delete error transactions and their parts, inside the caller's transaction.
 
     Args:
-        connection: to the destination, in a transaction.
-        topology: whose error queue; an error transaction of another topology counts as not there.
-        numbers: of the error transactions.
+        connection: connection to the destination, in a transaction.
+        topology: name of the topology. Error transactions of other topologies are not touched.
+        numbers: numbers of the error transactions.
         outcome: EXECUTED or DELETED, for the record of their edits.
 
     Returns:
-        The numbers of those that were there.
+        The numbers of the deleted error transactions.
     """
     there = [
         number
@@ -185,7 +187,7 @@ def delete_errors(
 def take_errors(
     connection: psycopg.Connection[Any], topology: str, numbers: Sequence[int], *, bytes_max: int
 ) -> TakenErrors:
-    """See `DestinationSession.take_errors`; inside the caller's transaction."""
+    """Take error transactions out of the queue, up to `bytes_max`, in the caller's transaction."""
     sizes: dict[int, int] = dict(connection.execute(_LOCK, (topology, list(numbers))).fetchall())
     total = count = 0
     for number in numbers:
@@ -196,7 +198,7 @@ def take_errors(
     taken = [number for number in numbers[:count] if number in sizes]
     if not taken:
         return TakenErrors(count=count, batches={})
-    # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
+    # A separate statement after the lock sees an edit that committed while the lock was pending.
     rows = connection.execute(
         "SELECT number, batch FROM headrace.apply_error_part WHERE number = ANY (%s::bigint[]) ORDER BY number, part",
         (taken,),
@@ -218,14 +220,14 @@ def edit_error(
     batch: bytes,
     key_hashes: NDArray[np.uint64],
 ) -> bool:
-    """See `DestinationDatabase.edit_error`.
+    """Replace one part of an error transaction, in the caller's transaction.
 
-    Inside the caller's transaction, whose lock of the row keeps an execution away.
+    The row lock blocks an execution of the error transaction meanwhile.
     """
     found = connection.execute(
         "SELECT FROM headrace.apply_error WHERE topology = %s AND number = %s FOR UPDATE", (topology, edit.number)
     ).fetchone()
-    # A statement of its own, behind the lock: it sees an edit that the lock was waited for.
+    # A separate statement after the lock sees an edit that committed while the lock was pending.
     made = connection.execute(
         "SELECT count(*) FROM headrace.apply_error_edit WHERE number = %s", (edit.number,)
     ).fetchone()
@@ -264,7 +266,7 @@ def edit_error(
 
 
 def list_edits(connection: psycopg.Connection[Any], topology: str, number: int | None) -> tuple[ErrorEdit, ...]:
-    """See `DestinationDatabase.error_edits`."""
+    """List the edits of one error transaction, or of all."""
     if schema_version(connection) < EDITS_FROM:
         return ()
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -273,7 +275,7 @@ def list_edits(connection: psycopg.Connection[Any], topology: str, number: int |
 
 
 def note_failure(connection: psycopg.Connection[Any], topology: str, found: ErrorTransaction) -> None:
-    """See `DestinationDatabase.note_failure`."""
+    """Record why an error transaction failed again."""
     connection.execute(
         _NOTE_FAILURE,
         (
@@ -296,7 +298,7 @@ def list_errors(
     number: int | None,
     first: int | None,
 ) -> tuple[ErrorTransaction, ...]:
-    """See `DestinationDatabase.errors`."""
+    """List the error queue in order."""
     version = schema_version(connection)
     if not version:
         return ()
@@ -310,7 +312,7 @@ def list_errors(
 
 
 def read_batches(connection: psycopg.Connection[Any], number: int, *, original: bool = False) -> Iterator[bytes]:
-    """See `DestinationDatabase.error_batches`; one part in memory at a time."""
+    """Yield the parts of an error transaction; only one is in memory at a time."""
     batch, join = "batch", ""
     if original and schema_version(connection) >= EDITS_FROM:
         batch, join = "coalesce(o.batch, p.batch)", " LEFT JOIN headrace.apply_error_original o USING (number, part)"
@@ -327,7 +329,7 @@ def read_batches(connection: psycopg.Connection[Any], number: int, *, original: 
 def read_key_hashes(
     connection: psycopg.Connection[Any], topology: str, apply: str
 ) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """See `DestinationDatabase.error_key_hashes`; the parts of one transaction come as one array."""
+    """Yield the number and key hashes of each error transaction; the hashes of all its parts form one array."""
     rows = connection.execute(
         "SELECT number, pg_catalog.string_agg(k.hashes, ''::bytea ORDER BY k.part) FROM headrace.apply_error"
         " JOIN headrace.apply_error_key k USING (number) WHERE topology = %s AND apply = %s"

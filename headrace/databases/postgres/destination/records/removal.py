@@ -1,10 +1,11 @@
-"""Removing what a topology made at a destination.
+"""Removal of a topology's objects at a destination.
 
-Its rows in the schema headrace, the schema when it was the last, its origins.
+It removes the topology's rows in the schema headrace, its replication origins, and the schema when no other topology
+uses it.
 
 Worked flow
-    down --purge -> every apply process is fenced out -> its rows go -> no other topology left: the schema goes ->
-    its replication origins go, once no other log stream can still meet them.
+    down --purge -> fence out every apply process -> delete its rows -> drop the schema if no other topology is left ->
+    drop its replication origins when no other log stream can still read changes with them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "i
 _PARTS = ("apply_error_part", "apply_error_key", "apply_error_original")
 _LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call", "row_mark")
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
-# for other log streams to pass what this topology wrote, and for dead backends to let go of their origins
+# for other log streams to pass this topology's changes, and for ending backends to release their origins
 _WAIT_S = 10.0
 _POLL_S = 0.1
 
@@ -41,16 +42,16 @@ _POLL_S = 0.1
 def remove_rows(
     connection: psycopg.Connection[Any], topology: str, apply: str | None = None, *, keeps_schema: bool = False
 ) -> list[str]:
-    """Delete a topology's rows, and drop the schema headrace when nobody else's are left.
+    """Delete a topology's rows, and drop the schema headrace when no other rows are left.
 
     Args:
-        connection: in autocommit mode.
-        topology: whose apply processes are fenced out already.
-        apply: only this apply process's rows; the schema stays.
-        keeps_schema: it stays, whoever has rows there: another role drops it.
+        connection: connection in autocommit mode.
+        topology: name of the topology, whose apply processes are already fenced out.
+        apply: name of an apply process: delete only its rows and keep the schema. None for all of them.
+        keeps_schema: keep the schema in any case, because another role drops it.
 
     Returns:
-        What was done, or why something stays.
+        Lines with the statements that were run, or the reason why something stays.
     """
     if schema_version(connection) == 0 and not missing_tables(connection):
         return []
@@ -78,11 +79,7 @@ def remove_rows(
 
 
 def may_use_schema(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the role may look into the schema headrace, or there is none.
-
-    Args:
-        connection: to the database.
-    """
+    """Return whether the schema headrace does not exist or the role may use it."""
     found = connection.execute(
         "SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = 'headrace'"
     ).fetchone()
@@ -90,7 +87,7 @@ def may_use_schema(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _there(connection: psycopg.Connection[Any], tables: Sequence[str]) -> list[str]:
-    """Those of our tables that are there: an older schema which nothing has upgraded lacks some, and a damaged one."""
+    """Return those of the tables that exist; a schema that is damaged, or older and not upgraded, lacks some."""
     found = connection.execute(
         "SELECT t FROM pg_catalog.unnest(%s::text[]) t WHERE pg_catalog.to_regclass('headrace.' || t) IS NOT NULL",
         (list(tables),),
@@ -112,8 +109,8 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
     created = [found.groups() for version in VERSIONS for text in version if (found := _CREATED.match(text))]
     try:
         with connection.transaction():
-            # Nothing cascades: objects that users put there or built on it are not ours to drop.
-            # Views first: one of an early version may read a table of a later one.
+            # No CASCADE: objects that users created in the schema, or based on it, must stay.
+            # Views go first: a view of an early version may read a table of a later one.
             created.reverse()
             drop_triggers(connection)
             for kind, name in sorted(created, key=lambda each: each[0] != "VIEW"):
@@ -121,24 +118,24 @@ def _drop_schema(connection: psycopg.Connection[Any]) -> str:
             connection.execute("DROP SCHEMA headrace")
     except psycopg.errors.InsufficientPrivilege as error:
         return f"the schema headrace stays: {error.diag.message_primary}"
-    except psycopg.errors.DependentObjectsStillExist as error:  # its detail names objects, and no rows
+    except psycopg.errors.DependentObjectsStillExist as error:  # the detail names objects, never row values
         named = "; ".join((error.diag.message_detail or "").splitlines())
         return f"the schema headrace stays: {error.diag.message_primary}{f': {named}' if named else ''}"
     return "DROP SCHEMA headrace"
 
 
 def remove_origins(connection: psycopg.Connection[Any], topology: str) -> list[str]:
-    """Drop a topology's replication origins; they are few, and every one takes a place for good.
+    """Drop a topology's replication origins; the server's limited slots would otherwise stay occupied.
 
-    A change whose origin is gone reads as a user's own. So they stay while another topology's log stream of this
-    database may still have to read what was written with them.
+    A change whose origin is dropped reads as a user's change. So the origins stay while another topology's log stream
+    of this database may still read changes with them.
 
     Args:
-        connection: in autocommit mode.
-        topology: its name; its sessions have ended.
+        connection: connection in autocommit mode.
+        topology: name of the topology, whose sessions have ended.
 
     Returns:
-        For each origin what was done, or why it stays.
+        For each origin, the statement that was run, or the reason why the origin stays.
     """
     names = [
         row[0]
@@ -152,7 +149,7 @@ def remove_origins(connection: psycopg.Connection[Any], topology: str) -> list[s
 
 
 def _streams_behind(connection: psycopg.Connection[Any]) -> list[str]:
-    """Other topologies' slots in this database that have not passed the end of the log as it is now."""
+    """Return other topologies' slots in this database that have not passed the present end of the log."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
     assert row is not None
     deadline = time.monotonic() + _WAIT_S
@@ -173,7 +170,7 @@ def _streams_behind(connection: psycopg.Connection[Any]) -> list[str]:
 def _drop_origin(connection: psycopg.Connection[Any], name: str, behind: list[str]) -> str:
     statement = f"SELECT pg_replication_origin_drop({literal(name)})"
     if behind:
-        return f"origin {name} stays until {', '.join(behind)} has read what was written with it; then: {statement}"
+        return f"origin {name} stays until {', '.join(behind)} has read its changes; then: {statement}"
     deadline = time.monotonic() + _WAIT_S
     while True:
         try:
@@ -181,7 +178,7 @@ def _drop_origin(connection: psycopg.Connection[Any], name: str, behind: list[st
         except psycopg.errors.InsufficientPrivilege:
             return f"origin {name} stays, this role may not drop it; as a superuser: {statement}"
         except psycopg.errors.ObjectInUse:
-            # A backend that ends lets go of its origin last.
+            # An ending backend releases its origin last.
             if time.monotonic() > deadline:
                 return f"origin {name} stays, a session still uses it; later: {statement}"
             time.sleep(_POLL_S)

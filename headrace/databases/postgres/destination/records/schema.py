@@ -1,37 +1,36 @@
 """The `headrace` schema at a destination: progress, error queue, instantiation.
 
-Versioned: `VERSIONS[n]` brings a schema of version n to n + 1. Every statement of an upgrade runs in one
-transaction together with the new version number, under an advisory lock, so that `prepare` can be called by
-anyone at any time. A newer schema than this program knows is refused.
+The schema is versioned: `VERSIONS[n]` upgrades version n to n + 1. All statements of an upgrade run in one transaction
+with the new version number, under an advisory lock, so that `prepare` can be called from any process at any time. A
+schema newer than this program is refused.
 
 The tables
 
-    apply_process     one row per apply process: epoch (fencing), a low watermark that moved without data, what
-                      the incarnation before had applied above it, and how far all but joining tables are ahead of it.
-    apply_progress    one row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
+    apply_process     One row per apply process: its epoch (fencing), a low watermark that moved without data, the ranges
+                      that the previous incarnation applied above it, and how far all but joining tables are ahead of it.
+    apply_progress    One row per apply server of the current epoch, moved by compare-and-set (`sequence`) in the
                       transaction of the data. `applied` holds ranges above the low watermark as
                       {after, through, after, through, ...}.
-    apply_epoch       UNLOGGED: in which life of the server an epoch began. A crash, a failover and a restore from a
-                      backup empty it or leave another life in it, and with that the epoch has ended: see `fencing`.
+    apply_epoch       UNLOGGED: the run of the server in which an epoch began. A crash, a failover and a restore from a
+                      backup empty it or leave another run in it, which ends the epoch (`fencing`).
     apply_session     UNLOGGED: the newest incarnation of each apply server of an epoch, raised before it ends the older
-                      one's session.
-    apply_error       the error queue, one row per source transaction; the LCRs are in apply_error_part (LcrBatch
-                      messages), the hashes of their keys in apply_error_key. Parts that an operator edited are as they
-                      failed in apply_error_original; what was edited, by whom and when, is in apply_error_edit, which
-                      is kept for a while after the transaction was executed.
-    apply_state       what an apply process is, and how it was doing when it wrote this last: a few times a minute, fenced by its epoch.
-    conflict_history  one row per conflict that an apply process met, whatever became of it; bounded as it is written.
-    row_change        when the last change of a key was made, and where: see `row_changes`, which has its definition.
-                      Its rows of relation 0 are what was
-                      forgotten, and samples: see `lost_times`.
-    row_change_set    when the rows of a set were changed, and where: see `noted_sets`, which has its definition;
-                      row_change_set_time has each row's time.
-    instantiation     one row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the number of
-                      the table here that it is of, `recorded_in` the number of this table when that was recorded.
-    row_mark          what the source's catalog said of an instantiated table when its rows were copied, kept or found equal
+                      incarnation's session.
+    apply_error       The error queue, one row per source transaction. The LCRs are in apply_error_part (LcrBatch
+                      messages), the hashes of their keys in apply_error_key. apply_error_original has the original of
+                      each edited part. apply_error_edit has what was edited, by whom and when; it stays for a while
+                      after the transaction was executed.
+    apply_state       Configuration and state of an apply process, written a few times a minute, fenced by its epoch.
+    conflict_history  One row per conflict, whatever its outcome; writers trim it.
+    row_change        Time and site of a key's last change, defined in `row_changes`. Rows of relation 0 describe
+                      forgotten times, and samples (`lost_times`).
+    row_change_set    Times and site of changes of a set of rows, defined in `noted_sets`; row_change_set_time has each
+                      row's time.
+    instantiation     One row per table (`CapturedTable.identity`, not its name) and apply process. `relation` is the
+                      OID of the table here, `recorded_in` the OID of this table when that was recorded.
+    row_mark          The source catalog's state of an instantiated table when its rows were copied, kept or found equal
                       (`headrace.databases.ports.row_marks`).
 
-The views `dba_*` and `v_streams_*` are for people and have the manuals' names and columns: see `views`.
+The views `dba_*` and `v_streams_*` are for users and have the manuals' names and columns; `views` defines them.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Monitoring Apply" (DBA_APPLY_PROGRESS, DBA_APPLY_ERROR,
     DBA_APPLY_INSTANTIATED_OBJECTS).
@@ -73,14 +72,14 @@ __all__ = [
 SCHEMA = "headrace"
 _TABLE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(headrace\.\w+)")
 
-# "headrace" in hexadecimal: nobody else's advisory lock is likely to have this number.
+# "headrace" in hexadecimal, a number that another program's advisory lock is unlikely to have.
 PREPARE_LOCK = 0x68656164_72616365
-# Two `up`s at once wait for each other. An upgrade of the schema takes seconds where error queues are large.
+# Two concurrent `up`s wait for each other. An upgrade of the schema takes seconds when error queues are large.
 PREPARE_LOCK_TIMEOUT_S = 60.0
-# Held while a table is claimed for a copy (`record_instantiation` with `beside`): a moment each, whatever the table.
-# "claims" behind "he".
+# Held for a moment while any table is claimed for a copy (`record_instantiation` with `beside`). The number is "he"
+# followed by "claims" in hexadecimal.
 CLAIM_LOCK = 0x6865636C_61696D73
-CLAIM_LOCK_TIMEOUT_S = 15.0  # dozens of apply processes that claim at once, each behind a slow commit
+CLAIM_LOCK_TIMEOUT_S = 15.0  # enough for dozens of apply processes that claim at once, each with a slow commit
 
 _VERSION_1 = (
     "CREATE SCHEMA IF NOT EXISTS headrace",
@@ -92,7 +91,7 @@ _VERSION_1 = (
     created_at timestamptz NOT NULL DEFAULT now(), epoch_raised_at timestamptz NOT NULL DEFAULT now(),
     applied_at timestamptz, PRIMARY KEY (topology, apply)
 ) WITH (fillfactor = 50)""",
-    # Small rows updated with every transaction: room in the page keeps the updates off the index.
+    # Every transaction updates these small rows: free space in the page keeps the updates out of the index.
     """CREATE TABLE headrace.apply_progress (
     topology text NOT NULL, apply text NOT NULL, server integer NOT NULL, epoch bigint NOT NULL,
     sequence bigint NOT NULL, low_watermark bigint NOT NULL, applied bigint[] NOT NULL,
@@ -111,8 +110,8 @@ _VERSION_1 = (
     number bigint NOT NULL, part integer NOT NULL,
     batch bytea NOT NULL, PRIMARY KEY (number, part)
 )""",
-    # No foreign keys here: apply's sessions would not run them (session_replication_role = replica).
-    # Hashes as little-endian uint64, one row per part: read back only as a whole.
+    # No foreign keys: apply's sessions would not check them (session_replication_role = replica).
+    # Hashes are little-endian uint64, one row per part, because readers always read all of them.
     """CREATE TABLE headrace.apply_error_key (
     number bigint NOT NULL, part integer NOT NULL,
     hashes bytea NOT NULL, PRIMARY KEY (number, part)
@@ -141,7 +140,7 @@ SELECT topology, apply AS apply_name, source AS source_database, owner AS source
 FROM headrace.instantiation""",
 )
 
-# What an earlier version recorded by name is of no table that is known: it is copied again.
+# Version 1 recorded tables by name. Such a record matches no known table, so the table is copied again.
 _VERSION_2 = (
     "ALTER TABLE headrace.instantiation ADD COLUMN identity text NOT NULL DEFAULT ''",
     "UPDATE headrace.instantiation SET identity = 'by name: ' || owner || '.' || name",
@@ -166,11 +165,11 @@ _VERSION_3 = (
 
 
 def _set_tag(create: str, alone: str = "") -> str:
-    """Make the statement that makes `headrace.set_tag`.
+    """Return the statement that creates `headrace.set_tag`.
 
     Args:
-        create: its first words.
-        alone: a further condition of the warning that a call stands alone; empty: there is none.
+        create: first words of the statement.
+        alone: additional condition for the warning about a call outside a transaction; may be empty.
     """
     return f"""{create} headrace.set_tag(tag text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -191,11 +190,11 @@ $$"""
 
 
 def _track(create: str, alone: str = "") -> str:
-    """Make the statement that makes `headrace.track`.
+    """Return the statement that creates `headrace.track`.
 
     Args:
-        create: its first words.
-        alone: as of `_set_tag`.
+        create: first words of the statement.
+        alone: additional condition for the warning about a call outside a transaction; may be empty.
     """
     return f"""{create} headrace.track(label text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -211,15 +210,15 @@ END
 $$"""
 
 
-# A user's tag: see `headrace.databases.postgres.origins`. A transaction without an id has changed nothing yet.
+# Users' tags (`headrace.databases.postgres.origins`). A transaction without an id has changed nothing yet.
 _VERSION_4 = (_set_tag("CREATE FUNCTION"),)
 
 _VERSION_5 = ("ALTER TABLE headrace.apply_process ADD COLUMN ahead bigint NOT NULL DEFAULT 0",)
 
-# A user's label: see `headrace.lcr.tracking`.
+# Users' labels (`headrace.lcr.tracking`).
 _VERSION_6 = (_track("CREATE FUNCTION"),)
 
-# What is recorded is of this table, and not of its name; see `headrace.databases.ports.Instantiation.is_remade`.
+# A record belongs to the table with this OID, not to its name (`headrace.databases.ports.Instantiation.is_remade`).
 _VERSION_7 = (
     "ALTER TABLE headrace.instantiation ADD COLUMN relation oid, ADD COLUMN recorded_in oid",
     """UPDATE headrace.instantiation SET relation = to_regclass(format('%I.%I', owner, name)),
@@ -256,7 +255,7 @@ _VERSION_9 = (
 )""",
 )
 
-# A row is written again and again: room in the page keeps that off the index.
+# Rows are updated repeatedly: free space in the page keeps the updates out of the index.
 _VERSION_10 = (
     """CREATE TABLE headrace.apply_state (
     topology text NOT NULL, apply text NOT NULL, epoch bigint NOT NULL, configuration jsonb NOT NULL, state jsonb NOT NULL,
@@ -268,8 +267,8 @@ _VERSION_10 = (
 _VERSION_11 = view_statements(11)
 _VERSION_12 = view_statements(12)
 
-# Rows are there only between the death of an apply server in a handler and the next one's success: see
-# `spark_apply.handlers.crashes`.
+# A row remains only from an apply server's death in a handler until the next server's success
+# (`spark_apply.handlers.crashes`).
 _VERSION_13 = (
     """CREATE TABLE headrace.handler_call (
     topology text NOT NULL, apply text NOT NULL, scn bigint NOT NULL, function text NOT NULL, calls integer NOT NULL,
@@ -283,13 +282,14 @@ _VERSION_15 = view_statements(15)
 _ALONE = r"""
        AND pg_catalog.current_query() ~* '^[[:space:]]*select[[:space:]][^;]*[[:<:]]{function}[[:>:]][^;]*;?[[:space:]]*$'"""
 
-# A string of several statements, such as psql -c sends, has one time for all of them: what stands alone is meant.
+# A string of several statements, as psql -c sends it, has one time for all of them. The warning is only for a call that
+# is the whole string.
 _VERSION_17 = (
     _set_tag("CREATE OR REPLACE FUNCTION", _ALONE.format(function="set_tag")),
     _track("CREATE OR REPLACE FUNCTION", _ALONE.format(function="track")),
 )
 
-# A table of its own: what it has is read a few times a minute, and the records are read much more often.
+# Marks are in a separate table, because they are read a few times a minute and the records much more often.
 _VERSION_18 = (
     """CREATE TABLE headrace.row_mark (
     topology text NOT NULL, apply text NOT NULL, source text NOT NULL, identity text NOT NULL, mark text NOT NULL,
@@ -324,7 +324,7 @@ MARKS_FROM = 18  # the first version with the marks of tables
 
 
 def schema_version(connection: psycopg.Connection[Any]) -> int:
-    """Version of the schema in the database; 0: there is none."""
+    """Return the version of the schema in the database; 0 when the schema does not exist."""
     with translated("reading the version of the schema headrace"):
         exists = connection.execute("SELECT pg_catalog.to_regclass('headrace.schema_version') IS NOT NULL").fetchone()
         if exists is None or not exists[0]:
@@ -334,11 +334,7 @@ def schema_version(connection: psycopg.Connection[Any]) -> int:
 
 
 def missing_tables(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
-    """Tables of the schema headrace that somebody dropped: what is left cannot be used, nor made whole.
-
-    Args:
-        connection: to the database.
-    """
+    """Return the tables of the schema headrace that were dropped: the rest cannot be used or repaired."""
     version = schema_version(connection)
     made = [
         found[1] for number in range(version or VERSION) for text in VERSIONS[number] if (found := _TABLE.match(text))
@@ -353,13 +349,13 @@ def missing_tables(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
 
 
 def check_schema(connection: psycopg.Connection[Any]) -> None:
-    """Refuse a schema that is not as this version needs it, where another role makes it.
+    """Check a schema that another role creates, and refuse it when it does not suit this program.
 
     Args:
-        connection: as the role that applies.
+        connection: session of the applying role.
 
     Raises:
-        DatabaseError: it is not there, or of another version.
+        DatabaseError: the schema does not exist, is damaged or has another version.
     """
     with translated("looking at the schema headrace"):
         version = schema_version(connection)
@@ -373,7 +369,7 @@ def check_schema(connection: psycopg.Connection[Any]) -> None:
         raise DatabaseError(
             f"the schema headrace has version {version}, this program needs {VERSION}"
             if version
-            else "the schema headrace is not there",
+            else "the schema headrace does not exist",
             hint=AS_ADMIN,
             version=version,
         )
@@ -387,13 +383,13 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
     """Create or upgrade the schema.
 
     Args:
-        connection: in autocommit mode.
+        connection: connection in autocommit mode.
 
     Returns:
-        The statements that were run; empty when the schema is as it should be.
+        The statements that were run; empty when the schema is up to date.
 
     Raises:
-        DatabaseError: the role may not create it, or a newer Headrace made it.
+        DatabaseError: the role may not create the schema, a newer Headrace made it, or it is damaged.
         DatabaseUnavailable: another session keeps the schema locked.
     """
     run: list[str] = []
@@ -413,7 +409,7 @@ def prepare_schema(connection: psycopg.Connection[Any]) -> tuple[str, ...]:
         for number in range(version, VERSION):
             for statement in (*VERSIONS[number], f"UPDATE headrace.schema_version SET version = {number + 1}"):
                 if statement.startswith("CREATE SCHEMA") and _has_schema(connection):
-                    continue  # IF NOT EXISTS would still ask for the right to create one
+                    continue  # IF NOT EXISTS would still require the right to create a schema
                 text: Query = statement.encode()
                 connection.execute(text)
                 run.append(statement)

@@ -1,7 +1,4 @@
-"""What is recorded of tables at a destination.
-
-The rows of `headrace.instantiation`, and which of them concern other apply processes.
-"""
+"""Records of tables at a destination: instantiations, other apply processes' copies, and row marks."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ __all__ = [
 ]
 
 COLUMNS = "source, identity, owner, name, scn, state, row_count, digest, problem"
-# A dump that is restored gives every table another number, this one, too: its rows and this record are of one moment.
+# A restored dump gives every table another OID, this one, too: the rows and their record are still from one moment.
 IS_REMADE = """coalesce(recorded_in = 'headrace.instantiation'::regclass
     AND to_regclass(format('%%I.%%I', owner, name)) <> relation, false)"""
 NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -47,8 +44,8 @@ NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg
 IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
     AND relation IS NOT NULL"""
 
-# The same table under another name counts, too (see `IS_REMADE` for `recorded_in`), and so do its partitions and what
-# it is a partition of.
+# The same table under another name counts, too (`recorded_in` as in `IS_REMADE`), and so do its partitions and the
+# tables above it.
 _OTHER_COPIES = """
 WITH asked AS (SELECT to_regclass(format('%%I.%%I', %(owner)s::text, %(name)s::text)) AS relid),
 family AS (SELECT relid FROM asked UNION SELECT r.relid FROM asked, pg_partition_tree(asked.relid) r UNION SELECT
@@ -63,7 +60,7 @@ ORDER BY topology, apply, source, identity
 def other_copies(
     connection: psycopg.Connection[Any], topology: str, apply: str, owner: str, name: str
 ) -> tuple[OtherCopy, ...]:
-    """See `DestinationDatabase.other_copies`."""
+    """Return other apply processes' copies of a table, by topology and name."""
     values = {
         "topology": topology,
         "apply": apply,
@@ -77,14 +74,14 @@ def other_copies(
 def read_arrival(
     connection: psycopg.Connection[Any], topology: str, apply: str, identity: str, progress: ApplyProgress | None
 ) -> ArrivalSeen | None:
-    """See `DestinationDatabase.arrival_seen`.
+    """Return a table's record and progress as a snapshot shows them; None without a record or progress.
 
     Args:
-        connection: in a transaction under the snapshot.
-        topology: its name.
-        apply: the apply process.
-        identity: of the table.
-        progress: of the apply process, read in the same transaction.
+        connection: connection in a transaction with the snapshot.
+        topology: name of the topology.
+        apply: name of the apply process.
+        identity: identity of the source's table.
+        progress: progress of the apply process, read in the same transaction.
     """
     of_apply = "topology = %s AND apply = %s"
     row = connection.execute(
@@ -98,12 +95,12 @@ def read_arrival(
 
 
 def let_go_on(connection: psycopg.Connection[Any], topology: str, carries: Sequence[Carried]) -> None:
-    """Let tables that wait for a copy go on where it has their changes.
+    """Release AWAITING tables to continue after the SCN up to which the copy contains their changes.
 
     Args:
-        connection: in the transaction in which the copy is recorded.
-        topology: its name.
-        carries: what the copy has.
+        connection: connection in the transaction that records the copy.
+        topology: name of the topology.
+        carries: tables and SCNs up to which the copy contains their changes.
     """
     for each in carries:
         connection.execute(
@@ -115,10 +112,10 @@ def let_go_on(connection: psycopg.Connection[Any], topology: str, carries: Seque
 
 
 def instantiation_of(row: Sequence[Any]) -> Instantiation:
-    """The record of a row.
+    """Return the record of a row.
 
     Args:
-        row: with `COLUMNS`, and maybe `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
+        row: values of `COLUMNS`, optionally followed by `IS_REMADE`, `NAME_NOW` and `IS_GONE`.
     """
     return Instantiation(
         source=row[0],
@@ -137,13 +134,13 @@ def instantiation_of(row: Sequence[Any]) -> Instantiation:
 
 
 def recorded_applies(connection: psycopg.Connection[Any], topology: str) -> tuple[str, ...]:
-    """See `DestinationDatabase.recorded_applies`."""
+    """Return the apply processes with a recorded table that is not LEFT."""
     query = "SELECT DISTINCT apply FROM headrace.instantiation WHERE topology = %s AND state <> 'LEFT' ORDER BY 1"
     return tuple(str(apply) for (apply,) in connection.execute(query, (topology,)))
 
 
 def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: str, source: str) -> dict[str, RowMark]:
-    """See `DestinationDatabase.row_marks`."""
+    """Return the recorded marks by identity; skip marks of another version's format."""
     query = "SELECT identity, mark FROM headrace.row_mark WHERE topology = %s AND apply = %s AND source = %s"
     found = {}
     for identity, text in connection.execute(query, (topology, apply, source)):
@@ -153,14 +150,7 @@ def read_row_marks(connection: psycopg.Connection[Any], topology: str, apply: st
 
 
 def is_current(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int) -> bool:
-    """Whether an epoch has not ended; it does not before the open transaction does.
-
-    Args:
-        connection: in a transaction.
-        topology: its name.
-        apply: the apply process.
-        epoch: of its driver.
-    """
+    """Return whether an epoch is valid; a valid one stays so until the open transaction ends."""
     return (
         connection.execute(
             f"SELECT FROM headrace.apply_process p WHERE topology = %s AND apply = %s AND epoch = %s AND {EPOCH_LIVES}"
@@ -180,7 +170,7 @@ def write_row_marks(
     marks: Mapping[str, RowMark],
     was: Mapping[str, RowMark] | None,
 ) -> bool:
-    """See `DestinationDatabase.record_row_marks`; False: the epoch has ended."""
+    """Record the marks of tables; return False when the epoch has ended."""
     values = {
         "topology": topology,
         "apply": apply,
@@ -214,7 +204,7 @@ def write_row_marks(
 
 
 def may_hold(connection: psycopg.Connection[Any], table: TableName, part: TableName) -> bool:
-    """See `DestinationDatabase.may_hold`.
+    """Return whether a table may have rows of a partition that the source's table no longer has.
 
     A table that is not partitioned here holds the rows of all the source's partitions.
     """

@@ -1,9 +1,9 @@
-"""The views of a destination for people: how each of `headrace.databases.destination_views` is made.
+"""SQL of the views at a destination that `headrace.databases.destination_views` describes.
 
-`dba_*` read what is recorded with the data, and what an apply process says of itself when it starts.
-`v_streams_apply_*` are the manuals' V$STREAMS_APPLY_*: the state that the apply process wrote last, with the time
-(`observed_time`); a dollar sign would have to be quoted in every query. A version of the schema makes a view once: what
-it made is not changed, a later version replaces it.
+The views `dba_*` read the records that are committed with the data, and the description that an apply process writes
+when it starts. The views `v_streams_apply_*` are the manuals' V$STREAMS_APPLY_*: the state that the apply process wrote
+last, with its time (`observed_time`). They have no dollar sign, because every query would have to quote it. A schema
+version creates a view once; only a later version replaces it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["statements"]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """How a view is made.
+    """Definition of a view.
 
     Args:
-        source: what follows FROM.
-        of: what a column is called there if it has no expression: "r." and its name.
-        expressions: of columns.
-        is_replaced: it exists in an earlier version: its first columns are as they were.
-        since: version of the schema that makes it.
+        source: text after FROM.
+        of: alias that qualifies columns without an expression.
+        expressions: column name to expression.
+        is_replaced: True when an earlier version has the view; its first columns stay the same.
+        since: version of the schema that creates the view.
     """
 
     source: str
@@ -47,7 +47,12 @@ _SAID = {
 
 
 def _text(path: str, kind: str = "") -> str:
-    """A value of the state or the configuration, by its path; `kind`: another type than text."""
+    """Return the expression for a value of the state or the configuration.
+
+    Args:
+        path: path of the value, with dots.
+        kind: type of the value; empty for text.
+    """
     column, *names = path.split(".")
     found = f"s.{column} #>> '{{{','.join(names)}}}'"
     return f"({found})::{kind}" if kind else found
@@ -217,7 +222,7 @@ _MADE: dict[str, _Made] = {
 
 
 def statements(version: int) -> tuple[str, ...]:
-    """What makes the views of a version of the schema, each followed by the comments on it and on its columns."""
+    """Return the statements that create the views of a schema version, each followed by its comments."""
     return tuple(
         statement for view in VIEWS if _MADE[view.name].since == version for statement in _of(view, _MADE[view.name])
     )

@@ -1,27 +1,27 @@
-"""How late a change can have been whose commit time the server has lost.
+"""Upper bounds for change times whose commit timestamp the server has lost.
 
-A site's own changes are known by `pg_xact_commit_timestamp(xmin)`, and the server keeps that only back to the oldest
-`datfrozenxid` of its databases. Autovacuum moves it forward by itself, sometimes from weeks ago to a minute ago.
-pg_upgrade, and `track_commit_timestamp` switched off and on, lose everything. The numbers of transactions stay: in the
-rows, and in what follows.
+`pg_xact_commit_timestamp(xmin)` gives the time of a site's own change. The server keeps these times only back to the
+oldest `datfrozenxid` of its databases. Autovacuum moves that limit forward by itself, sometimes from weeks ago to a
+minute ago. pg_upgrade, and switching `track_commit_timestamp` off and on, lose all times. The numbers of transactions
+stay, in the rows and in the samples.
 
-Now and then a session notes a *sample*: the number of a transaction, and a moment at which every transaction with a
-lower number had ended. A row whose time is lost was changed no later than the first sample says that is above its xmin.
-So a change that arrives is the later one if it is later than that; if not, nobody knows, and it goes to the error
-queue. Only rows without a time are asked so, and only for changes that are not later than the newest sample: what
-arrives in time costs nothing.
+From time to time a session notes a *sample*: the number of a transaction, and a moment at which every transaction with
+a lower number had ended. A row whose time is lost was changed no later than the moment of the first sample above its
+xmin. An arriving change that is later than that moment is the later one. Otherwise the order is unknown, and the change
+goes to the error queue. Only rows without a time need samples, and only for changes that are not later than the newest
+sample; changes that arrive in time cost nothing.
 
-A row that an apply process wrote and noted has the xmin of its note: no session of the site changed it since, whatever
-is lost.
+A row that an apply process wrote and noted has the xmin of its note. So no session of the site has changed it since,
+whatever times are lost.
 
-Samples are rows of `headrace.row_change`, of relation 0, which no table has: key1 is the transaction, key2 is 1,
-changed_at the moment (NULL: transactions below it still run), source the number of the transaction that wrote the
-sample.
+Samples are rows of `headrace.row_change` with relation 0, which no table has. key1 is the transaction, key2 is 1, and
+changed_at is the moment (NULL while lower transactions still run). source is the number of the transaction that wrote
+the sample.
 
-A restored dump has other numbers in its rows: by its samples that is noticed. What is noted came with it, of tables
-that have other numbers now, and is forgotten; a row of relation 0 and key2 2 is the *mark*: transactions below key1 may
-be the restore. A row that one of them wrote was changed when the restore committed or earlier, and nobody knows when: a
-change of the time between, which the site must get again, is not discarded as an earlier one.
+A restored dump has other numbers in its rows; a mismatch in its samples reveals it. The restored notes refer to tables
+with other OIDs, and are deleted. A row with relation 0 and key2 2 is the *mark*: transactions below key1 may be the
+restore. A row that one of them wrote was changed at an unknown time up to the commit of the restore. So a change from
+the time between, which the site must receive again, is not discarded as an earlier one.
 
 Worked flow (numbers of transactions; times of the day)
     sample 500: all below had ended at 9:00     a user's UPDATE is 730, committed at 9:04     sample 900: 9:10
@@ -54,35 +54,35 @@ __all__ = [
 
 PG_EPOCH_US = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: where the server's binary timestamps begin."""
-_WINDOW = 64  # transactions: so many that were all rolled back are taken for lost
-# transactions, of which one has the time of this server's clock: what applies changes commits at times of its own
+_WINDOW = 64  # consecutive transactions without a time that count as lost, not as rolled back
+# transactions searched for one with the time of this server's clock; apply sessions stamp their commits otherwise
 _OWN_WINDOW = 10_000
 _UNFROZEN_S = 86_400.0
-"""Where the server lost times before the first sample, nobody knows how long transactions ran that are lost.
-
-Hardly one runs for longer than a day.
-"""
-_KEPT_AT_ONCE = 200_000  # notes in one call: a second or two, in which the server applies nothing
+"""Assumed duration of the longest transaction whose time was lost before the first sample; few run longer than a day."""
+_KEPT_AT_ONCE = 200_000  # notes per call: a second or two, in which the apply server applies nothing
 
 _IS_SAMPLE = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 1"
 _IS_MARK = "s.relation OPERATOR(pg_catalog.=) 0 AND s.key2 OPERATOR(pg_catalog.=) 2"
 _AT = "pg_catalog.pg_xact_commit_timestamp(pg_catalog.xid({}::pg_catalog.text::pg_catalog.xid8))"
-# a row's xmin, as text, if this transaction writes it
+# the xmin, as text, of rows that this transaction writes
 _MINE = "pg_catalog.xid(pg_catalog.pg_current_xact_id())::pg_catalog.text"
-# No (SELECT ...) around these, here and in all that a condition of a set asks of a row. Where a set waits for several
-# rows, PostgreSQL 15 to 18 (EvalPlanQualBegin) take a zero or a null pointer for what such a SELECT found, if it stands
-# inside of another one that belongs to the row: the server crashes.
-# all below it
+# No (SELECT ...) around these, nor in any other part of a set's condition on a row: it could crash the server. When a
+# set waits for several rows, PostgreSQL 15 to 18 (EvalPlanQualBegin) replace the result of such a SELECT inside another
+# one that belongs to the row by zero or a null pointer.
+# Number below which all transactions have ended.
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
-# A statement's own transaction can be above its snapshot; hardly by a million.
+# The statement's transaction can have a higher number than its snapshot, but hardly by a million.
 _NEXT = (
     "(pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::pg_catalog.int8"
     " OPERATOR(pg_catalog.+) 1000000)"
 )
 
 
+# The arguments and results of these functions are SQL; `xmin` is that of a row.
+
+
 def microseconds(moment: str) -> str:
-    """A moment as microseconds since the epoch, as SQL.
+    """Return SQL for a moment in microseconds since the epoch.
 
     Args:
         moment: timestamptz, as SQL.
@@ -91,12 +91,9 @@ def microseconds(moment: str) -> str:
 
 
 def whole_number(xmin: str) -> str:
-    """The number of a transaction with its epoch, as SQL: the newest one that has these 32 bits.
+    """Return SQL for the 64-bit number of a transaction: the newest one with these 32 bits.
 
-    An earlier one was earlier still.
-
-    Args:
-        xmin: of a row.
+    The true number may be lower, which makes the change only earlier.
     """
     behind = (
         f"(({_NEXT} OPERATOR(pg_catalog.-) {xmin}::pg_catalog.text::pg_catalog.int8) OPERATOR(pg_catalog.&) 4294967295)"
@@ -105,11 +102,7 @@ def whole_number(xmin: str) -> str:
 
 
 def lost_until(xmin: str) -> str:
-    """The moment at which the transaction had ended, as SQL; NULL: not known.
-
-    Args:
-        xmin: of a row, whose commit time is lost.
-    """
+    """Return SQL for a moment at which the transaction had ended; NULL when unknown."""
     return (
         f"(SELECT s.changed_at FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 OPERATOR(pg_catalog.>)"
         f" {whole_number(xmin)} AND s.changed_at IS NOT NULL ORDER BY s.key1 LIMIT 1)"
@@ -117,42 +110,32 @@ def lost_until(xmin: str) -> str:
 
 
 def was_lost(xmin: str) -> str:
-    """The condition that a row without a commit time has lost it, and is not one of this transaction, which has none yet.
+    """Return the condition that a row without a commit time has lost it.
 
-    Args:
-        xmin: of the row.
+    A row of the present transaction has no commit time yet, and does not count as lost.
     """
     return f"{whole_number(xmin)} OPERATOR(pg_catalog.<) {_ENDED}"
 
 
 def was_earlier(xmin: str, at: str) -> str:
-    """The condition that a row whose commit time is lost was changed before a moment; NULL: not known.
-
-    Args:
-        xmin: of the row.
-        at: the moment.
-    """
+    """Return the condition that a row with a lost commit time was changed before a moment; NULL when unknown."""
     return f"({at} OPERATOR(pg_catalog.>) {lost_until(xmin)})"
 
 
 def is_of_this_server(row: str, number: str) -> str:
-    """The condition that a row of `headrace.row_change` was written here, and not by what restored a dump.
+    """Return the condition that a row of `headrace.row_change` was written here, and not by the restore of a dump.
 
-    It has the number of the transaction that wrote it.
+    Such a row contains the number of the transaction that wrote it.
 
     Args:
         row: alias of the table.
-        number: that number, int8, as SQL.
+        number: the number in the row, int8, as SQL.
     """
     return f"{row}.xmin OPERATOR(pg_catalog.=) pg_catalog.xid({number}::pg_catalog.text::pg_catalog.xid8)"
 
 
 def is_restored(xmin: str) -> str:
-    """The condition that a row may have come with a dump, so that its commit time is that of the restore.
-
-    Args:
-        xmin: of the row.
-    """
+    """Return the condition that a row may have come with a dump, so that its commit time is that of the restore."""
     return (
         f"EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_MARK} AND s.key1 OPERATOR(pg_catalog.>)"
         f" {whole_number(xmin)})"
@@ -163,8 +146,8 @@ def is_restored(xmin: str) -> str:
 
 _FOREIGN = f"DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.xmin::pg_catalog.text <> s.source"
 _INSERT = "INSERT INTO headrace.row_change AS r (relation, key1, key2, changed_at, rank, is_gone, source)"
-# Nothing was noted here before the first sample. Whoever noticed it first has the foreign samples locked: the others
-# find them gone.
+# Nothing was noted here before the first sample. The session that detects the restore first locks the foreign samples;
+# other sessions then find them deleted.
 _FORGET_RESTORED = (
     "DELETE FROM headrace.row_change_set_time",
     "DELETE FROM headrace.row_change_set",
@@ -179,19 +162,19 @@ WHERE NOT EXISTS (SELECT FROM headrace.row_change s WHERE {_IS_SAMPLE} AND pg_ca
     pg_catalog.clock_timestamp() - COALESCE(s.changed_at, {_AT.format("s.key1")}))) < %s)
 ON CONFLICT DO NOTHING
 """
-# Never earlier than the samples below it, also where the clock was set back.
+# Never earlier than the samples below it, even when the clock was set back.
 _END = f"""UPDATE headrace.row_change s SET source = {_MINE},
 changed_at = GREATEST(pg_catalog.clock_timestamp(), (SELECT pg_catalog.max(o.changed_at) FROM headrace.row_change o WHERE {_IS_SAMPLE.replace("s.", "o.")}))
 WHERE {_IS_SAMPLE} AND s.changed_at IS NULL AND s.key1 < {_ENDED}
 """
-# The newest of those that are too old stays: it says of all rows that were changed earlier that they were.
+# The newest of the samples that are too old stays: it bounds the times of all rows that were changed earlier.
 _OLD = f"""DELETE FROM headrace.row_change s WHERE {_IS_SAMPLE} AND s.key1 < (
     SELECT pg_catalog.max(o.key1) FROM headrace.row_change o WHERE {_IS_SAMPLE.replace("s.", "o.")}
     AND o.changed_at < pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision))
 """
 _WHERE = """SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8,
 (SELECT max(pg_catalog.age(d.datfrozenxid)) FROM pg_catalog.pg_database d)"""
-# Numbers below 3 are no transactions: of 0 the server would not even say that it knows nothing.
+# Numbers below 3 are not ordinary transactions; for 0 the server raises an error.
 _KNOWN = f"""SELECT n, c."timestamp" FROM pg_catalog.generate_series(%s::int8, %s::int8) n,
 LATERAL {_AT.format("CASE WHEN n & 4294967295 > 2 THEN n ELSE 3 END").replace("_timestamp", "_timestamp_origin")} c
 WHERE c."timestamp" IS NOT NULL AND (c.roident = 0 OR %s) ORDER BY n LIMIT 1"""
@@ -201,9 +184,9 @@ ON CONFLICT DO NOTHING"""
 
 
 def samples() -> str:
-    """The samples as a query: the number below which all had ended, as text, and when, microseconds since the epoch.
+    """Return a query for the samples: number below which all had ended, as text, and the moment in microseconds.
 
-    Without the first one, a guess.
+    The moment counts from the epoch. The first sample, a guess, is omitted.
     """
     taken = f"{_IS_SAMPLE} AND s.changed_at IS NOT NULL AND s.xmin::pg_catalog.text OPERATOR(pg_catalog.=) s.source"
     return (
@@ -214,12 +197,12 @@ def samples() -> str:
 
 
 def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: float) -> None:
-    """See `DestinationSession.sample_times`.
+    """Note a sample, complete earlier ones and delete old ones.
 
     Args:
-        connection: to the destination, in autocommit mode, in no transaction.
-        age_s: changes that are older need not be told from each other, seconds.
-        every_s: not where a sample is younger, seconds.
+        connection: connection to the destination, in autocommit mode, outside a transaction.
+        age_s: age beyond which changes need not be ordered, seconds.
+        every_s: minimum interval between samples, seconds.
     """
     with connection.transaction():
         if connection.execute(_FOREIGN.encode()).rowcount:
@@ -236,7 +219,7 @@ def sample_times(connection: psycopg.Connection[Any], *, age_s: float, every_s: 
 
 
 def _begin(connection: psycopg.Connection[Any]) -> None:
-    """The first sample: the oldest transaction that the server knows, so that rows which were lost before count as old."""
+    """Note the first sample: the oldest transaction with a known time, so that rows with earlier lost times count as old."""
     row = connection.execute(_WHERE.encode()).fetchone()
     assert row is not None
     end, frozen_age = row
@@ -251,15 +234,15 @@ def _begin(connection: psycopg.Connection[Any]) -> None:
     if found is None:
         return
     number, at = found
-    # Where more is lost than is frozen, the server began to keep times when it started: nothing ran then. What began
-    # since, and runs, is not below.
+    # When more times are lost than are frozen, the server began to keep times at its start, when no transaction was
+    # running. Transactions that began later and still run are not below the sample.
     is_frozen = high - (end - frozen_age) <= _WINDOW
     connection.execute(_FIRST.encode(), (number, at, _UNFROZEN_S if is_frozen else 0.0))
 
 
 # ------------------------------------------------------------------ notes
 
-# A note that has lost its time keeps what is known of it: `rank` -1 says that it was made at `changed_at` or earlier.
+# A note that has lost its time keeps a bound: `rank` -1 means that the change was made at `changed_at` or earlier.
 _KEEP = f"""
 WITH due AS MATERIALIZED (
     SELECT r.relation, r.key1, r.key2, pg_catalog.pg_xact_commit_timestamp(r.xmin) AS at, {lost_until("r.xmin")} AS until
@@ -270,9 +253,9 @@ FROM due WHERE (r.relation, r.key1, r.key2) = (due.relation, due.key1, due.key2)
 
 
 def keep_noted_times(connection: psycopg.Connection[Any]) -> None:
-    """Write the times of deletes by sessions into their notes, where the server cannot lose them.
+    """Write the times of deletes by sessions into their notes, so that the server cannot lose them.
 
     Args:
-        connection: to the destination, in autocommit mode, in no transaction.
+        connection: connection to the destination, in autocommit mode, outside a transaction.
     """
     connection.execute(_KEEP.encode())

@@ -1,26 +1,28 @@
-"""What apply noted of whole sets: when, at their source, the rows that a transaction wrote were changed.
+"""Notes of whole sets: the source's change times of the rows that a transaction of apply wrote.
 
-Only of tables with latest_timestamp.
+Only for tables with latest_timestamp.
 
-Of a row that is there its xmin tells which transaction changed it last, and the server knows that transaction's origin.
-So where changes come from several sites, a row needs no note of its own: all rows that a statement wrote have one, in
-`headrace.row_change_set`, with the earliest and the latest time, and all times in `headrace.row_change_set_time`, by a
-hash of the key (`WriteTimes.keys`). What is gone has no xmin: deletes are noted one by one (`row_changes`).
+The xmin of an existing row names the transaction that changed it last, and the server knows that transaction's origin.
+So when changes come from several sites, a row needs no separate note: all rows that a statement wrote share one. The
+note in `headrace.row_change_set` has the earliest and the latest time. `headrace.row_change_set_time` has all times, by
+a hash of the key (`WriteTimes.keys`). A deleted row has no xmin, so deletes are noted one by one (`row_changes`).
 
-A transaction is found by its origin and number. The number is that of the whole transaction, and a row that was written
-behind a savepoint has a higher one; an origin is one session's at a time, so of its transactions that have sets the
-newest one up to the row's xmin is the one, if it was committed at the same time, or it has none.
+A transaction is found by its origin and number. The number is that of the whole transaction; a row written after a
+savepoint has a higher xmin. Only one session at a time uses an origin. So the row's set belongs to the newest transaction
+of the origin that has sets and a number up to the row's xmin, if both committed at the same time; otherwise the row has
+no set.
 
-The times of the rows are kept for so many of them (`forget_sets`), the earliest and the latest for as long as
-tombstones. Without the first, and where another source has its keys in another type, so that hashes do not compare, a
-change that is between the two cannot be told from the row's. Where users' SQL ran in the transaction, it may have
-written rows that no set has: then only the times of the rows count (`blur_sets`).
+The times of single rows are kept for a limited number of rows (`forget_sets`), the earliest and the latest time for as
+long as tombstones. Without single times, a change between the earliest and the latest cannot be ordered against the
+row. The same holds when another source has keys of another type, so that hashes are not comparable. User SQL in the
+transaction may have written rows that are in no set: then only the times of single rows count (`blur_sets`).
 
-Worked flow (c: at dbs3, t: commit times at the sources)
-    dbs1's group, transaction 730: row 1 t=20, row 2 t=26; committed at t=40: one set 20..26, times {hash of 1: 20, hash
-    of 2: 26} dbs2's change of row 1, t=50     later than 40, so than 26: applied by the statement itself
+Worked flow (at dbs3; t: commit times)
+    dbs1's group, transaction 730: row 1 t=20, row 2 t=26; committed here at t=40: one set 20..26, times {hash of 1: 20,
+    hash of 2: 26}
+    dbs2's change of row 1, t=50     later than 40, so later than 26: the statement itself applies it
     dbs2's change of row 1, t=30     later than 26: the same
-    dbs2's change of row 1, t=23     looked at alone: row 1 was changed at 20, so it is the later one
+    dbs2's change of row 1, t=23     checked separately: row 1 was changed at 20, so dbs2's change is later
 
 Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking".
 """
@@ -58,12 +60,12 @@ __all__ = [
     "set_of_row",
 ]
 
-_ROWS_MAX = 65_536  # in one set: a value of 1 MB
+_ROWS_MAX = 65_536  # rows per set: a value of 1 MB
 _PER_NOTE = 6
-"""So many rows of sets take the room of one note of `row_change` with its index: 24 bytes and 150."""
-_SETS_AT_ONCE = 1000  # that are asked for in one statement
-_PARTS_AT_ONCE = 8  # of a transaction, whose times are read in one answer: 16 MB as text
-_FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
+"""Rows of sets that take the space of one `row_change` note with its index: 24 bytes against 150."""
+_SETS_AT_ONCE = 1000  # sets per query
+_PARTS_AT_ONCE = 8  # parts of a transaction whose times one answer has: 16 MB as text
+_FORGOTTEN_MAX = 200_000  # rows per call: a second or two, in which the apply server applies nothing
 
 _TIME = np.dtype([("key", "<u8"), ("at", "<i8")])
 
@@ -73,13 +75,13 @@ SCHEMA = (
     rank smallint NOT NULL, source text NOT NULL, key_form integer NOT NULL, noted_at timestamptz NOT NULL DEFAULT
         clock_timestamp(), PRIMARY KEY (origin, number, relation, part)
 )""",
-    # Little-endian pairs of 64 bits: the key's hash, and microseconds since the epoch. Apart, so that they can go and
-    # the set's row stays as it was written.
+    # Little-endian pairs of 64 bits: the key's hash, and microseconds since the epoch. A separate table, so that times
+    # can be deleted without rewriting the set's row, whose xmin matters.
     """CREATE TABLE headrace.row_change_set_time (
     origin oid NOT NULL, number bigint NOT NULL, relation oid NOT NULL, part integer NOT NULL, row_count integer NOT NULL, times bytea NOT NULL,
     PRIMARY KEY (origin, number, relation, part)
 )""",
-    "ALTER TABLE headrace.row_change_set_time ALTER COLUMN times SET STORAGE EXTERNAL",  # hashes do not become smaller
+    "ALTER TABLE headrace.row_change_set_time ALTER COLUMN times SET STORAGE EXTERNAL",  # hashes do not compress
 )
 
 _CURRENT = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8"
@@ -89,13 +91,13 @@ _CURRENT = "pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8"
 
 
 def note_sets(write: Write, catalog: CatalogTable, *, origin: str, part: int) -> list[Statement]:
-    """Note the times of the rows that a write leaves.
+    """Return the statements that note the times of the rows of a write.
 
     Args:
-        write: with `WriteTimes.keys`.
+        write: write with `WriteTimes.keys`.
         catalog: the destination table.
         origin: name of the session's replication origin.
-        part: higher than that of all sets of the transaction before; the others follow it.
+        part: number of the first set, higher than all earlier ones of the transaction; further sets count up from it.
     """
     times = write.times
     assert times is not None
@@ -107,7 +109,7 @@ def note_sets(write: Write, catalog: CatalogTable, *, origin: str, part: int) ->
         f" $3::pg_catalog.timestamptz, {times.rank},"
         f" {literal(times.source)}, {times.key_form} FROM pg_catalog.pg_replication_origin o WHERE o.roname"
         f" OPERATOR(pg_catalog.=) {literal(origin)}"
-        # of a restored dump
+        # rows of a restored dump may conflict
         " ON CONFLICT (origin, number, relation, part) DO UPDATE SET earliest = excluded.earliest, latest ="
         " excluded.latest, rank = excluded.rank,"
         " source = excluded.source, key_form = excluded.key_form, noted_at = excluded.noted_at RETURNING origin,"
@@ -132,10 +134,9 @@ def note_sets(write: Write, catalog: CatalogTable, *, origin: str, part: int) ->
 
 
 def blur_sets(origin: str) -> Statement:
-    """Of this transaction's sets, only the times of the rows count: others may have been written, at other times.
+    """Clear the bounds of this transaction's sets: other rows may have been written at other times.
 
-    Args:
-        origin: name of the session's replication origin.
+    Only the times of single rows count then.
     """
     return Statement(
         sql=(
@@ -152,8 +153,8 @@ _NEWEST = (
     "SELECT x.number, x.xmin AS written_by FROM headrace.row_change_set x WHERE x.origin OPERATOR(pg_catalog.=) {}"
     f" AND x.number OPERATOR(pg_catalog.<=) {whole_number('t.xmin')} ORDER BY x.number DESC LIMIT 1"
 )
-# The sets `s` of the transaction that wrote the row `t`, by its commit `c`; and where the server does not know that any
-# more, by the numbers alone.
+# The sets `s` of the transaction that wrote the row `t`: found by its commit `c`, or by the numbers alone when the
+# server no longer knows the commit.
 _BY_COMMIT = (
     f"FROM ({_NEWEST.format('c.roident')}) n, headrace.row_change_set s WHERE s.origin OPERATOR(pg_catalog.=) c.roident"
     " AND s.number OPERATOR(pg_catalog.=) n.number"
@@ -167,12 +168,9 @@ _BY_NUMBER = (
 
 
 def set_of_row(catalog: CatalogTable) -> str:
-    """The origin and the number of the transaction that wrote the row `t`, if it noted sets of the table.
+    """Return SQL for origin and number, as text, of the transaction that wrote row `t` and noted sets of the table.
 
-    As SQL: text, else NULL. The transaction is committed as `c` says.
-
-    Args:
-        catalog: the destination table.
+    It is NULL when there is no such transaction. `c` is the commit of the row's transaction.
     """
     found = (
         "(SELECT s.origin::pg_catalog.text OPERATOR(pg_catalog.||) ' ' OPERATOR(pg_catalog.||)"
@@ -185,12 +183,13 @@ def set_of_row(catalog: CatalogTable) -> str:
 
 
 def is_earlier_set(catalog: CatalogTable, earliest: str, *, has_time: bool) -> str:
-    """The condition that all rows of the table that the writer of the row `t` wrote were changed before a moment, as SQL; NULL: not known.
+    """Return the SQL condition that all rows in the set of row `t` were changed before a moment; NULL when unknown.
 
     Args:
         catalog: the destination table.
-        earliest: the moment.
-        has_time: the server knows the row's commit, as `c`; else what is found is of the same part of the transaction.
+        earliest: the moment, as SQL.
+        has_time: the server knows the row's commit, as `c`. Otherwise a set must have the row's xmin, and so be from
+            the same part of the transaction.
     """
     return (
         f"(SELECT pg_catalog.bool_and(COALESCE(s.latest OPERATOR(pg_catalog.<) {earliest}, false))"
@@ -200,7 +199,7 @@ def is_earlier_set(catalog: CatalogTable, earliest: str, *, has_time: bool) -> s
 
 @dataclass(frozen=True, slots=True)
 class SetOfRow:
-    """The transaction that wrote a row, and noted sets: its origin and number."""
+    """Origin and number of the transaction that wrote a row and noted sets."""
 
     origin: int
     number: int
@@ -208,10 +207,10 @@ class SetOfRow:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What is noted of a transaction's rows of a table.
+    """Notes of one transaction's rows in a table.
 
-    `times` has the keys that are asked for, sorted, None: not kept any more; `earliest_us` None: others may have been
-    written.
+    `times` has the requested keys, sorted; None when the times are no longer kept. `earliest_us` is None when other
+    rows may have been written.
     """
 
     source: str
@@ -222,14 +221,14 @@ class _Noted:
     times: NDArray[Any] | None
 
     def last_change(self, found: LastChange, times: WriteTimes, row: int) -> LastChange:
-        """What is known of a row's last change; `found` itself if nothing is noted of it."""
+        """Return a row's last change; `found` itself when the notes do not cover the row."""
         comparable = times.keys is not None and self.times is not None and self.key_form == times.key_form
         at = self._exact(times.keys[row]) if comparable and times.keys is not None else None
         if not comparable and self.earliest_us is not None and self.latest_us is not None:
             mine = int(times.times_us[row])
             at = self.latest_us if self.latest_us < mine else self.earliest_us if mine < self.earliest_us else None
         if at is None and self.source == times.source:
-            at = int(times.times_us[row])  # or earlier: a source's changes come in its order
+            at = int(times.times_us[row])  # an upper bound: a source's changes come in its order
         if at is None:
             return found
         return replace(
@@ -255,13 +254,13 @@ def exact_changes(
     times: WriteTimes,
     found: Sequence[tuple[LastChange, SetOfRow | None]],
 ) -> tuple[LastChange, ...]:
-    """The last changes of rows by the sets that are noted.
+    """Return the last changes of rows, completed from the noted sets.
 
     Args:
         ask: runs a statement in the session's transaction.
         catalog: the destination table.
-        times: of the write; with the keys that are asked for.
-        found: one for each row of the write: what is known without sets, and the row's set.
+        times: times of the write, with the keys of its rows.
+        found: for each row of the write, its last change as known without sets, and its set.
     """
     keys: dict[SetOfRow, list[np.uint64]] = {}
     for row, (_, each) in enumerate(found):
@@ -278,7 +277,7 @@ def exact_changes(
     )
 
 
-# number in its transaction, source, rank, form of the key, earliest, latest, whether the rows' times are there
+# number in its transaction, source, rank, form of the key, earliest, latest, whether the rows' times are still kept
 _Part = tuple[bytes | None, ...]
 
 
@@ -310,7 +309,10 @@ def _times(
     parts: Sequence[_Part],
     keys: Sequence[np.uint64],
 ) -> NDArray[Any] | None:
-    """The times of the rows with some keys, sorted by key; None: not all are kept any more, or hashes do not compare."""
+    """Return the times of the rows with some keys, sorted by key.
+
+    None when not all times are kept any more, or hashes are not comparable.
+    """
     if any(part[6] != b"t" or part[3] != parts[0][3] for part in parts):
         return None
     found = [np.empty(0, _TIME)]
@@ -330,7 +332,7 @@ def _times(
             times = np.frombuffer(bytes.fromhex((result.get_value(row, 0) or b"").decode()), _TIME)
             found.append(times[np.isin(times["key"], keys)])
     every = np.concatenate(found)
-    return every[np.argsort(every["key"], kind="stable")]  # of several of one key the last one counts
+    return every[np.argsort(every["key"], kind="stable")]  # stable: the last time of a key counts
 
 
 def _joined(parts: Sequence[_Part], times: NDArray[Any] | None) -> _Noted:
@@ -358,8 +360,8 @@ WITH old AS MATERIALIZED (
 DELETE FROM headrace.row_change_set_time t USING old
 WHERE (t.origin, t.number, t.relation, t.part) = (old.origin, old.number, old.relation, old.part)
 """
-# Of a transaction all sets go or none: those that are left would be taken for all. Another session that forgets at the
-# same time forgets the same.
+# A transaction's sets are deleted together, because remaining ones would pass for all of them. The lock skips the work
+# when another session does the same at the same time.
 _FORGET_SETS = f"""
 WITH bound AS MATERIALIZED (
     SELECT (SELECT s.number FROM headrace.row_change_set s ORDER BY s.number DESC OFFSET %s LIMIT 1) AS number,
@@ -373,15 +375,15 @@ DELETE FROM headrace.row_change_set s USING old WHERE (s.origin, s.number) = (ol
 
 
 def forget_sets(connection: psycopg.Connection[Any], *, age_s: float, count: int) -> int:
-    """Forget old sets, and the times of the rows of those that are too many.
+    """Delete old sets, and the single times of surplus rows.
 
     Args:
-        connection: to the destination, in autocommit mode, in no transaction.
-        age_s: what is younger stays, seconds.
-        count: so many notes' room may be taken.
+        connection: connection to the destination, in autocommit mode, outside a transaction.
+        age_s: age up to which sets are kept, seconds.
+        count: number of notes of `row_change` whose space the sets may take.
 
     Returns:
-        How many sets were forgotten.
+        The number of deleted sets.
     """
     connection.execute(_FORGET_TIMES.encode(), (count * _PER_NOTE,))
     return connection.execute(_FORGET_SETS.encode(), (count, age_s)).rowcount

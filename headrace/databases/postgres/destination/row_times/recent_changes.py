@@ -1,32 +1,33 @@
-"""Whether a row was changed here after an LCR was committed at its source: only of tables with latest_timestamp.
+"""The condition that no row was changed here after an LCR's commit at its source, for tables with latest_timestamp.
 
-A statement that writes rows asks this of every row, so it asks what is cheap first. A row's xmin says which transaction
-changed it last, and a session remembers, at each commit, a number below which every transaction had ended, and the
-moment (`Horizon`). Whatever ended before the LCR's commit was changed earlier: by a session of this site, because its
-commit's time is no later than its end, and by an apply process, because a commit waits until the clock has passed the
-times that it applies. That is a comparison of two numbers. What is left was changed while the LCR was on its way. Of
-such a row the server knows the commit's time and its replication origin:
+A statement checks this for every row that it writes, so the cheap check comes first. A row's xmin names the transaction
+that changed it last. At each commit, a session remembers the moment and a number below which every transaction had
+ended (`Horizon`). Changes that ended before the LCR's commit are earlier than it. For a session of this site, the
+commit's time is no later than its end. For an apply process, a commit waits until the clock has passed the times that
+it applies. So the first check compares two numbers. The remaining rows were changed while the LCR was in flight. The
+server knows the commit time and replication origin of such a row:
 
-    no origin                            a session of this site: the times are compared
+    no origin                            a session of this site: compare the times
     an origin of the same source         earlier: a source's changes come in its order
-    an origin of another source          earlier, if it was committed here before; else only what is noted tells
+    an origin of another source          earlier, if it was committed here before the LCR; otherwise only notes decide
                                          (`noted_sets`, `row_changes`)
     no time                              `lost_times`
 
-A set has one time for all of its rows here, that of the earliest change. So a row that was changed between that and its
-own change is looked at once more, alone, and it never happens that a later change is overlooked.
+The check uses one time for all rows of a set, that of the earliest change. A row that was changed here between that
+time and its own LCR's time is checked again separately. So a later change is never missed.
 
-Which source an origin stands for is a row of `headrace.row_change` of relation 0: key1 is the origin's number,
-negative, key2 the transaction that wrote the row, which is the origin's first one with rows of such tables, and source
-the site; is_gone says that its session may not stamp its commits, which then have the time of its first one. An origin
-is one session's at a time, so a later one's row has a higher key2. A restored dump has other numbers in its rows: they
-are taken for what they are, as those of samples are.
+A row of `headrace.row_change` with relation 0 names the source of an origin. key1 is the negative number of the origin,
+and source is the site. key2 is the transaction that wrote the row, the origin's first one with rows of such tables.
+is_gone means that the session may not stamp its commits, which then have the time of its first one. Only one session at
+a time uses an origin, so a later session's row has a higher key2. A restored dump has other numbers in its rows, which
+reveals them, as it does for samples.
 
 Worked flow (numbers of transactions; times of the day)
     9:00:00.2   the session commits, and remembers: below 730 everything has ended
     9:00:00.5   an UPDATE of row 1 is committed at the source
     9:00:00.6   a user of this site changes row 2, transaction 731
-    9:00:00.9   the UPDATE is applied: row 1 has xmin 512, which is below 730; an UPDATE of row 2 would find 731, and compare 0.6 with 0.5
+    9:00:00.9   apply writes the UPDATE: row 1 has xmin 512, which is below 730. An UPDATE of row 2 would find 731, and
+                compare 0.6 with 0.5
 
 Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking", "Transaction ID and Snapshot
 Information Functions".
@@ -68,17 +69,18 @@ __all__ = [
     "older_operator",
 ]
 
-_REMEMBERED = 512  # moments; the older ones are further apart
+_REMEMBERED = 512  # moments; older ones are further apart
 _ENDED = "pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())"
-_APART = 1 << 30  # transactions: numbers are compared as 32 bits, which tells what is less than 2^31 apart
+_APART = 1 << 30  # transactions: the server compares 32-bit numbers, which is right up to 2^31 apart
 
 MOMENT = f"SELECT {_ENDED}::pg_catalog.text, {microseconds('pg_catalog.clock_timestamp()')}"
-"""A number below which all transactions have ended, and the moment, microseconds since the epoch: `Horizon.note` takes
-both.
+"""Query for `Horizon.note`: a number below which all transactions have ended, and the moment in microseconds.
+
+The moment counts from the epoch.
 """
 
 MOMENTS = f"{samples()} UNION ALL {MOMENT} ORDER BY 2, 1"
-"""All that the server knows of earlier moments, and the present one."""
+"""Query for all recorded earlier moments, and the present one."""
 
 _ORIGINS = (
     "headrace.row_change w WHERE w.relation OPERATOR(pg_catalog.=) 0 AND w.key1 OPERATOR(pg_catalog.<) 0 AND"
@@ -87,7 +89,7 @@ _ORIGINS = (
 
 
 class Horizon:
-    """How far back transactions had ended at which moment, as one session knows it."""
+    """Moments remembered by one session, each with a number below which all transactions had ended."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
@@ -97,12 +99,12 @@ class Horizon:
         """Remember a moment.
 
         Args:
-            number: every transaction with a lower one had ended.
-            time_us: microseconds since the epoch; taken for no earlier than what is remembered, also where the clock
-                was set back.
+            number: number below which every transaction had ended.
+            time_us: the moment, microseconds since the epoch. It counts as no earlier than the moments before, even
+                when the clock was set back.
         """
         if self._numbers and number <= self._numbers[-1]:
-            return  # an earlier moment says as much
+            return  # an earlier moment has the same bound
         self._times.append(max([time_us, *self._times[-1:]]))
         self._numbers.append(number)
         if len(self._times) > _REMEMBERED:
@@ -110,7 +112,7 @@ class Horizon:
             self._times[:half], self._numbers[:half] = self._times[:half:2], self._numbers[:half:2]
 
     def ended_before(self, time_us: int) -> int:
-        """A number below which every transaction had ended before a moment; 0: none is known.
+        """Return a number below which every transaction had ended before a moment; 0 when unknown.
 
         Args:
             time_us: microseconds since the epoch.
@@ -122,33 +124,33 @@ class Horizon:
 
 
 def older_operator(times: WriteTimes) -> str:
-    """The operator between the time of a change of this site and the LCR's, if the LCR is the later one.
+    """Return the SQL operator between a change of this site and an LCR for which the LCR is the later one.
 
-    Of two equal times that of the higher rank.
+    Of two equal times, the one of the higher rank is later.
     """
     return "<=" if times.rank >= times.own_rank else "<"
 
 
 def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, ended: str) -> str:
-    """The condition that the row `t` was not changed later here than a set's earliest change.
+    """Return the condition that row `t` was not changed later here than a set's earliest change.
 
-    What is not sure is taken for later.
+    An uncertain change counts as later.
 
     Args:
-        times: of the write.
+        times: times of the write.
         catalog: the destination table.
-        earliest: that change's time, as SQL.
-        ended: `Horizon.ended_before` of it, as SQL: an xid.
+        earliest: time of the set's earliest change, as SQL.
+        ended: `Horizon.ended_before` of that time, an xid, as SQL.
     """
     noted = _note(catalog, times)
     in_set, in_set_without_time = (
         "" if times.notes_rows else f" OR {is_earlier_set(catalog, earliest, has_time=has_time)}"
         for has_time in (True, False)
     )
-    # An origin that is not listed is a copy's, or another tool's.
+    # An unlisted origin belongs to a copy, or to another tool.
     ours = f"COALESCE({applied_from('c.roident', 't.xmin')} OPERATOR(pg_catalog.=) {literal(times.source)}, true)"
-    # What an apply process committed while this statement waited for it can have an origin that the statement does not
-    # see. A subquery without EXISTS: of that one the planner could make a hash of the whole table.
+    # An apply process may commit while this statement waits for it, with an origin row that the statement does not see.
+    # The subquery avoids EXISTS, which the planner could turn into a hash of the whole table.
     seen = (
         f"(pg_catalog.age(t.xmin) OPERATOR(pg_catalog.>) pg_catalog.age(pg_catalog.xid({_ENDED}))"
         f" OR (SELECT true FROM {catalog.relation} x WHERE x.ctid OPERATOR(pg_catalog.=) t.ctid AND x.tableoid"
@@ -160,7 +162,7 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
         f" ({was_lost('t.xmin')}) OR ({noted}){in_set_without_time}"
         f' WHEN c.roident OPERATOR(pg_catalog.=) 0 THEN c."timestamp" OPERATOR(pg_catalog.{older_operator(times)})'
         f" {earliest}"
-        # A commit of apply waits for the clock.
+        # Apply's commits wait for the clock.
         f' WHEN c."timestamp" OPERATOR(pg_catalog.<) {earliest} AND {_of_origin("w.is_gone", "c.roident", "t.xmin")} IS'
         " NOT TRUE THEN true"
         f" WHEN {seen} IS NOT TRUE THEN false"
@@ -170,9 +172,9 @@ def not_later_here(times: WriteTimes, catalog: CatalogTable, *, earliest: str, e
 
 
 def _note(catalog: CatalogTable, times: WriteTimes) -> str:
-    """Whether the row `t` is as the change left it that its note is of.
+    """Return the query whether row `t` is still as the change in its note left it.
 
-    Where the write notes none that could be refused, a change of the same source.
+    When the write makes no notes for single rows, the note must also be of the same source.
     """
     key = ", ".join(f"t.{catalog.columns[place].name}" for place in sorted(catalog.table.key))
     ours = "" if times.notes_rows else f" AND r.source OPERATOR(pg_catalog.=) {literal(times.source)}"
@@ -180,20 +182,20 @@ def _note(catalog: CatalogTable, times: WriteTimes) -> str:
 
 
 def key_hashes(values: str) -> tuple[str, str]:
-    """Two hashes of a key, as SQL: nobody meets two keys with the same pair.
+    """Return SQL for two hashes of a key; two keys with the same pair are practically impossible.
 
     Args:
-        values: of the key's columns in the table's order, as SQL, with their collations.
+        values: values of the key's columns in the table's order, as SQL, with their collations.
     """
     return f"pg_catalog.hash_record_extended(ROW({values}), 0)", f"pg_catalog.hash_record_extended(ROW({values}), 1)"
 
 
 def note_of(catalog: CatalogTable, hashes: tuple[str, str]) -> str:
-    """The condition that `r`, of `headrace.row_change`, is the note of a key.
+    """Return the condition that `r`, of `headrace.row_change`, is the note of a key.
 
     Args:
         catalog: the destination table.
-        hashes: see `key_hashes`.
+        hashes: SQL from `key_hashes`.
     """
     first, second = hashes
     return (
@@ -203,14 +205,13 @@ def note_of(catalog: CatalogTable, hashes: tuple[str, str]) -> str:
 
 
 def is_noted(note: str, row: str) -> str:
-    """The condition that a row is as an apply process left it that made this note, as SQL; NULL: there is no note.
+    """Return the condition that a row is as the apply process of a note left it; NULL without a note.
 
     Args:
         note: alias of `headrace.row_change`.
         row: alias of the table.
     """
-    # A key that was deleted and made again in one transaction has a note of its delete alone, where only deletes are
-    # noted.
+    # When only deletes are noted, a key that one transaction deleted and inserted again has only the note of its delete.
     return (
         f"{note}.xmin OPERATOR(pg_catalog.=) {row}.xmin AND {note}.source OPERATOR(pg_catalog.<>) '' AND NOT"
         f" {note}.is_gone"
@@ -218,23 +219,23 @@ def is_noted(note: str, row: str) -> str:
 
 
 def applied_from(origin: str, xmin: str) -> str:
-    """The site whose changes the session of a replication origin applied, as SQL.
+    """Return SQL for the site whose changes the session of a replication origin applied.
 
-    NULL: it did not apply any, or is not ours.
+    It is NULL when the session applied none, or the origin is not Headrace's.
 
     Args:
-        origin: its number.
-        xmin: of a row that it wrote.
+        origin: number of the origin, as SQL.
+        xmin: xmin of a row that the session wrote, as SQL.
     """
     return _of_origin("w.source", origin, xmin)
 
 
 def applied_until(commit: str, xmin: str) -> str:
-    """When the session of a replication origin had committed a row at the latest, as SQL.
+    """Return SQL for the latest time at which the session of a replication origin can have committed a row.
 
     Args:
-        commit: alias of what the server knows of the commit.
-        xmin: of the row.
+        commit: alias of the server's data of the commit.
+        xmin: the row's xmin, as SQL.
     """
     until = f"COALESCE({lost_until(xmin)}, pg_catalog.clock_timestamp())"
     return f'CASE WHEN {_of_origin("w.is_gone", f"{commit}.roident", xmin)} THEN {until} ELSE {commit}."timestamp" END'
@@ -249,12 +250,14 @@ def _of_origin(found: str, origin: str, xmin: str) -> str:
 
 
 def note_origin(origin: str, source: str, *, has_times: bool) -> Statement:
-    """Note whose changes a session applies, in the transaction of the first of them; nothing where it is noted.
+    """Return the statement that notes whose changes a session applies, unless it is noted already.
+
+    It runs in the transaction of the session's first change.
 
     Args:
         origin: name of the session's replication origin.
-        source: the site.
-        has_times: its commits have times of their own.
+        source: name of the site.
+        has_times: the session stamps its commits, so that each has its own time.
     """
     is_untimed = "false" if has_times else "true"
     number = (
@@ -269,7 +272,7 @@ def note_origin(origin: str, source: str, *, has_times: bool) -> Statement:
             f" WHERE NOT COALESCE((SELECT w.source OPERATOR(pg_catalog.=) {literal(source)} AND w.is_gone"
             f" OPERATOR(pg_catalog.=) {is_untimed} FROM {_ORIGINS} AND w.key1 OPERATOR(pg_catalog.=) {number} ORDER BY"
             " w.key2 DESC LIMIT 1), false)"
-            # of a restored dump
+            # a row of a restored dump may conflict
             " ON CONFLICT (relation, key1, key2) DO UPDATE SET source = excluded.source, is_gone = excluded.is_gone"
         )
     )

@@ -1,7 +1,4 @@
-"""What tables with latest_timestamp need of a PostgreSQL database, and the triggers that note deletes.
-
-See `row_changes`.
-"""
+"""Requirements of latest_timestamp at a PostgreSQL database, and the triggers that note deletes (`row_changes`)."""
 
 from __future__ import annotations
 
@@ -27,8 +24,9 @@ __all__ = [
 ]
 
 _IS_PUBLIC = "pg_catalog.has_function_privilege('public', p.oid, 'EXECUTE')"
-"""Whether anybody may put the function on a table of his own, and so note deletes of another one, as before version 19
-of the schema.
+"""True when every role may attach the function to its own table, and so note deletes of another table.
+
+Schemas before version 19 allowed this.
 """
 _LACKING = f"""
 SELECT n.nspname, c.relname, c.oid::pg_catalog.int8, pg_catalog.pg_has_role(c.relowner, 'USAGE') AS may,
@@ -46,7 +44,7 @@ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::text[], %s::text[])) A
         WHERE i.indrelid = c.oid AND i.indisprimary))) > 0)
 ORDER BY 1, 2
 """
-# A trigger of this name that calls another function is somebody else's.
+# A trigger of this name that calls another function is not Headrace's.
 _MADE = f"""
 SELECT n.nspname, c.relname FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
 JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -67,21 +65,21 @@ def times_findings(
     has_tombstones: bool,
     has_admin: bool = False,
 ) -> Iterator[Finding]:
-    """See `DestinationDatabase.preflight_times`.
+    """Report missing requirements of latest_timestamp.
 
     Args:
-        connection: to the database.
-        site: its name in the topology.
-        tables: with latest_timestamp.
-        described: those of them that are there.
-        has_tombstones: deletes by sessions are to be noted.
-        has_admin: another role makes the triggers.
+        connection: connection to the database.
+        site: name of the site.
+        tables: owners and names of the tables with latest_timestamp.
+        described: those of the tables that exist.
+        has_tombstones: deletes by sessions must be noted.
+        has_admin: another role creates the triggers.
     """
     row = connection.execute("SHOW track_commit_timestamp").fetchone()
     if tables and row is not None and row[0] != "on":
         yield Finding(
             path=f"sites.{site}",
-            problem="track_commit_timestamp is off, and latest_timestamp must know when rows were committed here",
+            problem="track_commit_timestamp is off, but latest_timestamp needs the commit times of rows",
             fix="ALTER SYSTEM SET track_commit_timestamp = on; then restart the server",
         )
     yield from _unhashed(connection, site, described)
@@ -90,14 +88,14 @@ def times_findings(
         if not has_key:
             yield Finding(
                 path=path,
-                problem="has no primary key, by which tombstones know its rows",
-                fix="add one, or leave tombstones out",
+                problem="has no primary key, which tombstones need to identify its rows",
+                fix="add one, or remove the tombstones setting",
             )
         elif not may and not has_admin:
             yield Finding(
                 path=path,
                 problem="tombstones need a trigger on it, and this role does not own it",
-                fix="let the role be a member of the table's owner; or, once `up` has made the schema:"
+                fix="make the role a member of the table's owner; or, when `up` has made the schema:"
                 f" {tombstones_statement(owner, name)};",
             )
 
@@ -105,11 +103,10 @@ def times_findings(
 def _unhashed(
     connection: psycopg.Connection[Any], site: str, tables: Collection[DestinationTable]
 ) -> Iterator[Finding]:
-    """Keys that the server cannot hash, as notes are found.
+    """Report keys that the server cannot hash, because notes are found by hashes.
 
-    It is asked for each column, because arrays, domains and ranges have what is below them.
-
-    It is asked with the field of a NULL row: a NULL of a domain's own may violate the domain.
+    The check asks the server for each column, because arrays, domains and ranges depend on their inner types. It hashes
+    the field of a NULL row: a NULL of the domain itself may violate the domain.
     """
     for table in tables:
         for column in (table.columns[place] for place in table.key):
@@ -120,32 +117,28 @@ def _unhashed(
             except psycopg.errors.UndefinedFunction:
                 yield Finding(
                     path=f"sites.{site} table {table.owner}.{table.name}",
-                    problem="latest_timestamp finds the times of its rows by hashes of the key, and the server has"
-                    f" none for {column.name} {column.type_name.removeprefix('pg_catalog.')}",
-                    fix="take a key of other types, or another method",
+                    problem="latest_timestamp finds the times of its rows by hashes of the key, but the server cannot"
+                    f" hash {column.name} {column.type_name.removeprefix('pg_catalog.')}",
+                    fix="use a key of other types, or another method",
                 )
 
 
 def check_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> None:
-    """Refuse a table that lacks the trigger, where another role makes it.
-
-    Args:
-        connection: to the database.
-        tables: owners and names.
+    """Refuse tables that lack the trigger, which another role creates.
 
     Raises:
-        DatabaseError: one does.
+        DatabaseError: at least one table lacks the trigger.
     """
     if lacking := [f"{owner}.{name}" for owner, name, *_ in lacking_triggers(connection, tables)]:
-        raise DatabaseError(f"the trigger that notes deletes is not on {', '.join(lacking)}", hint=AS_ADMIN)
+        raise DatabaseError(f"the trigger that notes deletes is missing on {', '.join(lacking)}", hint=AS_ADMIN)
 
 
 def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]) -> tuple[str, ...]:
-    """See `DestinationDatabase.keep_tombstones`.
+    """Create the missing triggers; return the statements that were run.
 
     Args:
-        connection: in autocommit mode.
-        tables: owners and names.
+        connection: connection in autocommit mode.
+        tables: owners and names of the tables.
     """
     done = []
     for owner, name, number, _, _ in lacking_triggers(connection, tables):
@@ -155,25 +148,20 @@ def make_triggers(connection: psycopg.Connection[Any], tables: Collection[tuple[
 
 
 def tombstones_statement(owner: str, name: str) -> str:
-    """The statement that makes the trigger on a table.
-
-    Args:
-        owner: its schema.
-        name: in that schema.
-    """
+    """Return the statement that creates the trigger on a table."""
     return f"SELECT headrace.keep_tombstones({literal(qualified(owner, name))})"
 
 
 def lacking_triggers(
     connection: psycopg.Connection[Any], tables: Collection[tuple[str, str]]
 ) -> list[tuple[str, str, int, bool, bool]]:
-    """The tables that lack the trigger, or have one of another table (a restored dump) or key (an ALTER).
+    """Return the tables without a valid trigger: owner, name, OID, whether this role may create it, whether a key exists.
 
-    Owner, name, number, whether this role may make it, and whether they have a primary key.
+    A trigger for another table (a restored dump) or for another key (an ALTER) is not valid.
 
     Args:
-        connection: to the database.
-        tables: owners and names; those that are not there are left out.
+        connection: connection to the database.
+        tables: owners and names of the tables. Missing tables are skipped.
     """
     wanted = sorted(tables)
     return connection.execute(
@@ -182,12 +170,8 @@ def lacking_triggers(
 
 
 def drop_triggers(connection: psycopg.Connection[Any]) -> None:
-    """Drop every trigger that notes deletes, with its function; the schema goes next.
-
-    Args:
-        connection: in a transaction.
-    """
+    """Drop every trigger that notes deletes, with its function, in the transaction that drops the schema."""
     for owner, name in connection.execute(_MADE.encode()).fetchall():
         connection.execute(f"DROP TRIGGER {TOMBSTONES} ON {qualified(owner, name)}".encode())
-    for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # also those whose table was dropped
+    for (function,) in connection.execute(_FUNCTIONS.encode()).fetchall():  # includes functions of dropped tables
         connection.execute(f"DROP FUNCTION {function}".encode())

@@ -1,9 +1,9 @@
-"""The tables that an apply server's session writes, as it has described them, and whether they still are so.
+"""Descriptions of the tables that an apply server's session writes, and checks that they are up to date.
 
-A table is described once. Behind the first write of each transaction, which locks it, the server is asked whether it
-still has that form (`form_checks`): a statement that was made for another form often works all the same, through an
-assignment cast or because two types have values of one length, and would write something else. What an error means
-depends on the tables too (`explain`): whether one was altered, has types of the operator's own, or lacks a right.
+The session describes a table once. After the first write of each transaction, which locks the table, it asks the server
+whether the table still has that form (`form_checks`). A statement made for another form often works: through an
+assignment cast, or because values of two types have the same length. It would then write a wrong value. The meaning of
+an error also depends on the tables (`explain`): a table may be altered, have user-defined types, or lack a right.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _DIVISION_BY_ZERO = "22012"
 
 
 class DescribedTables:
-    """See the module.
+    """Descriptions of one session's tables.
 
     Args:
-        dsn: of the destination, for a second session that looks at a table while this one's transaction has failed.
-        identity: of the session.
-        settings: of its apply process: how it sees the tables.
-        transaction: of the session.
+        dsn: connection string of the destination, for a second session while this session's transaction has failed.
+        identity: identity of the session.
+        settings: table settings of the apply process.
+        transaction: transaction of the session.
     """
 
     def __init__(
@@ -52,16 +52,18 @@ class DescribedTables:
         self._dsn, self._application_name = dsn, identity.application_name
         self._settings, self._transaction = settings, transaction
         self._tables: dict[tuple[str, str], CatalogTable] = {}
-        self._checked: set[tuple[str, str]] = set()  # have the form they were described with, and are locked
+        self._checked: set[tuple[str, str]] = set()  # tables that still have the described form, and are locked
 
     # ------------------------------------------------------------------ descriptions
 
     def catalog(self, owner: str, name: str, *, fresh: bool = False) -> CatalogTable | None:
-        """The table's description, which is the same object as long as nothing else is known of it; None: there is none.
+        """Return the table's description; None when the table does not exist.
+
+        It is the same object until the description changes.
 
         Args:
             owner: schema of the table.
-            name: of the table in that schema.
+            name: name of the table in that schema.
             fresh: read the catalog again.
         """
         found = self._tables.get((owner, name))
@@ -71,7 +73,7 @@ class DescribedTables:
         self._transaction.send_pending()
         catalog = describe_table(self._transaction.connection, owner, name, self._settings)
         if catalog == found and found is not None:
-            return found  # plans stay good
+            return found  # the same object keeps plans valid
         self._forget(owner, name)
         if catalog is not None:
             self._tables[owner, name] = catalog
@@ -82,21 +84,14 @@ class DescribedTables:
         self._transaction.pipeline.forget()
 
     def missing_alter(self, version: TableVersion) -> str:
-        """See `DestinationSession.missing_alter`.
-
-        Args:
-            version: of the rows.
-        """
+        """Return the statements that make a table fit rows of this version; empty when it fits."""
         return self._missing(version, self.catalog(version.owner, version.name))
 
     def fitting(self, write: Write) -> CatalogTable:
-        """The table of a write, which must fit.
-
-        Args:
-            write: inside a transaction.
+        """Return the table of a write, inside a transaction; the table must fit.
 
         Raises:
-            UnfitTableError: it does not.
+            UnfitTableError: the table does not fit.
         """
         self._transaction.require_open()
         version = write.version
@@ -110,33 +105,26 @@ class DescribedTables:
         return missing_alter(version, catalog) or missing_key(version, self._settings)
 
     def relation(self, table: DestinationTable) -> str:
-        """How statements name a table: without the tables that inherit from it, which are tables of their own.
-
-        Args:
-            table: of the destination.
-        """
+        """Return the table's name for statements, which excludes tables that inherit from it."""
         catalog = self.catalog(table.owner, table.name)
         return catalog.relation if catalog else qualified(table.owner, table.name)
 
     # ------------------------------------------------------------------ whether they are still so
 
     def unlocked(self) -> None:
-        """A transaction began, or went back to a savepoint: a table's lock goes with what locked it."""
+        """Forget which tables are locked, when a transaction begins or rolls back to a savepoint."""
         self._checked.clear()
 
     def unchecked(self, writes: Sequence[Write]) -> set[tuple[str, str]]:
-        """Tables of these writes that this transaction has not locked and checked yet.
-
-        Args:
-            writes: that are about to run.
-        """
+        """Return the tables of these writes that this transaction has not locked and checked yet."""
         return {(write.version.owner, write.version.name) for write in writes} - self._checked
 
     def form_checks(self, tables: Collection[tuple[str, str]]) -> list[Statement]:
-        """Whether tables that were just written, and so are locked, still are what they were described as.
+        """Return statements that fail unless tables still have the described form.
 
         Args:
-            tables: schemas and names; `raise_altered` says what an error of these statements means.
+            tables: schemas and names of tables that were just written, and so are locked. `raise_altered` explains an
+                error of these statements.
         """
         described = [catalog for catalog in (self._tables.get(key) for key in sorted(tables)) if catalog is not None]
         return [
@@ -145,19 +133,15 @@ class DescribedTables:
         ]
 
     def checked(self, tables: Collection[tuple[str, str]]) -> None:
-        """The answers to `form_checks` are there.
-
-        Args:
-            tables: of which they are.
-        """
+        """Note that `form_checks` succeeded for these tables."""
         self._checked.update(tables)
 
     def raise_altered(self, tables: Collection[tuple[str, str]], error: DatabaseError) -> None:
-        """Raise what an error of `form_checks` means.
+        """Raise the meaning of an error of `form_checks`.
 
         Args:
-            tables: that were asked for; they are described again.
-            error: of one of the statements.
+            tables: the checked tables, which will be described again.
+            error: error of one of the statements.
 
         Raises:
             UnfitTableError: a table was altered.
@@ -177,15 +161,10 @@ class DescribedTables:
     # ------------------------------------------------------------------ errors
 
     def explain(self, error: DatabaseError, tables: Sequence[TableVersion | DestinationTable], command: str) -> None:
-        """Raise what an error means for these tables.
-
-        Args:
-            error: of a statement that writes them.
-            tables: the statement's.
-            command: what it does.
+        """Raise the meaning of an error of a statement that writes these tables.
 
         Raises:
-            UnfitTableError: one was altered since it was described: it is described again at the next attempt.
+            UnfitTableError: a table was altered since it was described; the next attempt describes it again.
             DataError: the destination refused the rows, or the statement.
         """
         names, types = [f"{table.owner}.{table.name}" for table in tables], list[str]()
@@ -204,7 +183,7 @@ class DescribedTables:
                 else []
             )
         grants: Sequence[str] = ()
-        if is_right(error):  # in another session, as `_altered` asks
+        if is_right(error):  # queried in another session, as in `_altered`
             catalogs = [
                 (catalog, table)
                 for table in tables
@@ -215,13 +194,13 @@ class DescribedTables:
         explain(error, names, command, list(dict.fromkeys(types)), grants)
 
     def _altered(self, tables: Sequence[TableVersion | DestinationTable]) -> list[str]:
-        """Those tables that are not as they were described, which is forgotten.
+        """Return the tables whose descriptions are stale, and forget these descriptions.
 
-        Asked in another session: nothing can be asked in a transaction that has failed.
+        Another session reads the catalog, because a failed transaction accepts no query.
         """
         with contextlib.closing(connect(self._dsn, application_name=self._application_name)) as connection:
             with translated("preparing a look at altered tables"):
-                # What is altered right now may wait for this session's transaction.
+                # An ALTER in progress may wait for this session's transaction.
                 connection.execute(f"SET lock_timeout = {LOCK_TIMEOUT_MS}")
             altered = {
                 (table.owner, table.name): None

@@ -1,7 +1,6 @@
-"""The check of foreign keys before an apply server's session commits; what it must look at is `ForeignKeyChecks`.
+"""The check of foreign keys before an apply server's session commits; `ForeignKeyChecks` has the values to check.
 
-A foreign key that does not hold is no fault while one of its tables is left out for its copy, or has joined the others
-and is still behind them.
+A violated foreign key is no error while one of its tables is being copied, or has joined and is still behind the others.
 """
 
 from __future__ import annotations
@@ -32,24 +31,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ForeignKeysAtCommit"]
 
-# Tables of a foreign key whose rows are left out while they are copied, or that have joined the others and are behind
-# them yet.
+# Tables of a foreign key that are being copied, so that their rows are skipped, or that have joined and are still behind.
 _NOT_LEVEL = """SELECT FROM headrace.instantiation i JOIN headrace.apply_process p USING (topology, apply)
 WHERE topology = $1::text AND apply = $2::text AND ((owner, name) = ($3::text, $4::text) OR (owner, name) = ($5::text, $6::text))
   AND (state NOT IN ('DONE', 'KEPT', 'LEFT', 'JOINING') OR (state = 'JOINING' AND $7::int8 < ahead)) LIMIT 1"""
-_AHEAD_OF_ALL = Scn((1 << 63) - 1)  # an error transaction that is executed comes behind everything that is applied
+_AHEAD_OF_ALL = Scn((1 << 63) - 1)  # an executed error transaction counts as later than everything applied
 
 
 class ForeignKeysAtCommit:
-    """See the module.
+    """Checks of the foreign keys that the open transaction changed.
 
-    Args:
-        settings: of the apply process: which foreign keys are checked.
-        identity: of the session.
-        transaction: of the session.
-        tables: of the session.
-        plans: of the session.
-        finder: of the session.
+    The settings of the apply process say which foreign keys are checked. The other arguments belong to the session.
     """
 
     def __init__(
@@ -63,18 +55,18 @@ class ForeignKeysAtCommit:
         finder: RowFinder,
     ) -> None:
         self.noted = ForeignKeyChecks(settings)
-        """What the open transaction changed of foreign keys."""
+        """Values of foreign keys that the open transaction changed."""
         self._identity, self._transaction = identity, transaction
         self._tables, self._plans, self._finder = tables, plans, finder
 
     def check(self, applied: Sequence[ScnRange]) -> None:
-        """Look for rows that refer to one that is not there.
+        """Look for rows that reference a missing row.
 
         Args:
-            applied: what the transaction is about to record.
+            applied: SCN ranges that the transaction is about to record.
 
         Raises:
-            DataError: there is one; roll back.
+            DataError: a foreign key is violated; the caller must roll back.
         """
         for key, is_referred in self.noted.whole:
             result = self._transaction.run(
@@ -91,10 +83,7 @@ class ForeignKeysAtCommit:
         self.noted.clear()
 
     def _is_level(self, key: CheckedKey, applied: Sequence[ScnRange]) -> bool:
-        """Whether both tables of a foreign key are as of one moment.
-
-        None is left out for its copy, or still behind the others.
-        """
+        """Return whether both tables of a foreign key show the same moment: none is being copied or still behind."""
         identity = self._identity
         names = (identity.topology, identity.apply, key.owner, key.name, key.referred_owner, key.referred_name)
         parameters = (

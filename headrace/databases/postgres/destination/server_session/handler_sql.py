@@ -1,11 +1,12 @@
 """SQL of users' handlers in an apply server's transaction.
 
-What is no SELECT, INSERT, UPDATE, DELETE, MERGE or VALUES cannot run: each text is first given to PostgreSQL's own
-parser behind `PREPARE name AS`, which takes nothing else, and both that and the text itself travel in protocol messages
-that hold one statement only, whatever the lexer's settings are. So no text can end the transaction, begin one or move a
-savepoint. A function or procedure cannot either: PostgreSQL refuses a COMMIT below a statement of an open transaction.
+Only SELECT, INSERT, UPDATE, DELETE, MERGE and VALUES can run. PostgreSQL's parser first checks each text after
+`PREPARE name AS`, which accepts nothing else. Both that statement and the text are sent in protocol messages that hold
+only one statement, whatever the lexer's settings are. So no text can begin or end the transaction or move a savepoint.
+Functions and procedures cannot either: PostgreSQL refuses a COMMIT inside a statement of an open transaction.
 
-A SELECT can call what changes the session (set_config, pg_advisory_unlock_all, ...): see `kept_session`.
+A SELECT can call functions that change the session (set_config, pg_advisory_unlock_all, ...); `kept_session` detects
+that.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["checks_of", "refused_sql", "run_statements"]
 
-_ROWS_MAX = 100_000  # of one answer: more is a copy of a table in the memory of an apply server
-_CANCELED = "57014"  # by statement_timeout
+_ROWS_MAX = 100_000  # rows of one answer; more would be a copy of a table in the memory of an apply server
+_CANCELED = "57014"  # canceled by statement_timeout
 _TEXTS = ("pg_catalog.text", "pg_catalog.varchar", "pg_catalog.bpchar")
 _SYNTAX = "42601"
 _PROTOCOL = "08P01"
 # Connections, serialization and deadlocks, shutdowns, a server that became a standby, disks: the same statement may
-# succeed later. The rest of 08, 53, 55 and 57 is what a statement or a function says each time again: 55P03 too, which
-# a NOWAIT or a row that is locked longer than the lock timeout means; 08P01, which too few values for the text mean;
-# 08003, which dblink says of a name that it does not know. A connection that is lost has no SQLSTATE, or one of 57; a
-# pooler in between says 08P01, as its last message.
+# succeed later. Other errors of classes 08, 53, 55 and 57 come from the statement or a function, and a retry gives them
+# again. Examples are 55P03 (NOWAIT, or a row locked beyond the lock timeout), 08P01 (too few values for the text) and
+# 08003 (dblink does not know a name). A lost connection has no SQLSTATE, or one of class 57; a pooler in between sends
+# 08P01 as its last message.
 _ENVIRONMENT = (
     "08000",
     "08001",
@@ -63,7 +64,7 @@ _ENVIRONMENT = (
 
 
 def checks_of(texts: Sequence[str]) -> list[Statement]:
-    """Statements that fail if a text is none that reads or writes rows.
+    """Return statements that fail if a text is not a statement that reads or writes rows.
 
     Raises:
         DataError: a text cannot be sent.
@@ -78,18 +79,14 @@ def checks_of(texts: Sequence[str]) -> list[Statement]:
 
 
 def run_statements(connection: psycopg.Connection[Any], statements: Sequence[HandlerSql]) -> tuple[SqlResult, ...]:
-    """Run checked statements in one round trip.
-
-    Args:
-        connection: in a transaction.
-        statements: in order.
+    """Run checked statements in one round trip, in order, inside the transaction.
 
     Raises:
-        DatabaseError: the first that failed; the transaction has failed with it.
+        DatabaseError: the error of the first failed statement; the transaction has failed.
     """
     cursors: list[RawCursor[Any]] = []
     try:
-        # In a pipeline even one statement travels by the extended protocol: a message of one statement.
+        # A pipeline uses the extended protocol even for one statement, so that a message holds only one.
         with connection.pipeline():
             cursors += [_executed(connection, each) for each in statements]
     except psycopg.Error as error:
@@ -100,14 +97,14 @@ def run_statements(connection: psycopg.Connection[Any], statements: Sequence[Han
         raise translate(error, "SQL of a handler") from error
     except MemoryError as error:
         raise DataError(
-            "SQL of a handler: its answer takes more memory than a call may",
+            "SQL of a handler: its answer takes more memory than a call may use",
             hint="read less at a time, or let the database do it",
             sqlstate="",
         ) from error
 
 
 def refused_sql(error: DatabaseError) -> DatabaseError:
-    """What an error of a handler's statement means: everything that is not the environment's fault is the statement's."""
+    """Return the meaning of an error of a handler's statement: faults not of the environment are the statement's."""
     state = str(error.context.get("sqlstate", ""))
     is_environment = isinstance(error, DestinationRestarted | FencedError) or (
         isinstance(error, DatabaseUnavailable)
@@ -130,13 +127,13 @@ def refused_sql(error: DatabaseError) -> DatabaseError:
 
 
 def _ended_session(error: DatabaseError) -> bool:
-    """Whether the error was the last message of its session, or of one to another server, whatever its class."""
+    """Return whether the error ended its session, or a session to another server, whatever its class."""
     if not isinstance(error.__cause__, psycopg.Error):
         return False
     said = error.__cause__.diag
-    # PgBouncer sends no severity but the one that a server would translate. What it says of a lost session of dblink,
-    # or of a foreign table, comes as an error of the function that used it; of too few values the server says it of the
-    # statement itself, without a place in it.
+    # PgBouncer sends only the severity that a server would translate. Its 08P01 for a lost session of dblink or of a
+    # foreign table arrives as an error of the function that used it, with a context. The server's 08P01 for too few
+    # values concerns the statement itself, and has no context.
     return (said.severity_nonlocalized or said.severity) in ("FATAL", "PANIC") or (
         said.sqlstate == _PROTOCOL and bool(said.context)
     )
@@ -165,10 +162,7 @@ def _check_text(text: str, what: str) -> None:
 
 
 class _Sent:
-    """A value of an LCR as a parameter: its bytes, and the type that they are of.
-
-    0: the one that the statement needs there.
-    """
+    """A value of an LCR as a parameter: its bytes and their type; type 0 is the one that the statement needs."""
 
     __slots__ = ("data", "type_number")
 
@@ -177,13 +171,13 @@ class _Sent:
 
 
 class _SentBinary(_Sent):
-    """In binary form."""
+    """A value in binary form."""
 
     __slots__ = ()
 
 
 class _SentDumper(Dumper):
-    """Gives psycopg the bytes as they are."""
+    """Dumper that passes the bytes to psycopg unchanged."""
 
     format = Format.TEXT
 
@@ -205,21 +199,21 @@ class _SentBinaryDumper(_SentDumper):
 
 psycopg.adapters.register_dumper(_Sent, _SentDumper)
 psycopg.adapters.register_dumper(_SentBinary, _SentBinaryDumper)
-# an interval that was read of an LCR has its hours apart from its days
+# An interval from an LCR stores its hours and days separately.
 psycopg.adapters.register_dumper(timedelta, IntervalTextDumper)
 
 
-def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler gives
-    """A value as psycopg takes it.
+def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - any object of a handler
+    """Return a value in the form that psycopg accepts.
 
     Args:
-        value: what a handler gives, or one of an LCR.
-        number: of its parameter, from 1.
+        value: an object of a handler, or a value of an LCR.
+        number: number of the parameter, from 1.
     """
     if isinstance(value, str):
         _check_text(value, f"the value of ${number}")
         return value
-    if isinstance(value, dict):  # a JSON object is read as a dict; of a list nobody can tell whether it is an array
+    if isinstance(value, dict):  # a JSON object is read as a dict; a list could be JSON or an array
         return Jsonb(value, dumps=json_text)
     if isinstance(value, Jsonb | Json) and value.dumps is None:
         return type(value)(value.obj, dumps=json_text)
@@ -227,8 +221,8 @@ def _sent(value: Any, number: int) -> Any:  # noqa: ANN401 - what a handler give
         return value
     if value.raw is None:
         return None
-    # Types that are not built in have other numbers here. A text is taken for what the statement needs, as a quoted one
-    # in SQL. So would be a domain by its number: eight bytes of a time, for a column of whole numbers.
+    # User-defined types have other numbers here. A text has no type, so that it becomes what the statement needs, as a
+    # quoted literal in SQL. A domain's number would act the same way: eight bytes of a time, for an integer column.
     known = 0 if value.column.type_name in _TEXTS else builtin_number(value.column)
     return (_SentBinary if value.column.is_binary else _Sent)(value.raw, known)
 
@@ -237,6 +231,6 @@ def _result(cursor: RawCursor[Any]) -> SqlResult:
     if cursor.description is None:
         return SqlResult(row_count=max(0, cursor.rowcount))
     if cursor.rowcount > _ROWS_MAX:
-        message = f"SQL of a handler answered {cursor.rowcount:,} rows, and {_ROWS_MAX:,} at most are read"
+        message = f"SQL of a handler returned {cursor.rowcount:,} rows, and {_ROWS_MAX:,} at most are read"
         raise DataError(message, hint="add a condition, or let the database do it", sqlstate="")
     return SqlResult(rows=tuple(tuple(row) for row in cursor.fetchall()), row_count=cursor.rowcount)

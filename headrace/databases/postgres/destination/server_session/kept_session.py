@@ -1,20 +1,21 @@
-"""What users' SQL must leave of an apply server's session as it was.
+"""Checks that users' SQL leaves an apply server's session unchanged.
 
-Settings, role, replication origin, locks, prepared statements.
+They cover settings, role, replication origin, locks and prepared statements.
 
-Users' SQL is that of handlers, and of triggers and rules that also fire for what apply writes. A function in it can
-change what the session is. That is found, not prevented:
+Users' SQL is that of handlers, and of triggers and rules that also fire for apply's writes. Functions in it can change
+the session. Headrace detects such changes but does not prevent them:
 
-- `check` runs behind each round trip of handlers' statements, and before the COMMIT: the settings, the role, the
-  replication origin.
-- `owner_check` runs before the COMMIT besides it: the session's advisory locks.
+- `check` runs after each round trip of handlers' statements, and before the COMMIT. It checks the settings, the role and
+  the replication origin.
+- `owner_check` also runs before the COMMIT. It checks the session's advisory locks.
 
-Both fail the transaction, and the session is replaced: not all of that goes with a rollback. What is found after the
-COMMIT only (advisory locks of the function's own, channels it listens to) is taken back before the next transaction.
+A failed check fails the transaction, and the session is replaced, because a rollback does not undo every change. Other
+leftovers are found only after the COMMIT: advisory locks that a function took, and channels that it listens to. They
+are removed before the next transaction.
 
-The replication origin is known by the position `SessionIdentity.origin_mark`, which every commit under it records:
-PostgreSQL tells a session that it has an origin, and how far that is, but not which one. A session that must not ask,
-or cannot write that position, only knows whether it has an origin.
+The session recognizes its replication origin by the position `SessionIdentity.origin_mark`, which every commit under the
+origin records. PostgreSQL tells a session that it has an origin, and the origin's position, but not which origin it is.
+A session without the right to query or to write that position knows only whether it has an origin.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from headrace.databases.postgres.pipeline import Statement
 __all__ = ["KEPT", "NO_TIMEOUT", "SETTLE", "SessionGuard", "timeout_of"]
 
 KEPT = (
-    # What a commit means, and who may read which rows.
+    # Meaning of a commit, and visibility of rows.
     "synchronous_commit",
     "row_security",
     "search_path",
-    # How statements and values are read and written.
+    # Input and output of statements and values.
     "standard_conforming_strings",
     "DateStyle",
     "IntervalStyle",
@@ -60,36 +61,37 @@ KEPT = (
     "backslash_quote",
     "transform_null_equals",
     "default_text_search_config",
-    # What ends a session or refuses its transactions.
+    # Settings that end a session or refuse its transactions.
     "idle_in_transaction_session_timeout",
     "idle_session_timeout",
     "transaction_timeout",
     "default_transaction_read_only",
     "default_transaction_isolation",
     "default_transaction_deferrable",
-    # What operators know it by.
+    # Name of the session for operators.
     "application_name",
 )
-"""Settings that users' SQL must leave as they were, besides those that the session sets; a server that does not know
-one has no such setting.
+"""Settings that users' SQL must not change, in addition to those that the session sets.
+
+Settings that a server does not know are skipped.
 """
 
 SETTLE = (
     "SELECT pg_catalog.set_config(name, coalesce(value, pg_catalog.current_setting(name)), false)"
     " FROM unnest(%s::text[], %s::text[]) s(name, value) WHERE pg_catalog.current_setting(name, true) IS NOT NULL"
 )
-"""Sets settings for the session's life; a value that is NULL stays what it is: otherwise a reload of the server's
-configuration would look like a
-change by a handler.
+"""Statement that fixes settings for the session's lifetime; NULL keeps the present value.
+
+Otherwise a reload of the server's configuration would look like a change by a handler.
 """
 
-# not LOCAL: what a function has set for the session goes too
+# Not LOCAL, so that it also resets a value that a function set for the session.
 NO_TIMEOUT = Statement(sql="SET SESSION statement_timeout TO DEFAULT")
 
 _CHECK, _CHECK_ORIGIN = "headrace_handled", "headrace_origin"
 _DIVISION_BY_ZERO = "22012"
-_GONE = "26000"  # a prepared statement
-_CANCELED = "57014"  # by a statement_timeout that users' SQL has set: the check has no bound of its own
+_GONE = "26000"  # a prepared statement does not exist
+_CANCELED = "57014"  # canceled by a statement_timeout that users' SQL has set: the check itself has no timeout
 _HINT = (
     "do not call set_config, pg_advisory_unlock_all, pg_replication_origin_session_reset or the like, nor SET or"
     " DEALLOCATE in a function; a function's own SET clause ends with it"
@@ -100,22 +102,22 @@ _PROGRESS = "pg_catalog.pg_replication_origin_session_progress(pg_catalog.bool)"
 _OWN_LOCKS = (
     "SELECT {} FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_catalog.pg_backend_pid()"
 )
-# A lock is counted as often as it was taken, and pg_locks says that once.
+# A lock must be released as often as it was taken, but pg_locks shows it once.
 _UNLOCK_ROUNDS_MAX = 100
 
 
 def timeout_of(timeout_s: float) -> Statement:
-    """What bounds the statements that follow in the transaction."""
+    """Return the statement that sets a timeout for the following statements of the transaction."""
     return Statement(sql=f"SET LOCAL statement_timeout TO {max(1, int(timeout_s * 1000))}")
 
 
 class SessionGuard:
-    """Knows how one session must be, and whose SQL ran in its transaction.
+    """Expected state of one session, and the users' SQL that ran in its transaction.
 
     Args:
-        connection: of the session, settled.
-        identity: whose it is.
-        names: settings that must stay, besides `KEPT`.
+        connection: connection of the session, with its settings, locks and origin.
+        identity: identity of the session.
+        names: settings that must stay, in addition to `KEPT`.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], identity: SessionIdentity, names: Iterable[str]) -> None:
@@ -127,37 +129,37 @@ class SessionGuard:
         self._pairs = ", ".join(f"({key >> 32 & 0xFFFFFFFF}::oid, {key & 0xFFFFFFFF}::oid)" for key in keys)
         self._locks = len(set(keys))
         self._mark = identity.origin_mark
-        self._own_role: str | None = None  # None: how the session must be was not noted yet
+        self._own_role: str | None = None  # None: `note` was not called yet
         self.role = ""
-        """Taken for the transaction; empty: none."""
+        """Role taken for the transaction; empty for none."""
         self.ran_handlers = False
         self._fired: dict[str, None] = {}
         self.is_changed = False
-        """Users' SQL has changed the session, for good: that does not all go with a rollback."""
+        """Users' SQL has changed the session permanently: a rollback does not undo every change."""
 
     @property
     def is_needed(self) -> bool:
-        """Whether users' SQL has run in the transaction."""
+        """True when users' SQL has run in the transaction."""
         return self.ran_handlers or bool(self._fired)
 
     def fired(self, table: str) -> None:
-        """Note that a table with triggers or rules that fire was written."""
+        """Note a write to a table whose triggers or rules fire."""
         self._fired[table] = None
 
     def begin(self) -> None:
-        """Another transaction."""
+        """Reset the state of the transaction."""
         self.role, self.ran_handlers = "", False
         self._fired.clear()
 
     @property
     def is_noted(self) -> bool:
-        """Whether `note` was called: once for a session."""
+        """True when `note` was called, which is needed once per session."""
         return self._own_role is not None
 
     def note(self) -> None:
-        """Before the first SQL of users, and before another role is taken: note how the session must be.
+        """Note the expected state of the session, before the first SQL of users and before another role is taken.
 
-        What is prepared outlives the transaction.
+        The prepared statements outlive the transaction.
         """
         found = self._connection.execute(
             "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s::text[]) AS s(name) WHERE"
@@ -183,7 +185,7 @@ class SessionGuard:
         self._own_role = str(row[0])
 
     def _same_origin(self) -> str:
-        """The condition that the session's origin is its own, as far as its role may ask."""
+        """Return the condition that the session has its own origin, as far as its role may query it."""
         may = [
             bool((self._connection.execute(_MAY, (each,)).fetchone() or [False])[0])
             for each in (_IS_SET_UP, _PROGRESS, STAMP_FUNCTION)
@@ -196,12 +198,12 @@ class SessionGuard:
         return _IS_SET_UP if may[0] else "true"
 
     def with_own_rights(self, statements: list[Statement]) -> list[Statement]:
-        """Statements of what Headrace notes beside the rows.
+        """Wrap statements on Headrace's tables so that they run with the session's own rights.
 
-        A role that was taken for these (`role`) has no rights on it, and needs none.
+        A role that was taken for the rows (`role`) has no rights on these tables, and needs none.
 
         Args:
-            statements: of Headrace's tables.
+            statements: statements on Headrace's tables.
         """
         return (
             [Statement(sql="RESET ROLE"), *statements, Statement(sql=f"SET LOCAL ROLE {quote(self.role)}")]
@@ -212,12 +214,12 @@ class SessionGuard:
     # ------------------------------------------------------------------ checks
 
     def check(self, own_type: str) -> list[Statement]:
-        """Fail (`raise_changed`) unless the session is as `note` found it.
+        """Return statements that fail unless the session is as `note` found it (`raise_changed`).
 
-        A role that is taken may not ask about the origin: then that is asked before the COMMIT.
+        A role that was taken may not query the origin; the check before the COMMIT does it then.
 
         Args:
-            own_type: one that the session has made, and DISCARD TEMP would drop; empty: it has made none.
+            own_type: a type that the session has created and DISCARD TEMP would drop; empty for none.
         """
         role = self.role or self._own_role or ""
         found = [Statement(sql=f"EXECUTE {_CHECK} ({sql.Literal(role).as_string(None)})")]
@@ -226,9 +228,9 @@ class SessionGuard:
         return found if self.role else [*found, Statement(sql=f"EXECUTE {_CHECK_ORIGIN}")]
 
     def owner_check(self) -> Statement:
-        """Fails (`raise_changed`) unless the session has its advisory locks.
+        """Return the statement that fails unless the session has its advisory locks (`raise_changed`).
 
-        Returns whether there are others, or channels it listens to.
+        Its result tells whether the session has other locks, or listens to channels.
         """
         own = f"objsubid = 1 AND (classid, objid) IN ({self._pairs})"
         count = f"pg_catalog.count(*) FILTER (WHERE {own}) OPERATOR(pg_catalog.=) {self._locks}"
@@ -239,14 +241,14 @@ class SessionGuard:
         return Statement(sql=_OWN_LOCKS.format(f"1 / ({count})::int4, {others}"))
 
     def raise_changed(self, error: DatabaseError, *, is_check: bool) -> None:
-        """Raise what an error means if users' SQL has changed the session.
+        """Raise a `DataError` if an error means that users' SQL has changed the session.
 
         Args:
-            error: of a statement behind users' SQL.
+            error: error of a statement after users' SQL.
             is_check: whether the statement was one of the checks.
 
         Raises:
-            DataError: it has; the session must be replaced (`is_changed`).
+            DataError: users' SQL has changed the session, which must be replaced (`is_changed`).
         """
         changed = self._changed(error, is_check=is_check)
         if changed is not None:
@@ -254,7 +256,7 @@ class SessionGuard:
             raise changed from error
 
     def _changed(self, error: DatabaseError, *, is_check: bool) -> DataError | None:
-        """The users' error that an error means; None: it is none of a session that they changed."""
+        """Return the error for users whose SQL changed the session; None when that is not the cause."""
         state = error.context.get("sqlstate")
         if not self.is_needed or not (state == _GONE or (is_check and state in {_DIVISION_BY_ZERO, _CANCELED})):
             return None
@@ -272,17 +274,13 @@ class SessionGuard:
 
     @staticmethod
     def has_rest(result: pq.abc.PGresult) -> bool:
-        """Whether something is to be taken back after the commit.
-
-        Args:
-            result: of `owner_check`.
-        """
+        """Return whether the result of `owner_check` shows leftovers to remove after the commit."""
         return result.get_value(0, 1) == b"t"
 
     def take_back(self) -> bool:
-        """After a commit, let go of advisory locks that are not the session's own, and of channels.
+        """After a commit, release advisory locks that are not the session's own, and stop listening to channels.
 
-        False: some are left.
+        Return False when some locks remain.
         """
         self._connection.execute("UNLISTEN *")
         wanted = (

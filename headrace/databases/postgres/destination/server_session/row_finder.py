@@ -1,4 +1,4 @@
-"""What an apply server's session asks about the rows that a write meets: which are there, and when they were changed."""
+"""Queries of an apply server's session about the rows that conflict with a write, and their last changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,7 @@ __all__ = ["RowFinder"]
 
 
 class RowFinder:
-    """See the module.
-
-    Args:
-        transaction: of the session.
-        tables: of the session.
-        plans: of the session.
-        times: of the session.
-    """
+    """Queries about rows, over the objects of one session."""
 
     def __init__(
         self, transaction: SessionTransaction, tables: DescribedTables, plans: WritePlans, times: SessionTimes
@@ -42,11 +35,11 @@ class RowFinder:
         self._transaction, self._tables, self._plans, self._times = transaction, tables, plans, times
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
-        """See `DestinationSession.find_rows`.
+        """Find and lock the rows that conflict with the rows of a write.
 
         Args:
-            write: any number of rows; not `paired`.
-            question: what to find out about them.
+            write: the write, with any number of rows; not `paired`.
+            question: the data to read.
         """
         catalog = self._tables.fitting(write)
         plan = plan_find(write, catalog, question, self._plans.generation)
@@ -57,11 +50,7 @@ class RowFinder:
         )
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
-        """See `DestinationSession.last_changes`.
-
-        Args:
-            write: with `times`.
-        """
+        """Return the last change of each row of a write with `times`."""
         catalog = self._tables.fitting(write)
         plan = plan_last_changes(write, catalog, self._plans.generation)
         found = [each for _, result in self.ask(plan, write, is_own=True) for each in read_last_changes(result)]
@@ -72,11 +61,7 @@ class RowFinder:
         )
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
-        """See `DestinationSession.conflicting`.
-
-        Args:
-            write: any number of rows.
-        """
+        """Return the numbers of the rows of a write that would have a conflict; None when that is unknown."""
         write = self._times.timed(write)
         plan = plan_conflicting(write, self._tables.fitting(write), self._plans.generation)
         if plan is None:
@@ -90,12 +75,12 @@ class RowFinder:
         """Run a plan's only statement over the values of a write.
 
         Args:
-            plan: of the session's generation of types.
-            write: whose values.
-            is_own: it asks Headrace's tables too, on which a role that was taken has no rights.
+            plan: a plan of the session's generation of types.
+            write: the write with the values.
+            is_own: the statement also reads Headrace's tables, on which a role taken for the transaction has no rights.
 
         Returns:
-            For each chunk of its rows the first one's number, and the result.
+            For each chunk of rows, the number of its first row, and the result.
         """
         self._plans.make_types(plan, write)
         (statement,) = plan.statements

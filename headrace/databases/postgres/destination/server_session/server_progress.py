@@ -1,7 +1,7 @@
-"""What an apply server's session has recorded of its progress: its row in headrace.apply_progress.
+"""Recorded progress of an apply server's session: its row in headrace.apply_progress.
 
-The row moves by compare-and-set (epoch, sequence) in the transaction of the data: of two sessions that believe to be
-the same server at most one commits.
+The row moves by compare-and-set (epoch, sequence) in the transaction of the data. So of two sessions that both believe
+to be the same server, at most one commits.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.lcr.scn import Scn
 
 __all__ = ["ServerProgress", "int8"]
 
-# Fails when the row is not as this session left it: a division by zero stops the transaction before its COMMIT,
-# without a round trip in between.
+# Fails when the row is not as this session left it: a division by zero stops the transaction before its COMMIT, without
+# a separate round trip.
 _ADVANCE = """WITH moved AS (
     UPDATE headrace.apply_progress
     SET sequence = $5 + 1, low_watermark = $6, applied = $7, applied_at = pg_catalog.clock_timestamp()
@@ -39,29 +39,29 @@ class _Position:
 
 
 class ServerProgress:
-    """The progress of one server, taken over from the session before; see `take_over` for the errors.
+    """The progress of one server, taken over from its previous session.
 
     Args:
-        connection: of the session.
-        identity: whose it is.
-        may_stamp: its role may set the commit times of its transactions.
+        connection: connection of the session.
+        identity: identity of the session.
+        may_stamp: the session's role may set the commit times of its transactions.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], identity: SessionIdentity, *, may_stamp: bool) -> None:
         self._identity = identity
         self.stamp = identity.stamp if may_stamp else ""
-        """An expression that sets the commit time of the open transaction; empty: the role may not."""
+        """SQL expression that sets the commit time of the open transaction; empty when the role may not set it."""
         with translated("taking over an apply server's progress"):
             sequence, low_watermark, applied = take_over(connection, identity)
         self._now = _Position(sequence, low_watermark, ranges_from_bounds(applied))
         self._next = self._now
 
     def advance(self, applied: Sequence[ScnRange], low_watermark: Scn, *, is_lazy: bool) -> Statement:
-        """The statement that records what the open transaction applied; it divides by zero where the row is another's.
+        """Return the statement that records progress; it divides by zero when another session has moved the row.
 
         Args:
-            applied: by this transaction.
-            low_watermark: of the coordinator.
+            applied: SCN ranges that the open transaction applied.
+            low_watermark: low watermark of the coordinator.
             is_lazy: the COMMIT does not wait for the disk.
         """
         now, identity = self._now, self._identity
@@ -84,14 +84,14 @@ class ServerProgress:
         )
 
     def advanced(self) -> None:
-        """What `advance` said last is committed."""
+        """Take over the last `advance`, which was committed."""
         self._now = self._next
 
     def has_recorded(self, applied: Sequence[ScnRange]) -> bool:
-        """Whether all of this is recorded, so the commit was made that recorded it.
+        """Return whether all ranges are recorded, which proves that their commit was made.
 
         Args:
-            applied: what it was to record; not empty.
+            applied: SCN ranges that the commit should have recorded; not empty.
         """
         if not applied:
             raise BugError("a commit that recorded nothing has no outcome to ask for")
@@ -99,7 +99,7 @@ class ServerProgress:
 
 
 def int8(value: int) -> bytes:
-    """A value as a statement's binary parameter."""
+    """Return a value as a binary parameter."""
     return value.to_bytes(8, "big", signed=True)
 
 

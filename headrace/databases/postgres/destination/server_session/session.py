@@ -1,43 +1,44 @@
 """One apply server's session at a PostgreSQL destination.
 
 Job
-    Write sets of row changes and the progress they mean in one transaction, tagged and fenced.
+    Write sets of row changes and their progress in one transaction, tagged and fenced.
 
 Main path
     PostgresSession.begin -> write (SetWriter.write) -> commit.
 
 Objects, each with its own part of the state
-    SessionTransaction    the connection, and what its transaction has sent and can go back to; the session's states
-    DescribedTables       the tables, and whether they still are as described
+    SessionTransaction    the connection, its open transaction with pending statements and savepoints; the states
+    DescribedTables       the tables, and checks that their descriptions are up to date
     WritePlans            statements by form of write, and the types they need
     SetWriter             sends the writes
-    SessionTimes          latest_timestamp: what the session knows of times, and notes
-    RowFinder             looks at the rows that a write meets
-    UsersSql              handlers, roles and triggers, and what they must leave alone (SessionGuard)
+    SessionTimes          latest_timestamp: times that the session knows and notes
+    RowFinder             reads the rows that conflict with a write
+    UsersSql              handlers, roles and triggers, guarded by SessionGuard
     ForeignKeysAtCommit   the check of foreign keys that the server does not do
     ServerProgress        the server's row in headrace.apply_progress
 
 Durable when
     COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
-    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk in the COMMIT of
-    rows alone: these are durable when the server's flushed position says so (`DestinationDatabase.log_positions`), and
-    a crash before takes rows and progress together. What is told to an operator or read by other processes is always
-    waited for: a transaction that writes or takes error transactions, and all that is no `commit`. `commit` moves the
-    server's row in headrace.apply_progress by compare-and-set (epoch, sequence) in the transaction of the data: of two
-    sessions that believe to be the same server at most one commits, and after a newer epoch none of the older ones. An
-    epoch ends with the server's life in which it began (`fencing`): what a crash, a failover or a restore took back is
-    not hidden below what later commits record.
+    (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk when it commits only
+    rows: these are durable when the server's flushed position has passed them (`DestinationDatabase.log_positions`). A
+    crash before that loses rows and progress together. The session always waits for commits that an operator or other
+    processes see: transactions that write or take error transactions, and everything other than `commit`.
 
-Who holds what
-    Two session-level advisory locks: the apply process's in share mode (`raise_epoch` finds and ends all its sessions
-    by it, and knows by an exclusive lock that they are gone), the server's own exclusively (a successor finds and
-    ends the dead session of the same server). And the replication origin `headrace:<topology>/<apply>/<server>:<tag>`,
-    which marks every change of this session in the log.
+    `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch, sequence) in the transaction
+    of the data. Of two sessions that both believe to be the same server, at most one commits; after a newer epoch, no
+    older one does. An epoch ends with the server's run in which it began (`fencing`). So later commits do not hide what
+    a crash, a failover or a restore has lost.
+
+Locks and origin
+    The session holds two session-level advisory locks. It holds the apply process's in share mode: `raise_epoch` finds
+    and ends all sessions by it, and an exclusive lock proves that they are gone. It holds the server's exclusively: a
+    successor finds and ends the dead session of the same server. The replication origin
+    `headrace:<topology>/<apply>/<server>:<tag>` marks every change of this session in the log.
 
 Worked flow
     server 0 commits {100..140} with low watermark 90; the answer is lost -> DatabaseUnavailable
     new session of server 0: waits until the old backend is gone, reads its row
-    ask_outcome({100..140}) -> True: it was made; False: it was not and never will be
+    ask_outcome({100..140}) -> True: the commit was made; False: it was not and never will be
 """
 
 from __future__ import annotations
@@ -105,19 +106,19 @@ __all__ = ["PostgresSession"]
 _SETTINGS = {
     "session_replication_role": "replica",
     "lock_timeout": str(LOCK_TIMEOUT_MS),
-    # One plan per statement, made once, whatever the statistics say at that moment: rows are found by index, once
-    # per row of the set. Left to itself the planner scans a table it takes for small.
+    # One generic plan per statement, whatever the statistics say: it finds rows by index, one lookup per row of the
+    # set. By default the planner would scan a table that it assumes to be small.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_mergejoin": "off",
-    # Before 18 a switched-off scan that is needed all the same has a huge cost, which would start the compiler.
+    # Before PostgreSQL 18, a disabled but needed scan has a huge cost, which would trigger JIT compilation.
     "jit": "off",
 }
 
 _DIVISION_BY_ZERO = "22012"
 _UNTRANSLATABLE = "22P05"
 
-# As bytes: this database's encoding may lack a letter of the source's, and data must not fail for the label's sake.
+# Sent as bytes: this database's encoding may lack a character of the source's, and a label must not make data fail.
 _LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
 _MAY_LABEL = (
     "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc"
@@ -126,25 +127,25 @@ _MAY_LABEL = (
 
 
 class PostgresSession:
-    """See the module, and `headrace.databases.ports.DestinationSession`. Used by one thread.
+    """Session of one apply server, as `headrace.databases.ports.DestinationSession`. Used by one thread.
 
-    More than 25 methods: one for each promise of the port, which most keep by one call of an object above.
+    More than 25 methods: one for each method of the port; most only call one of the module's objects.
     """
 
     def __init__(
         self, dsn: str, identity: SessionIdentity, settings: TableSettings = NO_TABLE_SETTINGS, *, is_lazy: bool = False
     ) -> None:
-        """Open the session; ends a predecessor's that is still there.
+        """Open the session, and end a predecessor's session that still exists.
 
         Args:
-            dsn: of the destination.
-            identity: which server of which incarnation.
-            settings: of its apply process: how it sees the tables.
-            is_lazy: its transactions of rows alone do not wait for the disk; see the module.
+            dsn: connection string of the destination.
+            identity: apply server and incarnation.
+            settings: table settings of the apply process.
+            is_lazy: transactions with only rows do not wait for the disk ("Durable when" of the module).
 
         Raises:
             FencedError: a newer epoch or a newer incarnation of the server exists.
-            DestinationRestarted: the server's life in which the epoch began has ended.
+            DestinationRestarted: the server's run in which the epoch began has ended.
             DatabaseUnavailable: no connection, or the predecessor cannot be ended.
             DatabaseError: a right is missing (`headrace check` names it).
         """
@@ -182,71 +183,71 @@ class PostgresSession:
                 users_sql=self._users_sql,
                 foreign_keys=self._foreign_keys.noted,
             )
-            self._waits_for_disk = False  # the open transaction holds what is told to an operator
-            self._writes_labels: bool | None = None  # not asked yet
+            self._waits_for_disk = False  # the open transaction has data that an operator sees
+            self._writes_labels: bool | None = None  # None: not queried yet
         except BaseException:
             connection.close()
             raise
 
     def _renew(self) -> None:
-        """A new connection in place of one that users' SQL changed: not all of it goes with a rollback."""
+        """Replace a connection that users' SQL changed; a rollback does not undo all of that."""
         self._transaction.close()
-        with contextlib.suppress(DatabaseUnavailable):  # then the next call says so
+        with contextlib.suppress(DatabaseUnavailable):  # the next call will report it
             self._open()
 
     @property
     def is_closed(self) -> bool:
-        """See `DestinationSession.is_closed`."""
+        """Whether the session is closed."""
         return self._transaction.is_closed
 
     def close(self) -> None:
-        """See `DestinationSession.close`."""
+        """Close the connection; idempotent."""
         self._transaction.close()
 
     # ------------------------------------------------------------------ tables
 
     def describe(self, owner: str, name: str, *, fresh: bool = False) -> DestinationTable | None:
-        """See `DestinationSession.describe`."""
+        """Describe a table; None when it does not exist."""
         catalog = self._tables.catalog(owner, name, fresh=fresh)
         return catalog.table if catalog else None
 
     def missing_alter(self, version: TableVersion) -> str:
-        """See `DestinationSession.missing_alter`."""
+        """Return the statements that make a table fit; empty when it fits."""
         return self._tables.missing_alter(version)
 
     # ------------------------------------------------------------------ transactions
 
     def begin(self) -> None:
-        """See `DestinationSession.begin`."""
+        """Begin a transaction."""
         self._transaction.begin()
         self._waits_for_disk = False
         self._forget_transaction()
         self._tables.unlocked()
 
     def savepoint(self) -> None:
-        """See `DestinationSession.savepoint`. Travels with the next statement."""
+        """Set or move the savepoint. It is sent with the next statement."""
         self._transaction.savepoint()
 
     def rollback_to_savepoint(self) -> None:
-        """See `DestinationSession.rollback_to_savepoint`. Travels with the next statement."""
+        """Undo the work after the savepoint. The rollback is sent with the next statement."""
         self._transaction.rollback_to_savepoint()
         self._forget_undone()
 
     def mark(self) -> int:
-        """See `DestinationSession.mark`. Travels with the next statement."""
+        """Set a mark; return its number. It is sent with the next statement."""
         return self._transaction.mark()
 
     def undo_to_mark(self, mark: int) -> None:
-        """See `DestinationSession.undo_to_mark`. Travels with the next statement."""
+        """Undo the work after a mark, and remove the mark. The rollback is sent with the next statement."""
         self._transaction.undo_to_mark(mark)
         self._forget_undone()
 
     def drop_mark(self, mark: int) -> None:
-        """See `DestinationSession.drop_mark`. Travels with the next statement."""
+        """Keep the work after a mark, and remove the mark. The release is sent with the next statement."""
         self._transaction.drop_mark(mark)
 
     def rollback(self) -> None:
-        """See `DestinationSession.rollback`."""
+        """Undo the transaction; idempotent."""
         self._transaction.rollback()
         self._forget_transaction()
         self._plans.undone()
@@ -254,7 +255,7 @@ class PostgresSession:
             self._renew()
 
     def commit(self, applied: Sequence[ScnRange], low_watermark: Scn, labels: Sequence[str] = ()) -> None:
-        """See `DestinationSession.commit`: one round trip for progress and COMMIT."""
+        """Record progress and commit, in one round trip."""
         self._transaction.require_open()
         self._foreign_keys.check(applied)
         is_lazy = self._is_lazy and not self._waits_for_disk
@@ -286,93 +287,93 @@ class PostgresSession:
         checks: Sequence[Statement],
         waits: Sequence[Statement],
     ) -> None:
-        """Raise what an error means of the statement at this place; COMMIT comes behind these."""
+        """Raise the meaning of an error in the statement at this place; COMMIT follows the statements."""
         identity, is_division = self._identity, error.context.get("sqlstate") == _DIVISION_BY_ZERO
         failed = statements[place] if 0 <= place < len(statements) else None
         self._transaction.guard.raise_changed(error, is_check=failed in checks)
         if is_division and failed in waits:
             raise DatabaseError(
                 f"the clock of a source is more than {CLOCK_AHEAD_MAX_S:g} s ahead of this server's: with"
-                " latest_timestamp nothing is applied until it has passed",
-                hint="set the clocks of all sites by one time service, then start the apply process (`headrace"
+                " latest_timestamp nothing is applied until this server's clock has caught up",
+                hint="synchronize the clocks of all sites with one time service, then start the apply process (`headrace"
                 " start FILE apply:NAME`)",
             ) from error
         if is_division and failed is statements[-1]:
             raise FencedError(
-                f"apply server {identity.server} of {identity.apply} is not the owner of its progress any more",
+                f"apply server {identity.server} of {identity.apply} is no longer the owner of its progress",
                 apply=identity.apply,
                 epoch=identity.epoch,
             ) from error
         if failed is ALL_NOW or place == len(statements):
-            raise_refused_at_end(error)  # by a trigger that runs at the end of the transaction
+            raise_refused_at_end(error)  # a trigger that runs at the end of the transaction refused it
 
     def _may_label(self) -> bool:
-        """Whether this role may write labels into this database's log; without the right they end here."""
+        """Return whether the role may write labels into this database's log; without the right, labels are dropped."""
         if self._writes_labels is None:
             (found,) = self._transaction.run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
             self._writes_labels = found.get_value(0, 0) == b"t"
         return self._writes_labels
 
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
-        """See `DestinationSession.ask_outcome`."""
+        """Return whether a commit with an unknown outcome was made."""
         return self._progress.has_recorded(applied)
 
     def _forget_transaction(self) -> None:
-        """No transaction, or a new one."""
+        """Reset the state of the transaction."""
         self._times.begin()
         self._foreign_keys.noted.clear()
 
     def _forget_undone(self) -> None:
-        """A part of the transaction was undone."""
+        """Reset the state that a rollback to a savepoint or mark undoes."""
         self._tables.unlocked()
         self._plans.undone()
 
     # ------------------------------------------------------------------ writing
 
     def write(self, writes: Sequence[Write]) -> tuple[int, ...]:
-        """See `DestinationSession.write`. Sends as much as possible in one round trip."""
+        """Execute writes in as few round trips as possible; return the affected rows of each."""
         return self._writer.write(writes)()
 
     def write_ahead(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
-        """See `DestinationSession.write_ahead`: the last round trip is under way."""
+        """Execute writes, and return a function that waits for the results of the last round trip."""
         return self._transaction.ahead.expect(self._writer.write(writes))
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
-        """See `DestinationSession.truncate`."""
+        """Truncate tables together."""
         self._writer.truncate(tables, restart_identity=restart_identity)
 
     def remove_row(self, table: DestinationTable, number: str) -> None:
-        """See `DestinationSession.remove_row`."""
+        """Delete a row that `find_rows` found."""
         self._writer.remove_row(table, number)
 
     # ------------------------------------------------------------------ conflicts and times
 
     def find_rows(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:
-        """See `DestinationSession.find_rows`."""
+        """Find and lock the rows that conflict with the rows of a write."""
         return self._finder.find_rows(write, question)
 
     def conflicting(self, write: Write) -> NDArray[np.int64] | None:
-        """See `DestinationSession.conflicting`."""
+        """Return the rows of a write that would have a conflict now."""
         return self._finder.conflicting(write)
 
     def last_changes(self, write: Write) -> tuple[LastChange, ...]:
-        """See `DestinationSession.last_changes`."""
+        """Return the last changes of the rows that a write finds."""
         return self._finder.last_changes(write)
 
     def forget_changes(self, *, age_s: float, count: int) -> int:
-        """See `DestinationSession.forget_changes`."""
+        """Delete old and surplus notes of changes."""
         self._transaction.require_idle("changes are forgotten in a transaction of their own")
         with translated("forgetting the times of old changes"):
             return forget_changes(self._transaction.connection, age_s=age_s, count=count)
 
     def sample_times(self, *, age_s: float, every_s: float) -> None:
-        """See `DestinationSession.sample_times`."""
+        """Note how far the server's commit times go back."""
         self._transaction.require_idle("times are sampled in a transaction of their own")
         with translated("noting how far commit times go back"):
             sample_times(self._transaction.connection, age_s=age_s, every_s=every_s)
 
     def record_conflicts(self, records: Sequence[ConflictRecord], *, count_max: int, age_max_s: float) -> None:
-        """See `DestinationSession.record_conflicts`."""
+        """Write conflicts into the history."""
         transaction, topology = self._transaction, self._identity.topology
         with transaction.own_statements("writing the history of conflicts"):
             record_conflicts(transaction.connection, topology, records, count_max=count_max, age_max_s=age_max_s)
@@ -380,11 +381,11 @@ class PostgresSession:
     # ------------------------------------------------------------------ SQL of users
 
     def run_sql(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
-        """See `DestinationSession.run_sql`."""
+        """Run users' SQL inside the transaction."""
         return self._users_sql.run(statements, timeout_s=timeout_s)
 
     def as_role(self, role: str) -> None:
-        """See `DestinationSession.as_role`."""
+        """Use a role's rights until the end of the transaction."""
         self._users_sql.as_role(role)
 
     # ------------------------------------------------------------------ error queue
@@ -398,7 +399,7 @@ class PostgresSession:
         part: int,
         readable: Sequence[str] = (),
     ) -> int:
-        """See `DestinationSession.put_error`."""
+        """Write one part of a transaction into the error queue."""
         self._waits_for_disk = True
         with self._transaction.own_statements("writing to the error queue"):
             return put_error(
@@ -412,7 +413,7 @@ class PostgresSession:
             )
 
     def delete_error(self, number: int) -> bool:
-        """See `DestinationSession.delete_error`."""
+        """Delete an error transaction; return False when it does not exist."""
         self._waits_for_disk = True
         with self._transaction.own_statements("deleting an error transaction"):
             return bool(
@@ -420,7 +421,7 @@ class PostgresSession:
             )
 
     def take_errors(self, numbers: Sequence[int], *, bytes_max: int) -> TakenErrors:
-        """See `DestinationSession.take_errors`."""
+        """Delete error transactions and return their batches."""
         self._waits_for_disk = True
         with self._transaction.own_statements("deleting error transactions"):
             return take_errors(self._transaction.connection, self._identity.topology, numbers, bytes_max=bytes_max)
@@ -428,7 +429,7 @@ class PostgresSession:
     # ------------------------------------------------------------------ copies
 
     def copy_rows(self, owner: str, name: str, columns: Sequence[str], rows: Iterable[bytes], *, form: str) -> int:
-        """See `headrace.databases.ports.copying.TableWriter.copy_rows`."""
+        """Copy rows into a table; return their number."""
         self._transaction.require_live()
         if self._progress.stamp:
             with translated("copying rows", table=f"{owner}.{name}"):
@@ -444,37 +445,37 @@ class PostgresSession:
             raise
 
     def has_rows(self, table: DestinationTable) -> bool:
-        """See `headrace.databases.ports.copying.TableWriter.has_rows`."""
+        """Return whether a table has rows."""
         self._transaction.require_live()
         return has_rows(self._transaction.connection, table)
 
     def empty_tables(self, tables: Sequence[DestinationTable]) -> None:
-        """See `headrace.databases.ports.copying.TableWriter.empty_tables`."""
+        """Remove all rows of tables."""
         self._empty(tables)
 
     def empty_marked(self, table: DestinationTable) -> str:
-        """See `headrace.databases.ports.copying.TableWriter.empty_marked`."""
+        """Remove all rows of a table; return the mark of its files."""
         return self._empty([table])
 
     def files_mark(self, table: DestinationTable) -> str:
-        """See `headrace.databases.ports.copying.TableWriter.files_mark`."""
+        """Return the mark of a table's files."""
         self._transaction.require_live()
         with translated("measuring a table", table=f"{table.owner}.{table.name}"):
             return files_of(self._transaction.connection, table.owner, table.name)
 
     def _empty(self, tables: Sequence[DestinationTable]) -> str:
-        """Empty tables; returns the mark of the first one, empty if rows of others may be in it."""
+        """Remove all rows of tables; return the mark of the first one, empty if rows of others may be in it."""
         try:
             self.begin()
             self.truncate([TruncatedTable(table=table) for table in tables], restart_identity=False)
-            # Under the lock of the TRUNCATE: who waits for it writes as soon as this commits.
+            # Measured under the lock of the TRUNCATE, because waiting writers continue when this commits.
             with self._transaction.own_statements("measuring a table"):
                 found = files_of(self._transaction.connection, tables[0].owner, tables[0].name)
             self.commit([], Scn(0))
         except (DatabaseUnavailable, DestinationRestarted):
             raise
         except DatabaseError:
-            # A table that another one refers to cannot be truncated alone.
+            # A referenced table cannot be truncated alone.
             self.rollback()
             for table in tables:
                 with translated("emptying a table", table=f"{table.owner}.{table.name}"):
@@ -484,7 +485,7 @@ class PostgresSession:
 
 
 def _settle(connection: psycopg.Connection[Any], identity: SessionIdentity) -> bool:
-    """Take the session's settings, locks and origin; whether its role may set the commit times of its transactions."""
+    """Take the session's settings, locks and origin; return whether its role may set its transactions' commit times."""
     connection.execute(SETTLE, ([*_SETTINGS, *KEPT], [*_SETTINGS.values(), *(None for _ in KEPT)]))
     commit_durably(connection)
     claim(connection, identity)

@@ -1,7 +1,7 @@
-"""The times of an apply server's session: what it knows of when transactions ended, and what it notes with its own.
+"""Times that an apply server's session remembers and notes, only for tables with latest_timestamp.
 
-Only of tables with latest_timestamp. How times are compared, and what is noted for that, is in `recent_changes`,
-`row_changes` and `noted_sets`; here is what one session must remember for it.
+`recent_changes`, `row_changes` and `noted_sets` define the comparison of times and the notes. This module has the state
+that one session keeps for them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionTimes"]
 
-# A session that writes no such table for so long asks again how far transactions are: a number that is 2^31 behind
-# would be taken for one to come.
+# A session that wrote no such table for this time reads the transaction numbers again: the server would treat a number
+# that is 2^31 behind as one of the future.
 _HORIZON_LASTS_S = 600.0
-_HORIZON = Statement(sql=MOMENT, prepared=True)  # behind a COMMIT, whose transaction has ended then
+_HORIZON = Statement(sql=MOMENT, prepared=True)  # sent after a COMMIT, whose transaction has then ended
 
 
 class SessionTimes:
-    """See the module.
+    """Times of one session, over the session's objects.
 
     Args:
-        identity: of the session.
-        transaction: of the session.
-        tables: of the session.
-        progress: of the session, which may stamp its commits or not.
+        identity: identity of the session.
+        transaction: transaction of the session.
+        tables: tables of the session.
+        progress: progress of the session, which knows whether its commits may be stamped.
     """
 
     def __init__(
@@ -54,50 +54,41 @@ class SessionTimes:
         self._identity, self._transaction = identity, transaction
         self._tables, self._progress = tables, progress
         self.horizon = Horizon()
-        self._horizon_until = 0.0  # by the monotonic clock: then the server is asked again
-        self._sets = 0  # that are noted of this transaction
-        self._latest_us = 0  # of the times that this transaction has written, microseconds since the epoch
-        self._source = ""  # whose changes this transaction has written with their times
-        self._noted_source = ""  # for which the origin is noted
+        self._horizon_until = 0.0  # monotonic time at which the server is queried again
+        self._sets = 0  # sets noted in this transaction
+        self._latest_us = 0  # latest time that this transaction has written, microseconds since the epoch
+        self._source = ""  # source of the changes that this transaction has written with times
+        self._noted_source = ""  # source that is noted for the origin
 
     def begin(self) -> None:
-        """Another transaction, or none."""
+        """Reset the state of the transaction."""
         self._sets, self._latest_us, self._source = 0, 0, self._noted_source
 
     # ------------------------------------------------------------------ writes
 
     def timed(self, write: Write) -> Write:
-        """A write as this session can tell which changes are later.
+        """Return a write with the kind of notes that this session can make; refresh the horizon if needed.
 
         Args:
-            write: with or without times.
+            write: the write, with or without times.
         """
         if write.times is None:
             return write
         if time.monotonic() >= self._horizon_until:
             self._note_moments(self._transaction.run_own(Statement(sql=MOMENTS), "asking how far transactions are"))
-        # Without the right to stamp, the server has one commit time for all transactions of the session: rows need
-        # notes.
+        # Without the right to stamp, all transactions of the session have the same commit time, so rows need notes.
         if self._progress.stamp:
             return write
         return replace(write, times=replace(write.times, has_one_source=False, keys=None))
 
     def note(self, write: Write) -> None:
-        """Remember of a write with times what the COMMIT must wait for, and whose changes it has.
-
-        Args:
-            write: of this transaction.
-        """
+        """Remember the latest time and the source of a write of this transaction; the COMMIT waits for that time."""
         if write.times is not None:
             self._latest_us = max(self._latest_us, int(write.times.times_us.max()), int(write.times.last_us.max()))
             self._source = write.times.source
 
     def set_notes(self, write: Write) -> list[Statement]:
-        """What is noted of a write as a whole; see `note_sets`.
-
-        Args:
-            write: of this transaction.
-        """
+        """Return the statements that note a write of this transaction as a set (`note_sets`)."""
         times = write.times
         if times is None or times.keys is None or times.has_one_source or write.command is Command.DELETE:
             return []
@@ -108,10 +99,10 @@ class SessionTimes:
     # ------------------------------------------------------------------ commit
 
     def notes_before_commit(self, *, ran_users_sql: bool) -> list[Statement]:
-        """What is noted of the transaction as a whole.
+        """Return the statements that note the transaction as a whole.
 
         Args:
-            ran_users_sql: what that wrote may be rows of tables with latest_timestamp.
+            ran_users_sql: users' SQL ran, and may have written rows of tables with latest_timestamp.
         """
         if ran_users_sql:
             self._source = self._source or self._identity.source
@@ -121,26 +112,22 @@ class SessionTimes:
         return notes
 
     def _origin_notes(self) -> list[Statement]:
-        """See `note_origin`; outside of all savepoints, within which a row would not have the transaction's own number."""
+        """Return `note_origin`, outside all savepoints: inside one, the row would not have the transaction's own number."""
         return [
             *self._transaction.savepoints.release_all(),
             note_origin(self._identity.origin, self._source, has_times=bool(self._progress.stamp)),
         ]
 
     def waits(self) -> list[Statement]:
-        """The COMMIT waits until this server's clock has passed the times that are written."""
+        """Return the statements by which the COMMIT waits until this server's clock has passed the written times."""
         return [wait_for_clock(self._latest_us)] if self._latest_us else []
 
     def after_commit(self) -> list[Statement]:
-        """Asks, behind a COMMIT, how far transactions are; `committed` takes the answer."""
+        """Return the query for the horizon, to be sent after the COMMIT; `committed` takes its result."""
         return [_HORIZON] if self._latest_us else []
 
     def committed(self, after: Sequence[pq.abc.PGresult]) -> None:
-        """The transaction was committed.
-
-        Args:
-            after: results of `after_commit`.
-        """
+        """Take over the state of a committed transaction."""
         self._noted_source = self._source
         for result in after:
             self._note_moments(result)

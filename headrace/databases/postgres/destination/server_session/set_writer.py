@@ -1,11 +1,11 @@
-"""Writes sets of row changes, as many as possible in one round trip, and with them what is noted of the rows.
+"""Writer of sets of row changes and of the notes of their rows, with as many as possible in one round trip.
 
 Main path
     SetWriter.write -> WritePlans.plan -> parameters -> SessionTransaction.send -> the answers, read later.
 
-A write's statements are those of its rows; with latest_timestamp also those that look for what was noted that is later,
-and those that note its own times. A set of new rows goes by COPY. Chunks are as large as one round trip should be; the
-last one is under way when `write` returns.
+A write has statements for its rows. With latest_timestamp, it also has statements that look for later notes, and
+statements that note its own times. A large set of new rows is written by COPY. Chunks have the size of one round trip;
+the last one is in flight when `write` returns.
 """
 
 from __future__ import annotations
@@ -48,31 +48,31 @@ _LOOPS = Statement(sql="SET LOCAL enable_nestloop = on")
 
 
 class _Batch:
-    """The writes of one call, the statements of them that were not sent yet, and what was counted.
+    """The writes of one call, their unsent statements, and the counts.
 
     Args:
-        rows: the writes. `writes` and `counts` have three equal parts, in the order of these: of their rows; of what is
-            noted of them; of what was noted that is later.
+        rows: the writes. `writes` and `counts` have three parts of this length and order: for the rows, for their
+            notes, and for later notes.
     """
 
     def __init__(self, rows: Sequence[Write]) -> None:
         self.rows = rows
         self.writes = [*rows, *rows, *rows]
         self.counts = [0] * len(self.writes)  # rows affected
-        self.notes = [0] * len(rows)  # that each write must make
-        self.statements: list[tuple[int, Statement]] = []  # and the number of the write, -1: of none
-        self.locks: set[str] = set()  # statements of them
+        self.notes = [0] * len(rows)  # number of notes that each write must make
+        self.statements: list[tuple[int, Statement]] = []  # with the number of the write, or -1 for none
+        self.locks: set[str] = set()  # SQL of the lock statements
 
     def add(self, statements: Iterable[Statement], *, counted: Statement | None = None, number: int = -1) -> None:
-        """Add statements; the rows of `counted`, one of them, are those of the write with this number."""
+        """Add statements; the affected rows of `counted`, one of them, count for the write with this number."""
         self.statements += [(number if each is counted else -1, each) for each in statements]
 
     def is_of_rows(self, number: int) -> bool:
-        """Whether statements of this number write the rows, and not Headrace's notes of them."""
+        """Return whether statements of this number write rows, and not Headrace's notes of them."""
         return 0 <= number < len(self.rows)
 
     def answer(self) -> tuple[int, ...]:
-        """What `DestinationSession.write` answers."""
+        """Return the result of `DestinationSession.write`: affected rows, or -1 when a later change is noted."""
         found, notes, later = (self.counts[place * len(self.rows) : (place + 1) * len(self.rows)] for place in range(3))
         return tuple(
             count if notes[number] == self.notes[number] and not later[number] else -1
@@ -81,16 +81,7 @@ class _Batch:
 
 
 class SetWriter:
-    """See the module.
-
-    Args:
-        transaction: of the session.
-        tables: of the session.
-        plans: of the session.
-        times: of the session.
-        users_sql: of the session.
-        foreign_keys: of its open transaction.
-    """
+    """Writer of one session, over the session's objects; `foreign_keys` collects the checks of the open transaction."""
 
     def __init__(
         self,
@@ -106,13 +97,13 @@ class SetWriter:
         self._times, self._users_sql, self._foreign_keys = times, users_sql, foreign_keys
 
     def write(self, writes: Sequence[Write]) -> Callable[[], tuple[int, ...]]:
-        """See `DestinationSession.write`; the last round trip is under way.
+        """Send writes; the last round trip is in flight on return.
 
         Args:
-            writes: of rows that differ in their keys, inside one write.
+            writes: the writes; rows of one write differ in their keys.
 
         Returns:
-            Waits, and answers what `DestinationSession.write` does.
+            A function that waits, and returns the result of `DestinationSession.write`.
         """
         self._transaction.require_open()
         batch = _Batch([self._times.timed(write) for write in writes])
@@ -159,9 +150,14 @@ class SetWriter:
         is_paired: bool = False,
         is_own: bool = False,
     ) -> None:
-        """Add a write's statements, and send what is as large as one round trip should be.
+        """Add a write's statements, and send full chunks.
 
-        `is_own`: they are of Headrace's tables.
+        Args:
+            batch: the batch of the call.
+            number: number of the write in the batch.
+            planned: statements of the plan.
+            is_paired: the statements must run without nested loops.
+            is_own: the statements are on Headrace's tables.
         """
         write = batch.writes[number]
         for statement in planned:
@@ -175,14 +171,14 @@ class SetWriter:
                     self._send(batch)()
 
     def _send(self, batch: _Batch, *, unchecked: Sequence[int] = ()) -> Callable[[], None]:
-        """Send a batch's statements, and the question whether their tables have the form they were written for.
+        """Send a batch's statements, with checks that their tables still have the described form.
 
         Args:
-            batch: has none to be sent then.
-            unchecked: numbers of writes whose statement ran before (COPY).
+            batch: the batch; it has no unsent statements afterwards.
+            unchecked: numbers of writes whose statement has already run (COPY).
 
         Returns:
-            Reads the answers into the batch.
+            A function that reads the answers into the batch.
         """
         statements, batch.statements = batch.statements, []
         numbers = dict.fromkeys([*unchecked, *(number for number, _ in statements if number >= 0)])
@@ -232,11 +228,11 @@ class SetWriter:
     # ------------------------------------------------------------------ rows without their values
 
     def truncate(self, tables: Sequence[TruncatedTable], *, restart_identity: bool) -> None:
-        """See `DestinationSession.truncate`.
+        """Truncate tables together.
 
         Args:
-            tables: what travelled in one TRUNCATE.
-            restart_identity: restart the sequences their columns own.
+            tables: tables and partitions of one TRUNCATE of the source.
+            restart_identity: restart the sequences that their columns own.
         """
         self._transaction.require_open()
         self._users_sql.note_fired(found.table for found in tables)
@@ -275,11 +271,11 @@ class SetWriter:
             self._foreign_keys.note_removed(catalog)
 
     def remove_row(self, table: DestinationTable, number: str) -> None:
-        """See `DestinationSession.remove_row`.
+        """Delete a row that `find_rows` found.
 
         Args:
-            table: in which it is.
-            number: see `RowInTheWay`.
+            table: table of the row.
+            number: place of the row (`RowInTheWay.number`).
         """
         catalog = self._tables.catalog(table.owner, table.name)
         assert catalog is not None

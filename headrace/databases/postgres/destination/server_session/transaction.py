@@ -1,13 +1,13 @@
-"""The transactions of an apply server's session, one after another: what was sent, what waits, and where to go back to.
+"""The transactions of an apply server's session, one after another: state, pending statements and savepoints.
 
 States (memory only; the database has the durable truth)
     IDLE      no transaction.
-    PENDING   `begin` was called, nothing was sent: BEGIN travels with the first statement.
+    PENDING   `begin` was called, nothing was sent: BEGIN is sent with the first statement.
     OPEN      in a transaction.
-    FAILED    a statement failed: only `rollback`, `rollback_to_savepoint` or `undo_to_mark` go on.
+    FAILED    a statement failed: only `rollback`, `rollback_to_savepoint` and `undo_to_mark` are allowed.
     CLOSED    `close` was called, or the connection broke: every call raises DatabaseUnavailable.
 
-Savepoints, marks and the end of a bound of time need no answer: they wait for the next statement and travel with it.
+Savepoints, marks and the end of a timeout need no answer: they are pending until the next statement and sent with it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from headrace.databases.written_ahead import WrittenAhead
 
 __all__ = ["LOCK_TIMEOUT_MS", "SessionTransaction", "TransactionState"]
 
-# A transaction that waits this long for a row lock gives up and is tried again: it may wait for a transaction that
-# waits in the coordinator for it, which PostgreSQL's deadlock detector cannot see.
+# A transaction that waits this long for a row lock fails and is retried. It may wait for a transaction that in turn
+# waits for it in the coordinator, which PostgreSQL's deadlock detector cannot see.
 LOCK_TIMEOUT_MS = 5000
 
 _BEGIN = Statement(sql="BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
@@ -39,7 +39,7 @@ _COMMIT = Statement(sql="COMMIT")
 
 
 class TransactionState(Enum):
-    """See the module."""
+    """State of the session, as the module describes."""
 
     IDLE = "idle"
     PENDING = "pending"
@@ -52,8 +52,8 @@ class SessionTransaction:
     """One connection and its transactions.
 
     Args:
-        connection: in autocommit mode; used by one thread.
-        guard: which watches over what users' SQL leaves of the session.
+        connection: connection in autocommit mode; used by one thread.
+        guard: guard that detects changes of the session by users' SQL.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], guard: SessionGuard) -> None:
@@ -68,27 +68,27 @@ class SessionTransaction:
     # ------------------------------------------------------------------ states
 
     def require_live(self) -> None:
-        """Raise DatabaseUnavailable unless the connection is there; what was written ahead is answered then."""
+        """Raise DatabaseUnavailable unless the connection is open; then wait for the answers of writes ahead."""
         if self.state is TransactionState.CLOSED or self.connection.closed:
             self.close()
             raise DatabaseUnavailable("the session at the destination is closed: open a new one")
         self.ahead.settle()
 
     def require_open(self) -> None:
-        """Raise an error unless a transaction is there that can go on."""
+        """Raise an error unless a transaction is open that has not failed."""
         self.require_live()
         if self.state not in {TransactionState.PENDING, TransactionState.OPEN}:
             raise BugError(f"a transaction is needed, the session is {self.state.value}")
         if self._has_timeout:
-            # The bound is of handlers' statements, and not of the product's own.
+            # The timeout is for handlers' statements, not for Headrace's own.
             self._pending.append(NO_TIMEOUT)
             self._has_timeout = False
 
     def require_idle(self, what: str) -> None:
-        """Raise an error where a transaction is there.
+        """Raise an error if a transaction has begun.
 
         Args:
-            what: is not done in one, for the message.
+            what: rule that would be broken, for the message.
         """
         self.require_live()
         if self.state is not TransactionState.IDLE:
@@ -107,15 +107,15 @@ class SessionTransaction:
         """Send what is pending, `before`, COMMIT, and `after`, in one round trip.
 
         Args:
-            before: run inside the transaction.
-            after: run behind it.
+            before: statements that run inside the transaction.
+            after: statements that run after the COMMIT.
 
         Returns:
             One result for each of `before`, for COMMIT and for each of `after`.
 
         Raises:
-            DatabaseError: see `Pipeline.run`; it is not committed. `pending_count` tells what
-                `context["statement"]` counts before `before`: ask before the call.
+            DatabaseError: a statement failed (`Pipeline.run`), and nothing is committed. `context["statement"]` also
+                counts the pending statements; read `pending_count` before the call.
             DatabaseUnavailable: the outcome is unknown.
         """
         statements = [*self._pending, *before, _COMMIT, *after]
@@ -126,8 +126,8 @@ class SessionTransaction:
             self.fail()
             place = error.context.get("statement")
             if isinstance(place, int) and place > commit:
-                self.close()  # it is committed, and the next session finds that
-                raise DatabaseUnavailable("the session was interrupted behind a COMMIT") from error
+                self.close()  # the transaction is committed, and the next session finds that
+                raise DatabaseUnavailable("the session was interrupted after a COMMIT") from error
             raise
         if results[commit].command_status != b"COMMIT":
             self.fail()
@@ -144,14 +144,14 @@ class SessionTransaction:
             try:
                 self.pipeline.run([Statement(sql="ROLLBACK")], "rolling back")
             except DatabaseError:
-                # Then the server rolls back by itself: it ends the transaction with the connection.
+                # The server rolls the transaction back when the connection closes.
                 self.close()
         if self.state is not TransactionState.CLOSED:
             self.state = TransactionState.IDLE
         self._end()
 
     def fail(self) -> None:
-        """After any error: what was pending was sent, and the transaction cannot go on."""
+        """Mark the transaction as failed after any error; its pending statements were sent."""
         self._pending = []
         if self.connection.closed or self.connection.pgconn.status != pq.ConnStatus.OK:
             self.close()
@@ -160,7 +160,7 @@ class SessionTransaction:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True when the connection is closed or broken."""
         return self.state is TransactionState.CLOSED or bool(self.connection.closed)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class SessionTransaction:
         self.connection.close()
 
     def _end(self) -> None:
-        """No transaction, or a new one: nothing pending, no savepoint, no mark, no bound of time."""
+        """Reset the state of the transaction: no pending statements, savepoints, marks or timeout."""
         self._pending = []
         self._has_timeout = self._had_timeout = False
         self.savepoints.clear()
@@ -178,37 +178,37 @@ class SessionTransaction:
     # ------------------------------------------------------------------ savepoints
 
     def savepoint(self) -> None:
-        """Set or move the one savepoint."""
+        """Set or move the savepoint."""
         self.require_open()
         self._pending += self.savepoints.set()
 
     def rollback_to_savepoint(self) -> None:
-        """Undo what came after the savepoint."""
+        """Undo the work after the savepoint."""
         self.ahead.forget()
         self.require_live()
         self._pending += self.savepoints.go_back()
         self._undone()
 
     def mark(self) -> int:
-        """Set a mark; the savepoint that is set behind it is gone with it."""
+        """Set a mark; return its number. A savepoint that is set after it is removed with it."""
         self.require_open()
         self._pending += self.savepoints.mark()
         return self.savepoints.mark_count
 
     def undo_to_mark(self, mark: int) -> None:
-        """Undo what came after a mark, which is gone."""
+        """Undo the work after a mark, and remove the mark."""
         self.ahead.forget()
         self.require_live()
         self._pending += self.savepoints.undo_to_mark(mark)
         self._undone()
 
     def drop_mark(self, mark: int) -> None:
-        """Keep what came after a mark, which is gone."""
+        """Keep the work after a mark, and remove the mark."""
         self.require_open()
         self._pending += self.savepoints.drop_mark(mark)
 
     def _undone(self) -> None:
-        self._has_timeout = self._had_timeout  # as it was at the savepoint or mark, for all that is known
+        self._has_timeout = self._had_timeout  # assume that the timeout was already set at the savepoint or mark
         if self.state is TransactionState.FAILED:
             self.state = TransactionState.OPEN
 
@@ -216,24 +216,26 @@ class SessionTransaction:
 
     @property
     def pending_count(self) -> int:
-        """How many statements travel before the next one."""
+        """Number of statements that will be sent before the next one."""
         return len(self._pending)
 
     def run(self, statements: Sequence[Statement], what: str) -> list[pq.abc.PGresult]:
-        """Send what is pending and these; the results of these.
+        """Send the pending statements and these; return the results of these.
 
         Args:
-            statements: run in order.
-            what: what is being done, for messages.
+            statements: statements, run in order.
+            what: name of the operation, for messages.
         """
         return self.send(statements, what)()
 
     def send(self, statements: Sequence[Statement], what: str) -> Callable[[], list[pq.abc.PGresult]]:
-        """As `run`, but only send: a function reads the answers, and must be called before anything else is sent.
+        """Send the pending statements and these; return a function that reads the results of these.
+
+        The function must be called before anything else is sent.
 
         Args:
-            statements: see `run`.
-            what: see `run`.
+            statements: statements, run in order.
+            what: name of the operation, for messages.
         """
         self.ahead.settle()
         pending, self._pending = self._pending, []
@@ -248,37 +250,37 @@ class SessionTransaction:
         return read
 
     def send_pending(self) -> None:
-        """Send what is pending, before something that does not go through here."""
+        """Send the pending statements, before an operation that uses the connection directly."""
         if self._pending:
             self.run([], "beginning a transaction")
 
     def run_bounded(self, statements: Sequence[Statement], timeout_s: float, what: str) -> None:
-        """Run statements, and bound what a handler runs behind them.
+        """Run statements, and set a timeout for the handler's statements after them.
 
         Args:
-            statements: see `run`.
-            timeout_s: of each statement behind them, until the product's own come.
-            what: see `run`.
+            statements: statements, run in order.
+            timeout_s: timeout of each following statement, until Headrace's next own statement, seconds.
+            what: name of the operation, for messages.
         """
         self.run([*statements, timeout_of(timeout_s)], what)
         self._has_timeout = self._had_timeout = True
 
     def run_own(self, statement: Statement, what: str) -> pq.abc.PGresult:
-        """Run one statement of what Headrace notes; its result.
+        """Run one statement on Headrace's tables with the session's own rights; return its result.
 
         Args:
-            statement: of Headrace's tables.
-            what: see `run`.
+            statement: statement on Headrace's tables.
+            what: name of the operation, for messages.
         """
         statements = self.guard.with_own_rights([statement])
         return self.run(statements, what)[statements.index(statement) - len(statements)]
 
     @contextlib.contextmanager
     def own_statements(self, what: str) -> Iterator[None]:
-        """Statements through psycopg inside the transaction; an error fails it.
+        """Allow statements through psycopg inside the transaction; an error fails the transaction.
 
         Args:
-            what: see `run`.
+            what: name of the operation, for messages.
         """
         self.require_open()
         self.send_pending()
@@ -291,7 +293,7 @@ class SessionTransaction:
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:
-        """Whatever is raised inside fails the transaction."""
+        """Mark the transaction as failed when anything is raised inside."""
         try:
             yield
         except DatabaseError as error:
@@ -304,9 +306,9 @@ class SessionTransaction:
             raise
 
     def _raise_outdated(self, error: DatabaseError) -> None:
-        """What is prepared goes with the session; the rows, or the handler, are not at fault."""
+        """Close the session when a prepared statement is outdated: the rows, or the handler, are not at fault."""
         if is_outdated(error):
             self.close()
             raise DatabaseUnavailable(
-                f"{error.message}: a table was altered", hint="the statement is prepared again, in another session"
+                f"{error.message}: a table was altered", hint="retrying: a new session prepares the statement again"
             ) from error

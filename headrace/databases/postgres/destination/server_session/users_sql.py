@@ -1,6 +1,6 @@
 """SQL of users in an apply server's session: handlers' statements, triggers and rules that fire, roles.
 
-What such SQL must leave as it was, and how that is found, is in `kept_session`; here is when it is asked.
+`kept_session` defines the checks that such SQL leaves the session unchanged; this module runs them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,25 @@ if TYPE_CHECKING:
 __all__ = ["ALL_NOW", "UsersSql"]
 
 ALL_NOW = Statement(sql="SET CONSTRAINTS ALL IMMEDIATE")
-"""What is deferred runs before the checks of the session, and not behind them in the COMMIT."""
+"""Runs deferred triggers before the checks of the session, instead of after them in the COMMIT."""
 
 
 class UsersSql:
-    """See the module.
+    """Users' SQL in one session.
 
     Args:
-        transaction: of the session, with its guard.
-        tables: of the session.
-        plans: of the session, which know what types it has made.
+        transaction: transaction of the session, with its guard.
+        tables: tables of the session.
+        plans: plans of the session, which know its types.
     """
 
     def __init__(self, transaction: SessionTransaction, tables: DescribedTables, plans: WritePlans) -> None:
         self._transaction, self._guard = transaction, transaction.guard
         self._tables, self._plans = tables, plans
-        self._checked: set[str] = set()  # texts of handlers that the server's parser has taken
+        self._checked: set[str] = set()  # texts of handlers that the server's parser has accepted
 
     def run(self, statements: Sequence[HandlerSql], *, timeout_s: float) -> tuple[SqlResult, ...]:
-        """See `DestinationSession.run_sql`.
-
-        Args:
-            statements: of handlers.
-            timeout_s: for each of them.
-        """
+        """Run handlers' statements, each with this timeout, and check the session afterwards."""
         self._transaction.require_open()
         self._note_session()
         unknown = [text for text in dict.fromkeys(each.sql for each in statements) if text not in self._checked]
@@ -73,10 +68,10 @@ class UsersSql:
         return results
 
     def as_role(self, role: str) -> None:
-        """See `DestinationSession.as_role`.
+        """Use a role's rights until the end of the transaction.
 
         Args:
-            role: of the database; empty: the session's own again.
+            role: name of the role; empty for the session's own.
         """
         self._note_session()
         statement = f"SET LOCAL ROLE {quote(role)}" if role else "RESET ROLE"
@@ -93,11 +88,7 @@ class UsersSql:
                 ) from error
 
     def note_fired(self, tables: Iterable[TableVersion | DestinationTable]) -> None:
-        """Before tables are written: their triggers and rules may change the session.
-
-        Args:
-            tables: that are written.
-        """
+        """Note tables that are about to be written, because their triggers and rules may change the session."""
         for table in tables:
             catalog = self._tables.catalog(table.owner, table.name)
             if catalog is not None and catalog.table.fires:
@@ -105,7 +96,7 @@ class UsersSql:
                 self._guard.fired(f"{table.owner}.{table.name}")
 
     def _note_session(self) -> None:
-        """Before the first SQL of users, and before another role is taken; most sessions never need it."""
+        """Note the session's state before the first SQL of users or another role; most sessions never need it."""
         if not self._guard.is_noted:
             with self._transaction.own_statements("preparing the checks behind a handler"):
                 self._guard.note()
@@ -120,20 +111,16 @@ class UsersSql:
     # ------------------------------------------------------------------ commit
 
     def checks_before_commit(self) -> list[Statement]:
-        """Fail the COMMIT of a transaction in which users' SQL ran and changed the session; none: it ran none.
+        """Return checks that fail the COMMIT if users' SQL changed the session; empty if none ran.
 
-        The last one's result goes to `committed`.
+        The result of the last check goes to `committed`.
         """
         if not self._guard.is_needed:
             return []
         return [*self._guard.check(self._plans.own_type), self._guard.owner_check()]
 
     def committed(self, checked: pq.abc.PGresult) -> None:
-        """Let go of what users' SQL has left behind; the transaction is committed, whatever becomes of the session.
-
-        Args:
-            checked: result of the last one of `checks_before_commit`.
-        """
+        """Remove leftovers of users' SQL from the session; the transaction is already committed."""
         if not self._guard.has_rest(checked):
             return
         try:

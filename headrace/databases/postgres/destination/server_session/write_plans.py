@@ -1,8 +1,8 @@
 """The statements that write a session's tables, planned once for each form of a write, and the types that they need.
 
-An array of values travels as one of a composite type of the session's own (`writes.wrapper_name`). Such a type goes
-with the transaction that made it where that is undone: then all of them get new names (`undone`), because a prepared
-statement knows a type by its number.
+Values of array types are sent in a composite type that the session creates (`writes.wrapper_name`). A rollback of the
+transaction that created such a type removes it. Then all types get new names (`undone`), because a prepared statement
+identifies a type by its number.
 """
 
 from __future__ import annotations
@@ -30,42 +30,39 @@ from headrace.lcr.batch import Command
 
 __all__ = ["PLANS_MAX", "WritePlans"]
 
-# Plans kept: a table's version and the set of its changed columns have one each, and a table of n large columns has 2
-# to the n such sets. A plan has one prepared statement at least, so more of them than those would seldom help.
+# Number of cached plans. Each combination of a table's version and changed columns has one, and a table with n large
+# columns has 2 to the n combinations. A plan has at least one prepared statement, so more plans than those seldom help.
 PLANS_MAX = PREPARED_MAX
 
 
 class WritePlans:
-    """See the module.
+    """Cache of plans, and the types that they need.
 
     Args:
-        dsn: of the destination, for the question whose event trigger refused a type.
-        tables: of the session.
-        transaction: of the session.
+        dsn: connection string of the destination, to find the event trigger that refused a type.
+        tables: tables of the session.
+        transaction: transaction of the session.
     """
 
     def __init__(self, dsn: str, tables: DescribedTables, transaction: SessionTransaction) -> None:
         self._dsn, self._tables, self._transaction = dsn, tables, transaction
-        # And the description that each was made for; the one that was used last is last.
+        # Each plan with the description it was made for, least recently used first.
         self._plans: OrderedDict[Any, tuple[CatalogTable, WritePlan]] = OrderedDict()
         self._wrappers: set[str] = set()
         self._wrapped_in_transaction = False
         self.generation = 0
-        """Which names the session's types have now; see `writes.wrapper_name`."""
+        """Generation of the session's types, which is part of their names (`writes.wrapper_name`)."""
 
     @property
     def own_type(self) -> str:
-        """A type that the session has made; empty: none."""
+        """Name of a type that the session has created; empty for none."""
         return next(iter(self._wrappers), "")
 
     def plan(self, write: Write) -> WritePlan:
-        """How a write is written.
-
-        Args:
-            write: inside a transaction.
+        """Return the plan of a write, inside a transaction.
 
         Raises:
-            UnfitTableError: its table does not fit.
+            UnfitTableError: the table does not fit.
         """
         version = write.version
         catalog = self._tables.catalog(version.owner, version.name)
@@ -114,11 +111,11 @@ class WritePlans:
         return plan
 
     def make_types(self, plan: WritePlan, write: Write) -> None:
-        """Make the types that a plan needs and the session does not have yet.
+        """Create the types that a plan needs and the session does not have yet.
 
         Args:
-            plan: of this generation.
-            write: what it writes, for messages.
+            plan: a plan of this generation.
+            write: the plan's write, for messages.
         """
         missing = {
             name: form for form in plan.wrapped if (name := wrapper_name(form, self.generation)) not in self._wrappers
@@ -128,7 +125,7 @@ class WritePlans:
             return
         try:
             if self._transaction.state is TransactionState.PENDING:
-                # Before the transaction begins, so that its rollback does not take them away.
+                # Created before the transaction begins, so that its rollback does not remove them.
                 self._transaction.pipeline.run(statements, "making types for array values")
             else:
                 self._wrapped_in_transaction = True
@@ -143,7 +140,7 @@ class WritePlans:
         self._wrappers |= missing.keys()
 
     def undone(self) -> None:
-        """The transaction, or a part of it, was undone: a type that it made is gone."""
+        """Forget types and plans after a rollback, if the transaction created types."""
         if self._wrapped_in_transaction:
             self._wrapped_in_transaction = False
             self.generation += 1
@@ -151,14 +148,14 @@ class WritePlans:
             self._plans.clear()
 
     def committed(self) -> None:
-        """The transaction was committed: the types that it made stay."""
+        """Keep the types that the committed transaction created."""
         self._wrapped_in_transaction = False
 
 
 def _counts_alone(write: Write, catalog: CatalogTable) -> bool:
-    """Whether a write's count shows how many rows its one row finds.
+    """Return whether the count of a one-row write is the number of rows that it finds.
 
-    False as well if it does not fit, which is found out next.
+    It is also False for a write that does not fit, which the caller checks next.
     """
     if (
         write.row_count != 1

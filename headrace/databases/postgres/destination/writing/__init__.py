@@ -1,1 +1,1 @@
-"""What an apply server writes: sets of rows with the notes of their times, TRUNCATE, and the checks of foreign keys behind them."""
+"""Writes of an apply server: sets of rows with notes of their times, TRUNCATE, and checks of foreign keys after them."""

@@ -1,21 +1,23 @@
-"""Foreign keys of a destination, checked where the topology file asks for it.
+"""Checks of a destination's foreign keys, by set, at the end of each apply transaction; the topology file enables them.
 
-By set, at the end of each transaction of apply.
+Apply's sessions run with `session_replication_role = replica`, in which the server checks no foreign keys. So a session
+remembers the values that its writes gave to foreign keys, and those that they removed from referenced keys. Before
+COMMIT, one statement per write and foreign key looks for referenced values that are missing. Until then, rows may come
+in any order. The check reads the final contents of the tables, so rows that were rolled back or discarded do no harm.
 
-Apply's sessions run with `session_replication_role = replica`, in which the server checks none. So a session remembers
-the values that its writes gave to foreign keys, and those that they took from keys that are referred to. Before COMMIT
-one statement per write and foreign key looks for values that are referred to and not there. In between any order of
-rows will do. What is checked is what the tables hold then, so rows that were taken back or discarded do no harm.
+The check locks referenced rows FOR KEY SHARE, as the server's own check does: no other session can delete one before
+this transaction commits.
 
-Rows that are referred to are locked FOR KEY SHARE, as the server's own check does: no other session can delete one
-before this transaction is committed.
+When values are unknown, the check reads all rows of the referencing table. The reasons are:
 
-Where the values are not known (a log with keys alone, a foreign key of which an UPDATE set one column of several, more
-than `ROWS_MAX` rows or `BYTES_MAX` bytes, a row that a conflict handler removed, a column that the destination
-computes), all rows of the referring table are looked at.
+- a log with keys only
+- an UPDATE that set one column of a multi-column foreign key
+- more than `ROWS_MAX` rows or `BYTES_MAX` bytes
+- a row that a conflict handler removed
+- a column that the destination computes
 
-Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are left
-out.
+Source: PostgreSQL ri_triggers.c; MATCH SIMPLE. Foreign keys that are not enforced, or over periods of time, are
+skipped.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BYTES_MAX", "ROWS_MAX", "ForeignKeyChecks", "ValueCheck", "value_statement", "violation", "whole_check"]
 
-ROWS_MAX = 50_000  # whose values are held until the commit: five full groups
-BYTES_MAX = 64 << 20  # of their rows, which are held whole: two of the largest round trips (`writes.CHUNK_BYTES`)
+ROWS_MAX = 50_000  # rows whose values are held until the commit: five full groups
+BYTES_MAX = 64 << 20  # bytes of these rows, held completely: two of the largest round trips (`writes.CHUNK_BYTES`)
 _VIOLATION = "23503"
 
 
@@ -51,17 +53,17 @@ class ValueCheck:
 
 
 def whole_check(key: CheckedKey, *, is_referred: bool) -> str:
-    """The statement that finds a row of the referring table without the row that it refers to.
+    """Return the statement that finds a referencing row whose referenced row is missing.
 
     Args:
         key: the foreign key.
-        is_referred: rows that are referred to went, so that any row may refer to them. Else only rows count that were
-            written since this transaction began: one that referred to nothing before is no fault of it.
+        is_referred: True when referenced rows were removed, so that any row may reference them. Otherwise the statement
+            checks only rows written since this transaction began, because it did not cause older violations.
     """
     given = " AND ".join(f"c.{quote(name)} IS NOT NULL" for name in key.columns)
     if not is_referred:
-        # Savepoints' numbers are above their transaction's. Of other transactions' rows, which may be among them, each
-        # is checked by its own.
+        # Numbers of savepoints are above their transaction's. Rows of other transactions may be included; each of those
+        # transactions checks its own.
         given += (
             " AND pg_catalog.age(c.xmin) OPERATOR(pg_catalog.<=)"
             " pg_catalog.age(pg_catalog.pg_current_xact_id()::pg_catalog.xid)"
@@ -81,33 +83,33 @@ def _joined(key: CheckedKey, parent: str, child: str) -> str:
 
 @dataclass(slots=True)
 class ForeignKeyChecks:
-    """What one transaction must have checked before its commit."""
+    """Foreign keys and values that one transaction must check before its commit."""
 
     settings: TableSettings
     _values: list[ValueCheck] = field(default_factory=list)
-    # and whether rows that are referred to went
+    # key: foreign key, and whether referenced rows were removed
     _whole: dict[tuple[CheckedKey, bool], None] = field(default_factory=dict)
     _rows: int = 0
     _bytes: int = 0
 
     def clear(self) -> None:
-        """The transaction is over."""
+        """Reset at the end of the transaction."""
         self._values.clear()
         self._whole.clear()
         self._rows = self._bytes = 0
 
     @property
     def whole(self) -> tuple[tuple[CheckedKey, bool], ...]:
-        """Foreign keys of which every row is looked at, and whether rows that are referred to went."""
+        """Foreign keys whose rows are all checked, each with whether referenced rows were removed."""
         return tuple(self._whole)
 
     @property
     def values(self) -> tuple[ValueCheck, ...]:
-        """Values that are looked at, without those of `whole`."""
+        """Values to check, except for the keys in `whole`."""
         return tuple(self._values)
 
     def note_removed(self, catalog: CatalogTable) -> None:
-        """Rows were deleted whose values are not known."""
+        """Note that rows with unknown values were deleted."""
         for key in catalog.foreign_keys:
             if key.is_referred and self._is_asked(key):
                 self._look_at_all(key, is_referred=True)
@@ -117,12 +119,7 @@ class ForeignKeyChecks:
         self._values = [each for each in self._values if (each.key, each.is_referred) != (key, is_referred)]
 
     def note(self, write: Write, catalog: CatalogTable) -> None:
-        """Remember what a write changes of foreign keys.
-
-        Args:
-            write: that was executed.
-            catalog: the destination's table.
-        """
+        """Remember the values of foreign keys that an executed write changes."""
         for key in catalog.foreign_keys:
             if not self._is_asked(key) or not write.row_count:
                 continue
@@ -138,7 +135,7 @@ class ForeignKeyChecks:
         names = key.referred_columns if is_referred else key.columns
         places = {column.name: place for place, column in enumerate(write.version.columns)}
         positions = [places.get(name, -1) for name in names]
-        # What the destination computes may change with any column that it is computed from.
+        # A computed column may change with any column of its expression.
         is_computed = any(column.is_generated for column in catalog.table.columns if column.name in names)
         is_set = is_computed or any(position in write.set_columns for position in positions)
         if (key, is_referred) in self._whole or (write.command is Command.UPDATE and not is_set):
@@ -152,19 +149,19 @@ class ForeignKeyChecks:
             or is_computed
             or any(position not in known for position in positions)
         ):
-            # A column that an INSERT does not give has its default, which may refer to something.
+            # A column that an INSERT omits gets its default, which may reference a row.
             self._look_at_all(key, is_referred=is_referred)
             return
         self._values.append(ValueCheck(key=key, write=write, is_referred=is_referred))
 
 
 def value_statement(check: ValueCheck, catalog: CatalogTable, generation: int) -> tuple[SetStatement, SetBuilder]:
-    """The statement that finds a value of a write that is referred to and not there.
+    """Return the statement that finds a value of a write that is referenced but missing.
 
     Args:
-        check: the values.
-        catalog: of the write's table.
-        generation: see `writes.wrapper_name`.
+        check: the values to check.
+        catalog: the write's table at the destination.
+        generation: generation of the session's types (`writes.wrapper_name`).
     """
     key, write = check.key, check.write
     places = {column.name: place for place, column in enumerate(write.version.columns)}
@@ -199,10 +196,10 @@ def _terms(table: str, columns: Sequence[str], operators: Sequence[str], values:
 
 
 def violation(key: CheckedKey) -> DataError:
-    """What is raised where a foreign key does not hold at the end of a transaction."""
+    """Return the error for a foreign key that is violated at the end of a transaction."""
     return DataError(
-        f"foreign key {quote(key.constraint)} of {key.owner}.{key.name}: a row refers to one of"
-        f" {key.referred_owner}.{key.referred_name} that is not there",
+        f"foreign key {quote(key.constraint)} of {key.owner}.{key.name}: a row refers to a missing row of"
+        f" {key.referred_owner}.{key.referred_name}",
         sqlstate=_VIOLATION,
         violates="foreign_key",
         table=f"{key.owner}.{key.name}",

@@ -1,29 +1,29 @@
-"""When rows were changed last, and where: `headrace.row_change`, only of tables with latest_timestamp.
+"""Time and site of rows' last changes: `headrace.row_change`, only for tables with latest_timestamp.
 
-What apply processes write is noted there with the time of its commit at the source, by the hash of the key, in the
-transaction of the data. A change by a session of this site is not noted: its row carries the number of its transaction
-(xmin), and the server knows when that was committed (`track_commit_timestamp`) and that it has no origin. So users pay
-nothing, but for deletes: of those no row is left, and the trigger that `headrace.keep_tombstones` makes notes them,
-without a time: it is the commit's of the note itself. The server does not keep such times for long: `lost_times` says
-what is known of rows and notes without one.
+Apply processes note their changes there with the commit time at the source, by the hash of the key, in the transaction
+of the data. Changes by sessions of this site are not noted. Their rows carry the number of the transaction (xmin); the
+server knows its commit time (`track_commit_timestamp`), and that it has no origin. So users pay nothing, except for
+deletes, which leave no row. The trigger that `headrace.keep_tombstones` makes notes deletes without a time; their time
+is the commit time of the note itself. The server does not keep commit times for long: `lost_times` has bounds for rows
+and notes without one.
 
-A statement that writes rows finds none that was changed later here (`recent_changes`), and the one behind it notes
-their times unless a later one is noted. In that order, because so does a session's DELETE: it locks the row, then the
-note. Whoever comes second waits at the row or at the note, and then sees what the first one left (READ COMMITTED:
-conditions on `t.xmin` and on the note are asked again).
+A statement that writes rows skips those that were changed later here (`recent_changes`). The next statement notes their
+times, unless a later time is noted. A session's DELETE uses the same order: it locks the row, then the note. The second
+of two transactions waits at the row or at the note, and then sees the result of the first (READ COMMITTED evaluates the
+conditions on `t.xmin` and on the note again).
 
-Where a site applies changes of several sites, the rows of a set have one note together, and only deletes are noted here
-(`noted_sets`); each row has a note of its own where the session may not stamp its commits, or a key has no hash
+When a site applies changes of several sites, the rows of a set share one note, and only deletes are noted here
+(`noted_sets`). Each row has its own note when the session may not stamp its commits, or a key has no hash
 (`WriteTimes.notes_rows`).
 
-Where a site applies the changes of one other site alone (`WriteTimes.has_one_source`), only deletes are noted: a row
-that is there was changed by that site, whose changes come in order, or by a session of this one, of which the server
-knows the time. What such a row's note would have said is still needed when a second source comes: then it is known that
-the row was changed by the first one at the latest when it was committed here (`LastChange.applied_us`).
+When a site applies changes of only one other site (`WriteTimes.has_one_source`), only deletes are noted. An existing row
+was changed either by that site, whose changes come in order, or by a session of this site, whose time the server knows.
+The missing notes matter when a second source is added: then the time of the row's commit here is the upper bound for
+the first source's change (`LastChange.applied_us`).
 
-A transaction that noted the time of a source whose clock is ahead waits before its COMMIT until this server's clock has
-passed it: so whoever changes such a row here later commits at a later time, whatever the clocks are.
-`CLOCK_AHEAD_MAX_S` bounds that.
+A source's clock may be ahead. A transaction that noted such a time waits before its COMMIT until this server's clock has
+passed it. So a later change of the row here commits at a later time, whatever the clocks say. `CLOCK_AHEAD_MAX_S`
+bounds that wait.
 
 Source: PostgreSQL 15, "Commit Timestamp Functions", "Replication Progress Tracking".
 """
@@ -92,16 +92,16 @@ __all__ = [
 ]
 
 CLOCK_AHEAD_MAX_S = 5.0
-"""A source's clock may be ahead of this server's by so much: rows stay locked while a commit waits for it.
-Time services keep clocks within a
-fraction of a second, so more is a clock that is wrong.
+"""Limit by which a source's clock may be ahead of this server's; rows stay locked while a commit waits for it.
+
+Time services keep clocks within a fraction of a second, so a larger difference means a wrong clock.
 """
 
-_FORGOTTEN_MAX = 200_000  # in one call: a second or two, in which its server applies nothing
-_FORGOTTEN_KEY = "relation = 0 AND key1 = 0 AND key2 = 0"  # the note of what was forgotten: no table has this number
+_FORGOTTEN_MAX = 200_000  # notes per call: a second or two, in which the apply server applies nothing
+_FORGOTTEN_KEY = "relation = 0 AND key1 = 0 AND key2 = 0"  # the note of the newest deleted note; no table has OID 0
 
 SCHEMA = (
-    # A key's note is written again and again: room in the page keeps that off the index.
+    # A key's note is updated repeatedly: free space in the page keeps the updates out of the index.
     """CREATE TABLE headrace.row_change (
     relation oid NOT NULL, key1 bigint NOT NULL, key2 bigint NOT NULL, changed_at timestamptz, rank smallint NOT NULL,
     is_gone boolean NOT NULL, source text NOT NULL, PRIMARY KEY (relation, key1, key2)
@@ -138,9 +138,9 @@ $made$""",
 )
 
 QUOTED_SCHEMA = (
-    # A key column's name is the table's owner's to choose: the body is a literal, so no name can end it. What it makes
-    # notes deletes with the rights of who made it, so nobody else may put it on a table of his own; a trigger that is
-    # there fires without that right.
+    # The table's owner chooses the names of key columns, so the body is a literal that no name can end. The trigger
+    # function has its creator's rights, so no other role may attach it to its own table. An existing trigger fires
+    # without that right.
     """CREATE OR REPLACE FUNCTION headrace.keep_tombstones(of_table regclass) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $made$
 DECLARE
@@ -183,18 +183,18 @@ _LOST = (
 
 
 def _key(write: Write, catalog: CatalogTable) -> list[int]:
-    """The table's key as positions in a write's version; in the table's order, as the trigger has it.
+    """Return the table's key as positions in a write's version, in the table's order, which the trigger uses.
 
     Raises:
-        DatabaseError: the LCRs do not carry all of it.
+        DatabaseError: the LCRs do not carry the whole key.
     """
     places = {column.name: place for place, column in enumerate(write.version.columns)}
     lacking = [name for place in catalog.table.key if (name := catalog.table.columns[place].name) not in places]
     if lacking:  # the key was altered since `up` checked it
         raise DatabaseError(
-            f"latest_timestamp knows rows of {write.version.qualified_name} by the key of the destination's table, and"
-            f" {', '.join(lacking)} of it does not arrive",
-            hint="let the destination's primary key be of columns that arrive, then start the apply process (`headrace start"
+            f"latest_timestamp identifies rows of {write.version.qualified_name} by the key of the destination's table,"
+            f" but {', '.join(lacking)} of it does not arrive",
+            hint="define the destination's primary key on replicated columns, then start the apply process (`headrace start"
             " FILE apply:NAME`)",
             table=write.version.qualified_name,
         )
@@ -202,20 +202,30 @@ def _key(write: Write, catalog: CatalogTable) -> list[int]:
 
 
 def _hashes(write: Write, catalog: CatalogTable, *, new: frozenset[int] = frozenset()) -> tuple[str, str]:
-    """See `key_hashes`: of a key in the set `u`; `new`: positions taken from the new values."""
+    """Return `key_hashes` of a key in the set `u`.
+
+    Args:
+        write: the write of the set.
+        catalog: the destination table.
+        new: positions whose new values are used; the others use old values.
+    """
     columns = {
         place: catalog.columns[catalog.positions[write.version.columns[place].name]] for place in _key(write, catalog)
     }
-    # A hash follows the collation: that of the key's column, as in the trigger, so that equal keys are one.
+    # A hash depends on the collation. It must be that of the key's column, as in the trigger, so that equal keys match.
     return key_hashes(
         ", ".join(column.collated(f"u.{'n' if place in new else 'o'}{place}") for place, column in columns.items())
     )
 
 
 def _note_is_older(times: WriteTimes, at: str, rank: str, *, has_row: bool = False) -> str:
-    """The condition that the note `r` does not keep a change from being the last one.
+    """Return the condition that note `r` is older than a change.
 
-    `has_row`: the key has a row, which is locked.
+    Args:
+        times: times of the write.
+        at: time of the change, as SQL.
+        rank: rank of the change, as SQL.
+        has_row: the key has a row, which is locked.
     """
     gone = "" if times.has_tombstones else " OR r.is_gone"
     if has_row:
@@ -234,15 +244,13 @@ def _note_is_older(times: WriteTimes, at: str, rank: str, *, has_row: bool = Fal
 
 
 def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
-    """A plan that also notes what its write leaves of the rows.
-
-    Keys that they had before and have no more, then those that they have.
+    """Extend a plan by the notes of its write: first for keys that rows lose, then for keys that they have afterwards.
 
     Args:
-        plan: of the write.
-        write: with `times`.
+        plan: plan of the write.
+        write: write with `times`.
         catalog: the destination table; every column of the version fits.
-        generation: see `writes.wrapper_name`.
+        generation: generation of the session's types (`writes.wrapper_name`).
     """
     times = write.times
     assert times is not None
@@ -286,7 +294,7 @@ def with_notes(plan: WritePlan, write: Write, catalog: CatalogTable, generation:
 
 
 def _new_key(write: Write, key: list[int]) -> frozenset[int]:
-    """Positions of the key whose new values say where a write leaves its rows."""
+    """Return the positions of key columns whose new values a write sets."""
     if write.command is Command.INSERT:
         return frozenset(key)
     if write.times is not None and write.times.keeps_key:
@@ -295,15 +303,13 @@ def _new_key(write: Write, key: list[int]) -> frozenset[int]:
 
 
 def noted_writes(write: Write) -> Iterator[Write]:
-    """The writes whose times are to be noted for a write, in this order.
+    """Yield the writes whose times must be noted, in order: all rows, then those with several changes.
 
-    Of all rows, then of those of which it has several changes.
-
-    A note is refused where a later one is there. The first change of a row decides that, and the last one is what
-    stays, as if they came one by one.
+    A later note wins over an earlier one. The first change of a row decides this, and the time of the last change is
+    recorded, as if the changes came one by one.
 
     Args:
-        write: with `times` or without, then there is nothing to note.
+        write: the write; without `times` there is nothing to note.
     """
     if write.times is None:
         return
@@ -317,12 +323,9 @@ def noted_writes(write: Write) -> Iterator[Write]:
 
 
 def looks_at_notes(write: Write) -> bool:
-    """Whether a note by key can say that a write's rows were changed later.
+    """Return whether notes by key can show that a write's rows were changed later.
 
-    Not of one that finds rows, where only deletes are noted so.
-
-    Args:
-        write: of any kind.
+    When only deletes have such notes, they do not matter for a write that finds rows.
     """
     times = write.times
     if times is None or times.notes_rows:
@@ -331,12 +334,12 @@ def looks_at_notes(write: Write) -> bool:
 
 
 def noted_later(write: Write, catalog: CatalogTable, *, new: frozenset[int] | None = None) -> str:
-    """The condition that a later change of the key in the set `u`, which has the time of each row, is noted.
+    """Return the condition that a later change of a key in the set `u`, which has each row's time, is noted.
 
     Args:
-        write: with `times`.
+        write: write with `times`.
         catalog: the destination table.
-        new: positions of the key that are taken from the new values; None: an INSERT's key is new, any other's old.
+        new: positions of the key whose new values are used. None: new values for an INSERT, else old values.
     """
     assert write.times is not None
     if new is None:
@@ -348,12 +351,12 @@ def noted_later(write: Write, catalog: CatalogTable, *, new: frozenset[int] | No
 
 
 def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> WritePlan:
-    """The statement that tells what is known of the last change of each row of a write.
+    """Plan the statement that reads the last change of each row of a write.
 
     Args:
-        write: any number of rows.
+        write: the write, with any number of rows.
         catalog: the destination table; every column of the version fits.
-        generation: see `writes.wrapper_name`.
+        generation: generation of the session's types (`writes.wrapper_name`).
     """
     find = located(write, catalog).find
     builder = SetBuilder(write, catalog, generation, old=find, new=[])
@@ -362,8 +365,8 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
         " LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c"
         f" WHERE {keyed(builder, find, [])} AND c.roident OPERATOR(pg_catalog.=) 0 AND NOT {is_restored('t.xmin')}"
     )
-    # A row that has the xmin of its note is as an apply process left it; one without can be of a process that notes
-    # deletes only.
+    # A row with the xmin of its note is as an apply process left it. A row of a process that notes only deletes has no
+    # note.
     applied = (
         "SELECT {} FROM"
         f" {catalog.relation} t, LATERAL pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) c WHERE"
@@ -398,13 +401,7 @@ def plan_last_changes(write: Write, catalog: CatalogTable, generation: int) -> W
 
 
 def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow | None]]:
-    """Read the answer of `plan_last_changes`' statement.
-
-    What is known without the sets that are noted, and the set of each row.
-
-    Args:
-        result: of it.
-    """
+    """Read the result of `plan_last_changes`: each row's last change as known without noted sets, and its set."""
     for row in range(result.ntuples):
         own, noted, rank, source, gone, forgotten, lost, applied, applied_source, number = (
             result.get_value(row, place) for place in range(10)
@@ -413,7 +410,7 @@ def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow |
             own_us=None if own is None else int(own), forgotten_us=int(forgotten or 0), lost_us=int(lost or 0)
         )
         of_row = None if number is None else SetOfRow(*map(int, number.split(b" ")))
-        if applied is not None and applied_source is not None:  # what is noted is of an earlier change
+        if applied is not None and applied_source is not None:  # the note is of an earlier change
             yield replace(found, applied_us=int(applied), applied_source=applied_source.decode()), of_row
         else:
             yield (
@@ -429,17 +426,17 @@ def read_last_changes(result: PGresult) -> Iterator[tuple[LastChange, SetOfRow |
 
 
 def meeting_point(write: Write, catalog: CatalogTable) -> list[Statement]:
-    """Let the second one wait of what makes a row and what notes the delete of one that is not there.
+    """Return statements that order the creation of a row against the note of a delete that finds no row.
 
-    They do not see each other before they are committed.
+    The two transactions do not see each other before they commit, so the second one must wait.
 
-    A transaction that makes rows holds a lock of its source in share mode, and behind its write it looks at what is
-    noted. One that notes such a delete takes those of the other sources for itself, and then looks whether there is a
-    row. A session of this site holds none: it commits later than the delete if it is still under way when the clock has
-    passed the delete's time.
+    A transaction that creates rows holds its source's lock in share mode, and checks the notes after its write. A
+    transaction that notes such a delete takes the other sources' locks exclusively, and then checks for a row. A session
+    of this site holds no lock. If it is still running when the clock has passed the delete's time, it commits later
+    than the delete.
 
     Args:
-        write: before it is sent.
+        write: a write that was not sent yet.
         catalog: the destination table.
     """
     times = write.times
@@ -473,10 +470,12 @@ def _lock(catalog: CatalogTable, source: str, *, is_shared: bool) -> Statement:
 
 
 def wait_for_clock(latest_us: int) -> Statement:
-    """Wait until the server's clock has passed a time; fails with a division by zero where that would take too long.
+    """Return the statement that waits until the server's clock has passed a time.
+
+    It fails with a division by zero when the wait would exceed `CLOCK_AHEAD_MAX_S`.
 
     Args:
-        latest_us: the latest time that a transaction noted, microseconds since the epoch.
+        latest_us: latest time that the transaction noted, microseconds since the epoch.
     """
     return _clock(
         latest_us,
@@ -488,7 +487,7 @@ def wait_for_clock(latest_us: int) -> Statement:
 
 
 def _clock(latest_us: int, ahead: str) -> Statement:
-    """What to do where a time is `c.ahead` seconds ahead of the clock, as SQL: text."""
+    """Return the statement that evaluates the text expression `ahead` when a time is ahead of the clock by `c.ahead` s."""
     at = (latest_us - PG_EPOCH_US).to_bytes(8, "big", signed=True)
     return Statement(
         prepared=True,
@@ -501,8 +500,8 @@ def _clock(latest_us: int, ahead: str) -> Statement:
     )
 
 
-# Of the rows in the order in which they lie: no index by time, which each note would have to keep up. What another
-# session holds is left.
+# Deletes notes in storage order: an index by time would cost every note an update. Skips notes that another session has
+# locked.
 _FORGET = f"""
 WITH bound AS (
     SELECT GREATEST(pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => %s::double precision),
@@ -521,12 +520,12 @@ RETURNING (SELECT gone FROM newest)
 
 
 def forget_changes(connection: psycopg.Connection[Any], *, age_s: float, count: int) -> int:
-    """See `DestinationSession.forget_changes`.
+    """Delete old and surplus notes and sets; return the number of deleted ones.
 
     Args:
-        connection: to the destination, in no transaction.
-        age_s: what is younger stays, seconds.
-        count: so many stay at most.
+        connection: connection to the destination, outside a transaction.
+        age_s: age up to which notes are kept, seconds.
+        count: maximum number of notes to keep.
     """
     keep_noted_times(connection)
     sets = forget_sets(connection, age_s=age_s, count=count)

@@ -1,9 +1,9 @@
-"""Rows of a table that a change meets: found by its key or by its unique keys, compared and put in order by the server.
+"""Rows of a table that conflict with a change: found by its key or by its unique keys, compared and ordered by the server.
 
-Two statements, both over the set that a write sends (see `writes`):
+Two statements, both over the set of a write (`writes`):
 
-    find          the rows that each of them meets, locked, with everything that a conflict handler must know of them
-    conflicting   the numbers of those that would not find what they expect
+    find          the conflicting rows of each row of the set, locked, with all data that a conflict handler needs
+    conflicting   the numbers of the set's rows that would not find the expected row
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ _SEND = {
     "pg_catalog.int8": "int8send",
     "pg_catalog.numeric": "numeric_send",
 }
-# columns of an answer before those that were asked for: which row meets it, two that number it, and whether it is the
-# same
+# leading columns of an answer: the set's row, two that identify the found row, and whether the keys are the same
 _FIXED = 4
 
 
 def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, generation: int) -> WritePlan | None:
-    """Make the statement that finds the rows in the way of the rows of a write.
+    """Plan the statement that finds the rows that conflict with the rows of a write.
 
     Args:
-        write: any number of rows.
+        write: the write, with any number of rows.
         catalog: the destination table; every column of the version fits.
-        question: what to find out.
-        generation: see `writes.wrapper_name`.
+        question: the data to read.
+        generation: generation of the session's types (`writes.wrapper_name`).
 
     Returns:
-        None: there is no unique key by which to look.
+        The plan; None when there is no unique key to search by.
     """
     is_insert = write.command is Command.INSERT
     rows = None if is_insert else located(write, catalog)
@@ -80,7 +79,7 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
         "t.tableoid::pg_catalog.int8",
         "t.ctid",
         same,
-        # As arrays: a SELECT has 1,664 columns at most, and a table 1,600.
+        # Arrays, because a SELECT has at most 1,664 columns, and a table 1,600.
         _array(
             "bool",
             (f"NOT ({same_values(builder, [p], [builder.stored(p, f'u.{image}{p}')])})" for p in question.compare),
@@ -94,15 +93,17 @@ def plan_find(write: Write, catalog: CatalogTable, question: RowQuestion, genera
 
 
 def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> WritePlan | None:
-    """Make the statement that names the rows of a write that would meet a conflict, and of one with times, some that would perhaps not.
+    """Plan the statement that names the rows of a write that would have a conflict.
+
+    For a write with times, it also names some rows that may have none.
 
     Args:
-        write: any number of rows.
+        write: the write, with any number of rows.
         catalog: the destination table; every column of the version fits.
-        generation: see `writes.wrapper_name`.
+        generation: generation of the session's types (`writes.wrapper_name`).
 
     Returns:
-        None: no key identifies the rows.
+        The plan; None when no key identifies the rows.
     """
     is_noted = looks_at_notes(write)
     if write.command is Command.INSERT:
@@ -133,13 +134,13 @@ def plan_conflicting(write: Write, catalog: CatalogTable, generation: int) -> Wr
 def read_rows(
     result: PGresult, catalog: CatalogTable, question: RowQuestion, *, first: int = 0
 ) -> Iterator[RowInTheWay]:
-    """Read the answer of `plan_find`'s statement.
+    """Read the result of `plan_find`'s statement.
 
     Args:
-        result: of it.
-        catalog: as it was given.
-        question: as it was given.
-        first: number of the write's row that is the statement's first.
+        result: result of the statement.
+        catalog: the same as for `plan_find`.
+        question: the same as for `plan_find`.
+        first: number of the write's row that is the first of the statement.
     """
     for row in range(result.ntuples):
         found = [result.get_value(row, place) for place in range(result.nfields)]
@@ -159,7 +160,7 @@ def read_rows(
 
 
 def remove_statement(catalog: CatalogTable) -> str:
-    """The statement that deletes a row by its number: $1 its table's OID, $2 its place, both as text."""
+    """Return the statement that deletes a row by its place: $1 is the table's OID, $2 the ctid, both as text."""
     return (
         f"DELETE FROM {catalog.relation} t WHERE t.tableoid OPERATOR(pg_catalog.=)"
         " $1::pg_catalog.text::pg_catalog.int8::pg_catalog.oid AND t.ctid OPERATOR(pg_catalog.=)"
@@ -168,7 +169,7 @@ def remove_statement(catalog: CatalogTable) -> str:
 
 
 def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]]:
-    """The unique keys whose new values the write carries, as positions in its version."""
+    """Yield the unique keys whose new values the write carries, as positions in its version."""
     assert write.new is not None
     for key in catalog.table.unique_keys:
         found = _key_in(write, catalog, key)
@@ -178,7 +179,7 @@ def _whole_keys(write: Write, catalog: CatalogTable) -> Iterator[tuple[int, ...]
 
 
 def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
-    """The condition that a row of the table has a unique key of the new values."""
+    """Return the condition that a row of the table has the new values of a unique key."""
     return " AND ".join(
         f"t.{builder.details(p).name} {builder.details(p).unique_equals} {builder.details(p).collated(f'u.n{p}')}"
         for p in key
@@ -186,7 +187,7 @@ def _unique(builder: SetBuilder, key: Sequence[int]) -> str:
 
 
 def _key_in(write: Write, catalog: CatalogTable, key: Sequence[int]) -> tuple[int, ...]:
-    """A key of the table as positions in the write's version; empty when the version lacks a column of it."""
+    """Return a key of the table as positions in the write's version; empty when the version lacks a column of it."""
     places = {column.name: position for position, column in enumerate(write.version.columns)}
     names = [catalog.table.columns[place].name for place in key]
     return tuple(places[name] for name in names) if all(name in places for name in names) else ()
@@ -208,11 +209,13 @@ def _sum(builder: SetBuilder, position: int) -> str:
         builder.conversion(position),
     )
     if conversion is not None and conversion.function:
-        return "NULL"  # the LCR takes the sum in its own form, and nothing is known that makes it of the column's
+        return "NULL"  # the LCR needs the sum in its own form, and no conversion back from the column's is known
     own = builder.catalog.table.columns[builder.catalog.positions[column.name]].type_name
-    kind = details.base_type if column.type_name == own else column.type_name  # a domain travels as what is below it
-    # As numerics: a whole number may be too large between the addition and the subtraction. And infinity less infinity
-    # is no number.
+    kind = (
+        details.base_type if column.type_name == own else column.type_name
+    )  # values of a domain are sent as its base type
+    # Computed as numeric, because an integer may overflow between the addition and the subtraction. Infinity minus
+    # infinity is NaN.
     exact = (
         f"NULLIF(t.{details.name}::pg_catalog.numeric + u.n{position}::pg_catalog.numeric -"
         f" u.o{position}::pg_catalog.numeric, 'NaN'::pg_catalog.numeric)"
@@ -231,7 +234,7 @@ def _array(kind: str, values: Iterable[str]) -> str:
 
 
 def _elements(value: bytes | None) -> list[str | None]:
-    """The elements of an array's text whose elements need no quotes: truth values, numbers, hexadecimal digits."""
+    """Split the text of an array whose elements need no quotes: truth values, numbers, hexadecimal digits."""
     text = (value or b"{}").decode()[1:-1]
     return [None if each == "NULL" else each.strip('"') for each in text.split(",")] if text else []
 

@@ -1,4 +1,4 @@
-"""Column values to the binary forms PostgreSQL reads: array parameters and COPY rows.
+"""Kernels that write column values in the binary forms that PostgreSQL reads: array parameters and COPY rows.
 
 Callers pass all inputs as read-only arrays, so that every kernel has one signature and one cached compilation.
 """
@@ -26,11 +26,11 @@ def _put32(out, at, value):
 
 @njit(cache=True, nogil=True)
 def row_bytes(lengths, columns):
-    """Bytes of every row's values over some columns.
+    """Return the bytes of each row's values in some columns.
 
     Args:
         lengths: int32[c, n].
-        columns: int64[k], which columns.
+        columns: int64[k], the columns.
 
     Returns:
         int64[n].
@@ -46,12 +46,12 @@ def row_bytes(lengths, columns):
 
 @njit(cache=True, nogil=True)
 def array_sizes(lengths, columns, wrapped, first, last):
-    """Bytes of each column's array parameter for the rows first..last-1, and whether all have a value or NULL.
+    """Return the bytes of each column's array parameter for rows first..last-1, and whether all have a value or NULL.
 
     Args:
         lengths: int32[c, n].
         columns: int64[k].
-        wrapped: int64[k], type of the field when each value travels in a composite, else 0.
+        wrapped: int64[k], type of the field when each value is sent in a composite, else 0.
         first: first row.
         last: row after the last.
 
@@ -78,11 +78,11 @@ def fill_arrays(lengths, data, starts, columns, elements, wrapped, first, last, 
 
     Args:
         lengths: int32[c, n].
-        data: uint8, see `ColumnValues`.
+        data: uint8, as in `ColumnValues`.
         starts: int64[c + 1].
         columns: int64[k].
         elements: int64[k], type of the array's elements.
-        wrapped: int64[k], see `array_sizes`.
+        wrapped: int64[k], as in `array_sizes`.
         first: first row.
         last: row after the last.
         out_starts: int64[k + 1], where each array begins in `out`.
@@ -126,7 +126,7 @@ def fill_copy_rows(lengths, data, starts, columns, first, last, out):
 
     Args:
         lengths: int32[c, n].
-        data: uint8, see `ColumnValues`.
+        data: uint8, as in `ColumnValues`.
         starts: int64[c + 1].
         columns: int64[k], in the order of COPY's column list.
         first: first row.

@@ -7,29 +7,30 @@ runs in lockstep without storing it):
     UPDATE  UPDATE t SET b = u.n1 FROM u WHERE t.id = u.o0 AND record_image_eq(ROW(t.b), ROW(u.o1))
     DELETE  DELETE FROM t USING u WHERE ...
 
-Old values are compared by record image: json, xml and point have no equality, box's compares areas, and 1.0 is not
-1.00 to a reader of the table. Where images differ, the texts decide: one value can be stored in several ways (an array
-that once had a NULL keeps its bitmap), and a value that was received is stored in one of them. See `same_values`. A row
-is found by its key through the key index's own operator.
+Statements compare old values by record image: json, xml and point have no equality, box's equality compares areas, and
+a reader of the table sees a difference between 1.0 and 1.00. When images differ, the texts decide (`same_values`): a
+value can have several stored forms (an array that once had a NULL keeps its bitmap), and a received value has one of
+them. A statement finds a row by its key with the operator of the key's index.
 
-Where the values that find rows have no unique key, or a NULL in it, rows are found first, and changed by ctid: each of
-the set's rows changes one row at most, so that two of them and none of another never add up to what is expected:
+When the values that find rows have no unique key, or a NULL in it, the statement first finds rows and then changes them
+by ctid. Each row of the set changes at most one row. Otherwise two rows for one of them, and none for another, could add
+up to the expected count. The cases:
 
-    equal rows      every value of the LCR finds them: they are numbered on both sides and matched one to one ("paired"). Where that
-                    is an error (`FoundRows.SINGLE`), rows that are there more than once are left out.
-    a key alone     a substitute key that is not unique here, or the source's key where it is none here: of several rows the
-                    first one that has the old values (`FoundRows.ANY`), or none of them (`SINGLE`)
+    equal rows      Every value of the LCR is used to find rows. Rows are numbered on both sides and matched one to one
+                    ("paired"). When that is an error (`FoundRows.SINGLE`), duplicate rows of the table are skipped.
+    a key alone     A substitute key that is not unique here, or the source's key that is no key here: of several rows,
+                    the first one with the old values (`FoundRows.ANY`), or none of them (`SINGLE`)
 
-A SINGLE write of one row is executed as if it were unique: its count is that of the rows.
+A SINGLE write of one row is executed as if its key were unique: its count is the number of rows found.
 
-A GENERATED ALWAYS identity column cannot be SET. Rows whose identity did change are deleted and inserted again with
+A GENERATED ALWAYS identity column cannot be SET. Rows whose identity changed are deleted and inserted again with
 OVERRIDING SYSTEM VALUE, in one statement ("move").
 
-Values of types that are arrays cannot be elements of an array parameter: each travels in a composite type with one
-field, which the session makes in pg_temp. Values in text form travel as text[] and are cast. Values of a type that only
-converts to the column's travel as what they are and are converted in the set.
+Values of array types cannot be elements of an array parameter: each is sent in a composite type with one field, which
+the session creates in pg_temp. Values in text form are sent as text[] and cast. Values of a type that must be converted
+to the column's type are sent unconverted and converted in the set.
 
-Longer than 500 lines: the forms of one statement, whose parts are numbered together.
+Longer than 500 lines: it holds the forms of one statement, whose parameters are numbered together.
 """
 
 from __future__ import annotations
@@ -74,19 +75,19 @@ __all__ = [
     "written_forms",
 ]
 
-# From here on COPY is worth the round trips it cannot share. Server CPU seconds per 100,000 rows of eight columns, COPY
+# From this size on, COPY is worth its separate round trips. Server CPU seconds per 100,000 rows of eight columns, COPY
 # and unnest, single runs on a busy machine: 0.27-0.34 and 0.25-0.28 in sets of 2,000, 0.20-0.21 and 0.24-0.26 in sets
-# of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (it writes whole pages at once).
+# of 4,000, 0.24-0.25 and 0.30-0.35 in sets of 10,000 (COPY writes whole pages at once).
 COPY_ROWS_MIN = 2000
-_TIMESTAMPTZ = 1184  # number of its type
-# Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more; far below it, memory on both sides
-# stays small and the next chunk is built while the server works on this one. A single larger row travels alone.
+_TIMESTAMPTZ = 1184  # OID of the type
+# Bytes of values in one statement. PostgreSQL refuses messages of 1 GB and more. A far lower limit keeps memory small on
+# both sides and lets the session build the next chunk while the server works. A larger row is sent alone.
 CHUNK_BYTES = 32 << 20
 _COPY_HEADER = np.frombuffer(b"PGCOPY\n\xff\r\n\0" + bytes(8), np.uint8)
 _COPY_TRAILER = np.frombuffer(b"\xff\xff", np.uint8)
-# Of a set: a SELECT has 1,664 columns at most, and a statement adds some (numbers, times, where a row is).
+# Limit for a set: a SELECT has at most 1,664 columns, and a statement adds some (row numbers, times, places of rows).
 _SET_COLUMNS_MAX = 1600
-# of a set without columns: see `SetStatement.is_counted`
+# rows of a set without columns (`SetStatement.is_counted`)
 _EVERY_ROW = "pg_catalog.generate_series(1, $1::pg_catalog.int8)"
 _TEXT = 25
 _PLAIN = frozenset(
@@ -112,22 +113,21 @@ _PLAIN = frozenset(
     )
 )
 _NOTHING_FINDS_IT = (
-    "the log identifies rows by columns that the destination computes, and no others. At the source: ALTER TABLE ..."
+    "the log identifies rows only by columns that the destination computes. At the source: ALTER TABLE ..."
     " REPLICA IDENTITY FULL;"
     f" then {COPY_THE_TABLE}. {WHERE_OTHERS_WRITE}"
 )
-# Types whose values are stored in one way each. Not numeric (two headers), nor floating point (many kinds of NaN).
+# Types whose values have exactly one stored form. Not numeric (two headers) or floating point (many kinds of NaN).
 _OF_ONE_IMAGE = _PLAIN - {"pg_catalog.numeric", "pg_catalog.float4", "pg_catalog.float8"}
-# Canonical equalities of which equal values have equal bytes.
+# Canonical equalities whose equal values have equal bytes.
 _OF_ONE_FORM = frozenset({"integer", "text", "uuid", "bytes"})
-# What the header of an array of wrapped values names as its elements' type. The server compares it with what it
-# expects only when both are built in.
+# Element type in the header of an array of wrapped values. The server checks it only when both types are built in.
 _RECORD = 2249
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Values:
-    """Which columns of the old or of the new values are parameters. Every array is int64[k]; see `fill_arrays`."""
+    """Columns of the old or new values that are parameters. Every array is int64[k], as in `fill_arrays`."""
 
     columns: NDArray[np.int64]
     elements: NDArray[np.int64]
@@ -139,14 +139,14 @@ class SetStatement:
     """One statement of a plan.
 
     Args:
-        sql: with the old values' parameters first, then the new ones'.
-        old: None: the statement needs no old values.
-        new: None: the statement needs no new values.
-        is_counted: it needs no values: its first parameter is the number of rows. The destination computes every
-            column.
-        is_timed: the rows' times are one parameter more.
-        is_bounded: the earliest of the rows' times, and a number of a transaction (see `recent_changes`), are two more,
-            the last ones.
+        sql: text of the statement; parameters of old values come first, then those of new values.
+        old: columns of old values; None when the statement needs none.
+        new: columns of new values; None when the statement needs none.
+        is_counted: the statement needs no values, because the destination computes every column. Its first parameter
+            is the number of rows.
+        is_timed: one more parameter has the rows' times.
+        is_bounded: the last two parameters are the earliest of the rows' times and the number of a transaction
+            (`recent_changes`).
     """
 
     sql: str
@@ -159,16 +159,16 @@ class SetStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WritePlan:
-    """How a write with these columns is executed; made once, used for every set like it.
+    """Plan of a write with certain columns; made once and used for every set with the same columns.
 
     Args:
-        statements: run in order; the rows they affect add up.
-        paired: a table scan cannot be avoided: nested loops must be.
-        wrapped: types whose values travel in a composite type the session must have made.
-        copy: the COPY statement for large inserts; empty when it cannot be used.
+        statements: statements, run in order; the numbers of affected rows add up.
+        paired: the plan needs a table scan, so the session must disable nested loops.
+        wrapped: types whose values are sent in a composite type, which the session must have created.
+        copy: the COPY statement for large inserts; empty when COPY cannot be used.
         copy_columns: positions in `version.columns`, in the order of COPY's list.
-        notes: of a write with times: run behind the others; each must affect every row.
-        checks: of a write with times: run behind the others; each must find no row.
+        notes: for a write with times: statements run after the others; each must affect every row.
+        checks: for a write with times: statements run after the others; each must find no row.
     """
 
     statements: tuple[SetStatement, ...]
@@ -181,21 +181,21 @@ class WritePlan:
 
 
 def wrapper_name(form: ValueForm, generation: int) -> str:
-    """The composite type a session makes for a type that has no array type.
+    """Return the name of the composite type that a session creates for a type without an array type.
 
     Args:
-        form: of that type.
-        generation: raised by the session when a rollback took its types away.
+        form: form of that type.
+        generation: counter that the session raises when a rollback removed its types.
     """
     return f"pg_temp.headrace_{form.type_number}_{generation}"
 
 
 @dataclass(slots=True)
 class SetBuilder:
-    """Collects the set's columns, numbering parameters: all old ones first.
+    """Builder of a set's columns; it numbers the parameters, all old ones first.
 
-    `packed` are positions whose old values are the set's one column `c`, a record: those that are only compared by
-    their images, in this order. Of a wide table old and new values together are more columns than a set can have.
+    `packed` has the positions, in order, whose old values form one column `c` of the set, a record; they are only
+    compared by images. The old and new values of a wide table can be more columns than a set can have.
     """
 
     write: Write
@@ -209,55 +209,55 @@ class SetBuilder:
     packed: list[int] = field(default_factory=list)
 
     def pack(self, images: list[int]) -> None:
-        """Make one column of the set of what is compared by images, if it has too many columns.
+        """Pack the values that are compared by images into one column, if the set has too many columns.
 
         Args:
-            images: positions, as `keyed` compares them together.
+            images: positions that `keyed` compares together.
         """
         if len(self.old) + len(self.new) > _SET_COLUMNS_MAX:
             self.packed = images
 
     def images(self, positions: list[int]) -> str:
-        """The record of the old values of a set's row `u`.
+        """Return the record of old values of the set's row `u`.
 
         Args:
-            positions: of the columns; those that are packed, or none of them.
+            positions: positions of the columns: exactly the packed ones, or none of them.
         """
         return "u.c" if self.packed and positions == self.packed else f"ROW({', '.join(f'u.o{p}' for p in positions)})"
 
     def is_of_one_image(self, position: int) -> bool:
-        """Whether values of the destination's column are stored in one way each: other images are other texts."""
+        """Return whether each value of the destination's column has one stored form, so that images suffice."""
         return self.details(position).base_type in _OF_ONE_IMAGE
 
     def details(self, position: int) -> CatalogColumn:
-        """The destination's column for a position in `version.columns`."""
+        """Return the destination's column for a position in `version.columns`."""
         return self.catalog.columns[self.catalog.positions[self.write.version.columns[position].name]]
 
     def conversion(self, position: int) -> Conversion | None:
-        """What makes the values of a position in `version.columns` the destination column's."""
+        """Return the conversion of a position's values to the destination column's type; None when none is needed."""
         column = self.write.version.columns[position]
         place = self.catalog.positions[column.name]
         return conversion_of(column, self.catalog.table.columns[place], self.catalog.columns[place])
 
     def is_plain(self, position: int) -> bool:
-        """Whether the destination's column has a type of which an array of one is compared as the value itself.
+        """Return whether a one-element array of the destination column's type compares like the value itself.
 
-        No array, no domain, nothing of a user's.
+        Array types, domains and user-defined types do not qualify.
         """
         target = self.catalog.table.columns[self.catalog.positions[self.write.version.columns[position].name]]
         return target.type_name in _PLAIN
 
     def form(self, position: int) -> ValueForm:
-        """How the values of a position in `version.columns` travel."""
+        """Return the form in which the values of a position in `version.columns` are sent."""
         conversion = self.conversion(position)
         return conversion.form if conversion else self.details(position).form
 
     def expression(self, number: int, position: int) -> str:
-        """The set's expression for a parameter.
+        """Return the set's expression for a parameter.
 
         Args:
-            number: of the parameter, from 1.
-            position: of its column in the write's version.
+            number: number of the parameter, from 1.
+            position: position of its column in the write's version.
         """
         value = self._value(number, position)
         conversion = self.conversion(position)
@@ -268,20 +268,20 @@ class SetBuilder:
         return f"({value})::{self.details(position).form.type_name}"
 
     def found_by(self, number: int, position: int) -> str:
-        """As `expression`, as a row has the value: a function gives 1.5, a column of numeric(8,2) keeps 1.50.
+        """Return `expression` with the value as a row stores it: a function gives 1.5, a numeric(8,2) column has 1.50.
 
         Args:
-            number: of the parameter, from 1.
-            position: of its column in the write's version.
+            number: number of the parameter, from 1.
+            position: position of its column in the write's version.
         """
         return self.stored(position, self.expression(number, position))
 
     def stored(self, position: int, value: str) -> str:
-        """What a row has of a value that `expression` gives.
+        """Return the stored form of a value from `expression`.
 
         Args:
-            position: of its column in the write's version.
-            value: an expression of the destination column's type.
+            position: position of its column in the write's version.
+            value: expression of the destination column's type.
         """
         conversion = self.conversion(position)
         if conversion is None or not conversion.function:
@@ -301,16 +301,20 @@ class SetBuilder:
         return f"(pg_catalog.unnest(${number}::{wrapper_name(form, self.generation)}[])).f"
 
     def select_list(self) -> str:
-        """`unnest($1::...) AS o0, ...`."""
+        """Return the select list `unnest($1::...) AS o0, ...`."""
         values = {p: self.found_by(k, p) for k, p in enumerate(self.old, 1)}
-        # What is packed and finds rows by an operator too is there twice.
+        # A packed column that also finds rows by an operator occurs twice.
         old = [f"{value} AS o{p}" for p, value in values.items() if p not in self.packed or self.details(p).equals]
         old += [f"ROW({', '.join(values[p] for p in self.packed)}) AS c"] if self.packed else []
         new = [f"{self.expression(k, p)} AS n{p}" for k, p in enumerate(self.new, len(self.old) + 1)]
         return ", ".join(old + new)
 
     def select(self, *, timed: bool = False) -> str:
-        """The set; `timed`: with the time of each row."""
+        """Return the SELECT of the set.
+
+        Args:
+            timed: include the time of each row.
+        """
         self.is_timed = timed
         at = (
             f", pg_catalog.unnest(${len(self.old) + len(self.new) + 1}::pg_catalog.timestamptz[]) AS at"
@@ -320,12 +324,11 @@ class SetBuilder:
         return f"SELECT {self.select_list()}{at}"
 
     def not_later_here(self, *, timed: bool = False) -> str:
-        """The condition that the row `t` was not changed later here, behind AND.
+        """Return " AND " with the condition that row `t` was not changed later here; may be empty.
 
-        None for a write without times, or one that was decided.
-
-        None either where no row must be there (`WriteTimes.awaited`): what a statement is not sure of it takes for
-        later, and a row that is there and earlier would stay beside the note that it is gone.
+        It is empty for a write without times, or one that was already decided. It is also empty when no row may exist
+        (`WriteTimes.awaited`). The condition counts uncertain changes as later, so an earlier row could remain although
+        a note says that it is deleted.
 
         Args:
             timed: the statement has the time of each row.
@@ -337,7 +340,7 @@ class SetBuilder:
         return f" AND {not_later_here(times, self.catalog, earliest=f'${first}::pg_catalog.timestamptz', ended=f'${first + 1}::pg_catalog.xid')}"
 
     def values(self, positions: list[int]) -> _Values | None:
-        """What the kernels need for these columns."""
+        """Return the columns in the form that the kernels need; None for no columns."""
         if not positions:
             return None
         forms = [_element(self.write.version.columns[p], self.form(p)) for p in positions]
@@ -348,7 +351,7 @@ class SetBuilder:
         )
 
     def statement(self, sql: str) -> SetStatement:
-        """The statement with this builder's parameters."""
+        """Return the statement with this builder's parameters."""
         return SetStatement(
             sql=sql,
             old=self.values(self.old),
@@ -360,7 +363,7 @@ class SetBuilder:
 
 
 def _element(column: Column, form: ValueForm) -> tuple[int, int]:
-    """(element type, wrapped type) of a column's array parameter."""
+    """Return (element type, wrapped type) of a column's array parameter."""
     if not column.is_binary:
         return _TEXT, 0
     return (form.type_number, 0) if form.array_type else (_RECORD, form.type_number)
@@ -368,13 +371,13 @@ def _element(column: Column, form: ValueForm) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """How the rows of an UPDATE or a DELETE are found, by positions in the write's version.
+    """Columns by which an UPDATE or a DELETE finds its rows, as positions in the write's version.
 
     Args:
-        find: whose old values find a row.
-        compare: whose old values must be the row's besides.
-        found: how many rows they find, and what becomes of several.
-        is_whole: all values of the LCRs find a row.
+        find: columns whose old values find a row.
+        compare: columns whose old values must also match the row.
+        found: number of rows that are found, and treatment of several.
+        is_whole: True when all values of the LCRs are used to find a row.
     """
 
     find: list[int]
@@ -384,12 +387,12 @@ class Located:
 
 
 def located(write: Write, catalog: CatalogTable) -> Located:
-    """How the rows of an UPDATE or a DELETE are found.
+    """Return how the rows of an UPDATE or a DELETE are found.
 
-    By a generated column only where it is part of a key, and so computed at the source too.
+    A generated column is used only if it is part of a key, and so computed at the source, too.
 
     Args:
-        write: only its version and columns matter.
+        write: the write; only its version and columns matter.
         catalog: the destination table; every column of the version fits.
     """
     at = [catalog.positions[column.name] for column in write.version.columns]
@@ -406,14 +409,14 @@ def located(write: Write, catalog: CatalogTable) -> Located:
 
 
 def written_forms(write: Write, catalog: CatalogTable, rows: Located) -> list[int]:
-    """Positions among `rows.find` that are compared to the byte too.
+    """Return the positions among `rows.find` that are also compared by their bytes.
 
-    The last change decides how a key is written whose equal values can differ, as 1.0 and 1.00.
+    The last change decides the form of a key whose equal values can differ, such as 1.0 and 1.00.
 
     Args:
-        write: none without times, or that was decided.
+        write: the write. Without times, or when it was already decided, there are no such positions.
         catalog: the destination table.
-        rows: how its rows are found.
+        rows: how the write's rows are found.
     """
     times = write.times
     if times is None or times.is_decided or times.awaited is not None:
@@ -423,12 +426,12 @@ def written_forms(write: Write, catalog: CatalogTable, rows: Located) -> list[in
 
 
 def plan_write(write: Write, catalog: CatalogTable, *, generation: int, moves: bool) -> WritePlan:
-    """Make the statements for a write.
+    """Plan the statements of a write.
 
     Args:
-        write: only its command, version and columns matter, and whether it has one row.
+        write: the write; only its command, version and columns matter, and whether it has one row.
         catalog: the destination table; every column of the version fits.
-        generation: see `wrapper_name`.
+        generation: generation of the session's types (`wrapper_name`).
         moves: an identity column that cannot be SET may have changed in this write.
     """
     if write.command is Command.INSERT:
@@ -483,13 +486,13 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
     builder = SetBuilder(write, catalog, generation, old=[], new=columns)
     relation = catalog.relation.removeprefix("ONLY ")
     if not columns:
-        # a row of defaults for every row
+        # inserts a row of defaults for every row of the set
         return WritePlan(statements=(builder.statement(f"INSERT INTO {relation} SELECT FROM {_EVERY_ROW}"),))
     names = ", ".join(builder.details(p).name for p in columns)
     is_identity = any(catalog.table.columns[at[p]].is_identity_always for p in columns)
     overriding = " OVERRIDING SYSTEM VALUE" if is_identity else ""
     select = ", ".join(builder.expression(k, p) for k, p in enumerate(columns, 1))
-    # COPY leaves rules out.
+    # COPY does not run rules.
     can_copy = not catalog.table.fires and all(
         write.version.columns[p].is_binary and builder.conversion(p) is None for p in columns
     )
@@ -502,23 +505,23 @@ def _plan_insert(write: Write, catalog: CatalogTable, generation: int) -> WriteP
 
 
 def numbered(builder: SetBuilder, *, timed: bool = False) -> str:
-    """The set as `u` in a FROM clause, its rows numbered from 0 as `r`.
+    """Return the set as `u` for a FROM clause, with row numbers `r` from 0.
 
     Args:
-        builder: of the set.
-        timed: with the time of each row.
+        builder: builder of the set.
+        timed: include the time of each row.
     """
     return f"(SELECT pg_catalog.row_number() OVER () - 1 AS r, s.* FROM ({builder.select(timed=timed)}) s) u"
 
 
 def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_one: Collection[int] = ()) -> str:
-    """The condition that finds the row of a set's row `u` in the table `t`.
+    """Return the condition that finds the row of the set's row `u` in the table `t`.
 
     Args:
-        builder: of the set.
-        find: positions in the write's version, of a key.
-        compare: positions whose values must be the row's, as `same_values` says.
-        one_by_one: those among `find` by which the server must not join, see `row_by_row`.
+        builder: builder of the set.
+        find: positions of a key in the write's version.
+        compare: positions whose values must match the row's (`same_values`).
+        one_by_one: those among `find` by which the server must not join (`row_by_row`).
     """
     by_operator, terms = [p for p in find if builder.details(p).equals], list[str]()
     for p in by_operator:
@@ -536,15 +539,15 @@ def keyed(builder: SetBuilder, find: list[int], compare: list[int], *, one_by_on
 
 
 def same_values(builder: SetBuilder, positions: Sequence[int], values: Sequence[str]) -> str:
-    """The condition that a row of the table `t` has these values, as a reader of the table sees them.
+    """Return the condition that a row of the table `t` has these values, as a reader of the table sees them.
 
-    By their images, which costs least and is nearly always the answer; where these differ, by their texts, of columns
-    whose type may store one value in several ways. Of the others no text is made, which may be large. 1.0 and 1.00, and
-    0 and -0, have different texts.
+    The condition compares images first, which is cheapest and nearly always decides. When they differ, it compares
+    texts, but only of columns whose type can store a value in several forms, because texts may be large. 1.0 and 1.00,
+    and 0 and -0, have different texts.
 
     Args:
-        builder: of the set.
-        positions: of the columns in the write's version.
+        builder: builder of the set.
+        positions: positions of the columns in the write's version.
         values: expressions of the columns' types.
     """
     columns = [f"t.{builder.details(p).name}" for p in positions]
@@ -559,7 +562,7 @@ def same_values(builder: SetBuilder, positions: Sequence[int], values: Sequence[
 
 
 def _same(row: str, other: str) -> str:
-    # Two texts are the same by their bytes, whatever the collation of the database.
+    # Texts are compared by bytes, whatever the database's collation.
     return (
         f"({_same_images(row, other)} OR"
         f' {row}::pg_catalog.text COLLATE "C" OPERATOR(pg_catalog.=) {other}::pg_catalog.text)'
@@ -571,26 +574,22 @@ def _same_images(row: str, other: str) -> str:
 
 
 def _compared_by_images(builder: SetBuilder, find: list[int]) -> list[int]:
-    """Those among the columns that find a row which no operator of an index compares."""
+    """Return those of the columns that find a row without an index operator."""
     return [p for p in find if not builder.details(p).equals]
 
 
 def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
-    """Positions of columns that are compared with an array of one, for each row of the set.
+    """Return the positions that are compared with a one-element array, so that the server looks up each row by index.
 
-    Those with which the unique indexes begin that find the rows.
+    These are the first columns of the unique indexes that find the rows.
 
-    Hash and merge joins know nothing of it, so that the server cannot read the whole index instead. It did so for each
-    set where it took the table for empty: one that was vacuumed while a transaction filled it. (With all columns of an
-    index so, PostgreSQL 15 and 16 may look for the first ones only.)
+    Hash and merge joins cannot use such a comparison, so the server cannot read the whole index instead. It did that for
+    each set when it assumed an empty table: one that was vacuumed while a transaction filled it. (If all columns of an
+    index were compared this way, PostgreSQL 15 and 16 might search by the first ones only.)
 
-    None where the server has another index with one of the columns: of a table that it takes for empty each index costs
-    the same, and to look into one of a column with few values, or through all of it, for each row of the set is worse
-    than to read all once. An index that begins with a unique column is as good as that one's.
-
-    Args:
-        builder: of the set.
-        rows: how its rows are found.
+    The result is empty when another index has one of the columns. For a table that the server assumes to be empty, each
+    index has the same cost. Searching an index of a column with few values, or reading all of it, for each row of the
+    set is worse than reading the table once. An index that begins with a unique column is as good as the unique one.
     """
     catalog = builder.catalog
     at = {p: catalog.positions[builder.write.version.columns[p].name] for p in rows.find}
@@ -607,7 +606,7 @@ def row_by_row(builder: SetBuilder, rows: Located) -> frozenset[int]:
 
 
 def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
-    """WITH clause, source and condition where each row of the set changes one row at most that its key finds."""
+    """Return WITH clause, source and condition so that each row of the set changes at most one row with its key."""
     is_any = rows.found is FoundRows.ANY
     builder.pack([*(_compared_by_images(builder, rows.find) if is_any else []), *rows.compare])
     found = keyed(builder, rows.find, rows.compare if is_any else [])
@@ -628,12 +627,12 @@ def _first_found(builder: SetBuilder, rows: Located) -> tuple[str, str, str]:
 
 
 def _paired(builder: SetBuilder, found: FoundRows) -> tuple[str, str, str]:
-    """WITH clause, source and condition where equal rows are matched one to one."""
+    """Return WITH clause, source and condition so that equal rows are matched one to one."""
     names = {p: f"t.{builder.details(p).name}" for p in builder.old}
     values = {p: builder.found_by(k, p) for k, p in enumerate(builder.old, 1)}
     new = [f"{builder.expression(k, p)} AS n{p}" for k, p in enumerate(builder.new, len(builder.old) + 1)]
     hashed = [p for p in builder.old if builder.details(p).is_hashable]
-    # A cheap hash first: most rows of the table are then never turned into text.
+    # A cheap hash comes first, so that most rows of the table need no text.
     hashes = [f"{_hash(values[p] for p in hashed)} AS h"] if hashed else []
     candidates = (
         f" WHERE {_hash(names[p] for p in hashed)} OPERATOR(pg_catalog.=) ANY (SELECT h FROM v)" if hashed else ""
@@ -665,7 +664,7 @@ def _hash(values: Iterable[str]) -> str:
 
 
 def _touched(catalog: CatalogTable) -> str:
-    """The assignment that writes a row as it is, or nothing: a table of identities alone, whose rows are moved."""
+    """Return an assignment that leaves a row unchanged; empty for a table of identity columns only, whose rows move."""
     columns = [
         (details.name, column)
         for details, column in zip(catalog.columns, catalog.table.columns, strict=True)
@@ -677,10 +676,10 @@ def _touched(catalog: CatalogTable) -> str:
 
 def _update(builder: SetBuilder, sets: list[int], source: str, condition: str) -> str:
     if not sets and builder.write.times is not None:
-        # The row's xmin is to say who changed it last, also where the change has no other value.
+        # The row's xmin must name the last writer, even if the change leaves all values the same.
         return f"UPDATE {builder.catalog.relation} t SET {_touched(builder.catalog)} FROM {source} WHERE {condition}"
     if not sets:
-        # Nothing to set, but the row must be there: a generated column, or an identity that stayed.
+        # Nothing to set, but the row must exist: a generated column, or an identity that did not change.
         return f"SELECT FROM {builder.catalog.relation} t, {source} WHERE {condition} FOR NO KEY UPDATE OF t"
     assignments = ", ".join(f"{builder.details(p).name} = u.n{p}" for p in sets)
     return f"UPDATE {builder.catalog.relation} t SET {assignments} FROM {source} WHERE {condition}"
@@ -706,10 +705,10 @@ def _move(builder: SetBuilder, written: list[int], with_: str, source: str, cond
 
 
 def identity_may_change(write: Write, catalog: CatalogTable) -> bool:
-    """Whether an UPDATE may change an identity column that cannot be SET: its old value differs or is not known.
+    """Return whether an UPDATE may change an identity column that cannot be SET: its old value differs or is unknown.
 
     Args:
-        write: of any command; for an INSERT or a DELETE the answer is False.
+        write: the write; for an INSERT or a DELETE the result is False.
         catalog: the destination table; every column of the write's version fits.
     """
     if write.command is not Command.UPDATE or write.old is None or write.new is None:
@@ -721,7 +720,7 @@ def identity_may_change(write: Write, catalog: CatalogTable) -> bool:
         old, new = write.old.lengths[position], write.new.lengths[position]
         absent = old < -1
         if column.is_key and absent.all():
-            continue  # the log carries old keys when they change
+            continue  # the log has old keys only when they change
         if absent.any() or (old != new).any() or _bytes(write.old, position) != _bytes(write.new, position):
             return True
     return False
@@ -735,12 +734,12 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
     """Cut a write's rows into runs whose values fit into one statement.
 
     Args:
-        statement: of the write's plan; only the values that it sends count.
-        write: the write that is cut.
+        statement: a statement of the write's plan; only the values that it sends count.
+        write: the write to cut.
 
     Yields:
-        First row of the run, and the one after its last. Their values have about `CHUNK_BYTES` at most; a larger row
-        goes alone.
+        First row of the run, and the row after its last. The values have at most about `CHUNK_BYTES`; a larger row
+        forms its own run.
     """
     count = write.row_count
     large = [
@@ -748,7 +747,7 @@ def row_chunks(statement: SetStatement, write: Write) -> Iterator[tuple[int, int
         for values, columns in ((write.old, statement.old), (write.new, statement.new))
         if values is not None and columns is not None and int(values.starts[-1]) > CHUNK_BYTES // 2
     ]
-    if not large:  # the usual case, not worth looking at rows
+    if not large:  # the usual case needs no look at single rows
         if count:
             yield 0, count
         return
@@ -774,11 +773,11 @@ def parameters(
     One array per parameter, in PostgreSQL's binary form.
 
     Args:
-        statement: of the write's plan.
-        write: with the values.
+        statement: a statement of the write's plan.
+        write: the write with the values.
         first: the first row.
-        last: behind the last row.
-        horizon: of the session.
+        last: the row after the last.
+        horizon: horizon of the session.
 
     Returns:
         uint8 each, in the order of the statement's parameters.
@@ -786,7 +785,7 @@ def parameters(
     Raises:
         BugError: the write lacks values that the statement needs.
     """
-    # Here, not at the head: a site's actor, which asks its database and writes nothing, does without numba's 25 MB.
+    # Imported here, so that a site's actor, which only queries its database, does not load numba's 25 MB.
     from headrace.databases.postgres.destination.writing.write_kernels import array_sizes, fill_arrays
 
     found: list[NDArray[np.uint8]] = []
@@ -830,7 +829,7 @@ def parameters(
 
 
 def _times_parameter(times: WriteTimes, first: int, last: int) -> NDArray[np.uint8]:
-    """The commit times of some rows as an array of timestamptz, in PostgreSQL's binary form."""
+    """Return the commit times of some rows as a binary array of timestamptz."""
     count = last - first
     out = np.empty(20 + 12 * count, np.uint8)
     out[:20] = np.array([1, 0, _TIMESTAMPTZ, count, 1], ">i4").view(np.uint8)
@@ -841,7 +840,7 @@ def _times_parameter(times: WriteTimes, first: int, last: int) -> NDArray[np.uin
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    # numba types read-only arrays apart, and batches come both ways: one form, one compilation.
+    # numba compiles read-only arrays separately, and batches have both kinds: one form needs one compilation.
     view = array.view()
     view.flags.writeable = False
     return view
@@ -851,7 +850,7 @@ def copy_blocks(plan: WritePlan, write: Write, chunks: list[tuple[int, int]]) ->
     """Make the bytes that COPY ... (FORMAT binary) reads for an INSERT: header, rows chunk by chunk, trailer.
 
     Args:
-        plan: of the write; with `copy`.
+        plan: plan of the write, with `copy`.
         write: an INSERT.
         chunks: from `row_chunks`; each becomes one block.
 
