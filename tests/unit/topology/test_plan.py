@@ -187,7 +187,7 @@ def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
         "  error sites.dbs1: too few senders: raise the limit",
     ):
         assert line in text.splitlines()
-    assert text.count("not asked: what would be done to it is not listed") == 2
+    assert text.count("not asked: its statements are not listed") == 2
 
 
 def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path):

@@ -409,13 +409,13 @@ IDLE = {
     "propagation for nobody": (
         "  p2: {from",
         "  p9: {from: q2, to: qr}\n  p2: {from",
-        "propagations.p9: no apply process behind it wants what it could forward: add an apply "
+        "propagations.p9: no apply process behind it takes anything that it could forward: add an apply "
         "process behind queue qr, or remove it",
     ),
     "empty positive rule set": (
         "queue: q2}",
         "queue: q2, rules: {include: []}}",
-        "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out",
+        "applies.a1.rules.include: is empty: nothing passes: add a rule, or remove include",
     ),
     "rules on one way that no change passes": (
         "p1: {from: q1, to: qr}",

@@ -18,8 +18,8 @@ USUAL = ("no conflict handler", "takes part in nothing", "no apply process behin
 LOST = "both write these tables, which become different"
 CHAIN = "dbs1 -> dbs2 (applied by apply_from_dbs1_at_dbs2 with tag 00)"
 LEFT_TO_WISH = (
-    'if dbs2 is to send on what others write: let its include rules take tag "00" too (tagged: true takes all), and'
-    " leave out on the way to "
+    "if dbs2 is to forward other sites' changes: let its include rules"
+    ' take tag "00" too (tagged: true takes all), and exclude on the way to '
     "each neighbour what came from it; or replicate from dbs1 to dbs3 without dbs2 between"
 )
 OF_REPLICATE = (
@@ -67,7 +67,7 @@ WRONG = {
             " dbs2: dbs3 -> dbs1 (applied by "
             "apply_from_dbs3_at_dbs1 with tag 64627332), and propagations.dbs1_to_dbs2 does not take tag 64627332 on"
             f" to dbs2; {LOST}: "
-            "applies.apply_from_dbs2_at_dbs1 has the same tag, by which the changes of dbs2 are kept from going home:"
+            "applies.apply_from_dbs2_at_dbs1 has the same tag, which keeps the changes of dbs2 from returning:"
             " give this one a tag of its "
             'own, such as tag: "64627333"',
         ],
@@ -78,10 +78,10 @@ WRONG = {
             "error: captures.capture_dbs1.rules (line 24): changes of stock.* made at dbs2 never arrive at dbs3:"
             f" {HUB_PATH}, and "
             "captures.capture_dbs1 does not take tag 64627332 on to dbs3 (and so between 5 other pairs of sites);"
-            f" {LOST}: if dbs1 is to send on "
-            'what others write: let its include rules take tag "64627332" and "64627333" and "64627334" too (tagged:'
-            " true takes all), and leave "
-            "out on the way to each neighbour what came from it; or replicate from dbs2 to dbs3 without dbs1 between"
+            f" {LOST}: if dbs1 is to forward other sites' changes:"
+            ' let its include rules take tag "64627332" and "64627333" and "64627334" too (tagged:'
+            " true takes all), and exclude "
+            "on the way to each neighbour what came from it; or replicate from dbs2 to dbs3 without dbs1 between"
         ],
     ),
     "an apply process at a spoke takes untagged changes alone": (
@@ -152,7 +152,7 @@ WRONG = {
             "warning: captures.capture_dbs2.rules (made by replicate, line 7): changes of hr.* made at dbs1 never"
             f" arrive at dbs3: {CHAIN}, and "
             "captures.capture_dbs2 does not take tag 00 on to dbs3; dbs3 gets what users of dbs2 write, and not this:"
-            f" {OF_REPLICATE}{LEFT_TO_WISH}; nothing needs to be done if this is meant"
+            f" {OF_REPLICATE}{LEFT_TO_WISH}; no action is needed if this is intended"
         ],
     ),
     "two pairs that share a site and a table": (
@@ -171,7 +171,7 @@ WRONG = {
         [
             "error: propagations.dbs1_to_dbs2.rules (line 10): changes of hr.salaries made at dbs1 never arrive at"
             " dbs2: on the direct way "
-            f"propagations.dbs1_to_dbs2 does not take them, and no other site sends them on; {LOST}: take them out of"
+            f"propagations.dbs1_to_dbs2 does not take them, and no other site forwards them; {LOST}: take them out of"
             " its exclude rules"
         ],
     ),
@@ -220,7 +220,7 @@ applies:
             "warning: captures.capture_dbs1.rules (line 24): changes of stock.* made at dbs1 never arrive at {site},"
             " while those that dbs1 gets "
             "from others do: captures.capture_dbs1 does not take untagged changes: let its rules take untagged changes,"
-            " too; nothing needs to be done if this is meant".replace("{site}", site)
+            " too; no action is needed if this is intended".replace("{site}", site)
             for site in ("dbs2", "dbs3", "dbs4")
         ],
     ),
@@ -236,7 +236,7 @@ applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr
             "warning: applies.a1.rules.include[0] (line 11): of hr.* only changes arrive that users of dbs1 tag"
             " themselves, on the way c1 -> q1 -> p1 "
             "-> i2 -> a1: let the rules on the way take untagged changes (tagged: false), or write here which tags are"
-            " meant"
+            " intended"
         ],
     ),
     "a queue from which nobody takes a table": (
@@ -248,8 +248,8 @@ propagations: {p1: {from: q1, to: i2}}
 applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr.a}]}}}
 """,
         [
-            "warning: queues.i2 (line 8): changes of hr.b made at dbs1 come to this queue, and nobody takes them from"
-            " it: they end here: let a1 take them, or leave them out where they are captured"
+            "warning: queues.i2 (line 8): changes of hr.b made at dbs1 come to this queue, and no subscriber takes"
+            " them: they end here: let a1 take them, or exclude them where they are captured"
         ],
     ),
 }
