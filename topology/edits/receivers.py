@@ -4,10 +4,10 @@ Rules name tables. A table that is renamed at the source may leave the rules of 
 the capture process still takes it. Its rows would silently be discarded. The record here distinguishes such a rename
 from a table that an operator excluded.
 
-    recorded     the rules along each way to an apply process; of each captured table its name and its receivers
-    recorded when  everything runs with the wanted topology, together with what each destination records as LEFT
-    asked by     the capture process, for every new name in its log (`headrace.redo.mining.names`); the source's site,
-    for its status
+    recorded    the rules along each way to an apply process; of each captured table its name and its receivers
+    when        everything runs with the wanted topology, together with what each destination records as LEFT
+    asked by    the capture process, for every new name in its log (`headrace.redo.mining.names`);
+                the source's site, for its status
 """
 
 from __future__ import annotations

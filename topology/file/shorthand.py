@@ -10,13 +10,10 @@ way of an LCR. The names depend on the two sites alone: adding a site or a table
 positions are recorded under these names.
 
 Tags
-    n-way, one way, fan-out    every capture process takes untagged changes: only its origin sends an apply process's
-    changes
-    hub, and every site with   its capture process takes all changes, also those of apply processes: it forwards them.
-    There, a
-    spokes of its own          spoke's changes have the tag of that spoke, its name. A neighbour gets all changes except
-    those
-                               with the tag that its own changes have here, so no change returns
+    n-way, one way, fan-out    every capture process takes untagged changes: only the origin sends a change
+    hub, and every site with   its capture process takes all changes, also those of apply processes: it forwards them. A
+    spokes of its own          spoke's changes are tagged there with the spoke's name. A neighbour gets all changes except
+                               those with the tag that its own changes have here, so no change returns
 
     spoke a, hub h, spoke b    at h: a's changes are tagged a; b gets NULL and a, a gets NULL and b
     secondary s below h, with  at s: h's changes are tagged 00, those of x are tagged x; h gets all but 00, x all but x
