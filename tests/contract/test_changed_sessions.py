@@ -93,9 +93,7 @@ def keys(harness):
 
 
 @pytest.mark.parametrize("name", _BODIES)
-def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused_before_the_commit(
-    harness, session, name
-):
+def test_handlers_function_that_changes_the_session_is_refused(harness, session, name):
     before = state(session)
     for _ in range(2):  # with the checks prepared, and with a new session behind the first
         session.begin()
@@ -114,7 +112,7 @@ def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused
 
 @pytest.mark.parametrize("name", [each for each in _BODIES if each != "unlocks"])
 @pytest.mark.parametrize("when", ["ROW", "DEFERRED"])
-def test_a_trigger_that_changes_the_session_is_refused_before_the_commit_by_its_table(harness, session, name, when):
+def test_trigger_that_changes_the_session_is_refused_by_its_table(harness, session, name, when):
     _trigger(harness, f"{name}_too", deferred=when == "DEFERRED")
     try:
         for _ in range(2):
@@ -145,7 +143,7 @@ def test_what_a_function_leaves_behind_is_gone_before_the_next_transaction(harne
     assert keys(harness) == [1, 2]
 
 
-def test_a_channel_that_a_function_listens_to_is_left_with_the_next_transaction(session):
+def test_function_stops_listening_to_its_channel_with_the_next_transaction(session):
     for key in (1, 2):
         session.begin()
         run(session, PUT, key, "x")
@@ -172,7 +170,7 @@ def test_a_function_that_discards_the_sessions_types_is_refused(harness, session
     assert len(harness.rows("arrays")) == 1
 
 
-def test_a_reload_of_the_servers_settings_is_not_taken_for_a_handlers_doing(harness, session):
+def test_reload_of_the_servers_settings_is_not_blamed_on_a_handler(harness, session):
     session.begin()
     run(session, PUT, 1, "x")
     session.commit((), 0)

@@ -76,7 +76,7 @@ def test_columns_that_did_not_change_are_not_compared(harness, session, destinat
     assert there.history(destination) == ()
 
 
-def test_a_column_whose_old_value_is_its_new_one_never_conflicts_though_it_is_set(harness, session):
+def test_column_set_to_its_old_value_never_conflicts(harness, session):
     there = Conflicts(harness, session, rows=[HERE])
     assert there.apply(Lcr(old=WAS, new=changed(WAS, n=101))) is None
     assert there.rows() == [changed(HERE, n=101)]
@@ -178,13 +178,13 @@ def test_a_resolution_column_that_did_not_change_decides_all_the_same(harness, s
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u")]
 
 
-def test_the_winner_takes_the_whole_column_list_with_columns_that_did_not_change(harness, session):
+def test_winner_takes_the_whole_column_list_with_unchanged_columns(harness, session):
     there = Conflicts(harness, session, handler("maximum", *ALL, by="t"), rows=[changed(HERE, b="only here", n=7)])
     assert there.apply(lcr(a="lcr", t=20)) is None
     assert there.rows() == [(1, "lcr", "b", 20, 100, "u")]
 
 
-def test_columns_outside_every_list_that_do_not_conflict_are_written_whoever_wins(harness, session, destination):
+def test_unlisted_columns_without_conflict_are_written_whoever_wins(harness, session, destination):
     there = Conflicts(harness, session, handler("maximum", "a", "t", by="t"), rows=[HERE])
     assert there.apply(lcr(a="lcr", t=12, b="also")) is None
     assert there.rows() == [changed(HERE, b="also")]
@@ -241,7 +241,7 @@ def test_discard_needs_no_column_of_the_list(harness, session):
     assert there.rows() == [HERE]
 
 
-def test_a_large_value_that_was_not_touched_counts_as_carried_where_the_log_has_the_old_one(harness, session):
+def test_unchanged_large_value_counts_as_carried_if_the_log_has_its_old(harness, session):
     there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[changed(HERE, b="only here")])
     assert there.apply(Lcr(old=WAS, new=changed(WAS, a="lcr"), unchanged=(2,))) is None
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u")]
@@ -268,7 +268,7 @@ def test_a_handler_of_updates_resolves_no_other_kind(harness, session):
     assert there.rows() == [HERE]
 
 
-def test_what_a_handler_decides_can_be_refused_and_then_nothing_of_it_stays(harness, session):
+def test_refused_decision_of_a_handler_leaves_nothing(harness, session):
     there = Conflicts(
         harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE, changed(HERE, id=2, u="taken")], unique=True
     )
@@ -291,7 +291,7 @@ def test_the_other_rows_of_a_transaction_are_applied_with_the_resolved_one(harne
     assert there.rows() == [HERE, changed(WAS, id=2, a="x"), changed(WAS, id=3)]
 
 
-def test_a_transaction_that_fails_after_a_resolved_row_leaves_neither_row_nor_history(harness, session, destination):
+def test_failure_after_a_resolved_row_leaves_neither_row_nor_history(harness, session, destination):
     there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE])
     failure = there.apply(lcr(a="lcr"), Lcr(old=changed(WAS, id=9)))
     assert failure is not None
@@ -375,7 +375,7 @@ def test_insert_exists_is_decided_for_the_whole_row(harness, session, destinatio
     assert (record.kind, record.outcome) == ("insert_exists", "LCR APPLIED" if wins else "LCR DISCARDED")
 
 
-def test_an_insert_of_the_row_that_is_there_is_discarded_also_where_nobody_wins(harness, session):
+def test_insert_of_an_equal_existing_row_is_discarded_without_a_winner(harness, session):
     there = Conflicts(harness, session, handler("maximum", by="t", on="insert_exists"), rows=[HERE])
     assert there.apply(Lcr(new=HERE)) is None
     assert there.rows() == [HERE]
@@ -450,7 +450,7 @@ def test_a_table_without_a_key_has_no_row_to_decide_about(harness, session):
 # --------------------------------------------------------------------------- sets and history
 
 
-def test_conflicting_names_the_rows_of_a_set_that_would_not_find_what_they_expect(harness, session):
+def test_conflicting_names_the_rows_of_a_set_that_would_conflict(harness, session):
     there = Conflicts(harness, session, rows=[HERE, changed(WAS, id=2), changed(WAS, id=3)])
 
     def found(*lcrs):

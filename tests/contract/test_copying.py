@@ -35,7 +35,7 @@ def digest_of(reader: TableReader, name: str, *, snapshot: str = "", piece_bytes
     return total
 
 
-def test_pieces_together_are_the_table_and_digests_do_not_depend_on_the_cut(harness, reader, session):
+def test_pieces_make_up_the_table_and_digests_do_not_depend_on_the_cut(harness, reader, session):
     plan = reader.plan("public", "t", TYPES, piece_bytes=SMALL)
     assert len(plan.pieces) > 1
     written = 0
@@ -74,9 +74,7 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_table_that_is_rewritten_under_a_snapshot_is_refused_before_and_after_it_is_planned(
-    harness, reader, is_planned
-):
+def test_table_rewritten_under_a_snapshot_is_refused(harness, reader, is_planned):
     """Its rows are elsewhere now: some would be read twice and others never."""
     with reader.export_snapshot() as snapshot:
         if is_planned:
@@ -118,7 +116,7 @@ def test_tables_are_emptied_and_asked_for_rows(harness, reader, session):
 
 
 @pytest.mark.usefixtures("reader")
-def test_table_that_was_emptied_is_told_from_one_into_which_a_row_was_written_since(harness, session):
+def test_emptied_table_differs_from_one_that_got_a_row_since(harness, session):
     table = session.describe("public", "copy")
     mark = session.empty_marked(table)
     assert session.files_mark(table) == mark
@@ -168,7 +166,7 @@ def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
     assert reader.keyed_rows("public", "t", key, ("id", "a"), keys=[]) == ()
 
 
-def test_version_of_a_row_is_another_one_when_it_was_written_if_it_is_known(harness, reader, session):
+def test_known_version_of_a_row_changes_when_the_row_is_written(harness, reader, session):
     def version() -> str:
         (found,) = reader.keyed_rows("public", "t", ("id",), ("id", "a"), keys=[("0007",)])
         return found.version

@@ -158,7 +158,7 @@ def test_truncate_empties_tables_and_can_be_rolled_back(harness, session):
     assert harness.rows("t") == harness.rows("t2") == []
 
 
-def test_truncate_of_a_partition_of_the_source_s_deletes_its_rows_where_there_is_none(harness, session):
+def test_truncate_of_a_partition_deletes_its_rows_where_it_does_not_exist(harness, session):
     table = keyed(harness, session, "t")
     commit(session, insert(table, [(int4(1), b"x", None), (int4(2), b"y", None)]))
     session.begin()
@@ -264,9 +264,7 @@ def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
     assert harness.rows("t") == [(int4(2), b"x", None)]
 
 
-def test_a_question_that_was_prepared_before_a_column_got_another_type_is_asked_again_in_another_session(
-    harness, session, open_session
-):
+def test_query_prepared_before_a_type_change_is_retried_in_a_new_session(harness, session, open_session):
     """The rows are not at fault: the server does not answer with other types than it did.
 
     Here the column is one that does not arrive.
@@ -408,7 +406,7 @@ def test_row_held_by_another_transaction_makes_the_database_unavailable(harness,
     assert harness.rows("t") == [(int4(1), b"y", None)]
 
 
-def test_key_inserted_by_another_transaction_makes_the_database_unavailable(harness, open_session):
+def test_key_inserted_by_an_open_transaction_makes_database_unavailable(harness, open_session):
     one, two = open_session(0), open_session(1)
     table = keyed(harness, one)
     harness.impatient(two)
@@ -485,7 +483,7 @@ def test_table_that_fits_has_no_finding(harness, session, destination):
     assert destination.preflight_tables([version_of(keyed(harness, session))]) == ()
 
 
-def test_an_error_of_the_check_behind_the_rows_is_told_in_the_server_s_words(harness, session, monkeypatch):
+def test_error_of_the_check_after_the_rows_has_the_servers_message(harness, session, monkeypatch):
     """The check of the table's form is the last statement of a batch, and no row's: it can be cancelled, for example."""
     if not isinstance(harness, PostgresHarness):
         pytest.skip("nothing is checked")

@@ -62,7 +62,7 @@ def test_session_of_an_older_epoch_leaves_the_newer_ones_session_alone(harness, 
     newer.commit(ranges((0, 10)), 0)
 
 
-def test_what_commit_answered_survives_a_crash_whatever_the_database_is_set_to(harness, destination, open_session):
+def test_answered_commit_survives_a_crash_whatever_the_settings(harness, destination, open_session):
     harness.commit_lazily()
     session = open_session(0)
     table = keyed(harness, session)
@@ -73,7 +73,7 @@ def test_what_commit_answered_survives_a_crash_whatever_the_database_is_set_to(h
     assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 200
 
 
-def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_is_set_to(harness):
+def test_recorded_low_watermark_survives_a_crash_whatever_the_settings(harness):
     harness.commit_lazily()
     destination = harness.destination()
     destination.prepare(TOPOLOGY)
@@ -83,7 +83,7 @@ def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_
     assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 500
 
 
-def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(harness, destination, open_session):
+def test_lazy_commit_is_durable_when_its_log_is_flushed(harness, destination, open_session):
     session = open_session(0, is_lazy=True)
     table = keyed(harness, session)
     epoch = destination.progress(TOPOLOGY, APPLY).epoch
@@ -131,7 +131,7 @@ def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harne
     session.close()
 
 
-def test_epoch_that_the_destination_does_not_know_yet_was_lost_with_a_restore(destination, open_session):
+def test_epoch_unknown_to_the_destination_was_lost_with_a_restore(destination, open_session):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     with pytest.raises(DestinationRestarted, match=r"restored|lost"):
         open_session(0, epoch=epoch + 3)

@@ -254,7 +254,7 @@ def test_error_is_deleted_together_with_the_data_that_mends_it(harness, destinat
     assert list(destination.error_key_hashes(TOPOLOGY, APPLY)) == []
 
 
-def test_errors_are_taken_out_together_with_what_they_had_as_far_as_it_is_not_too_much(destination, session):
+def test_errors_are_taken_out_with_their_contents_up_to_a_bound(destination, session):
     session.begin()
     nothing = np.empty(0, np.uint64)
     first, second, third = (
@@ -302,7 +302,7 @@ def test_error_can_be_deleted_from_outside(destination, session):
     assert not destination.delete_errors(TOPOLOGY, [number])
 
 
-def test_several_errors_are_deleted_at_once_and_the_answer_names_those_that_were_there(destination, session):
+def test_deleting_several_errors_names_those_that_existed(destination, session):
     one, two, three = (put_parts(session, batch) for batch in (b"a", b"b", b"c"))
     assert destination.delete_errors(TOPOLOGY, [three, one, three + 1]) == {one, three}
     assert [error.number for error in destination.errors(TOPOLOGY)] == [two]
@@ -368,7 +368,7 @@ def test_edit_that_is_not_the_next_one_or_of_nothing_changes_nothing(destination
     assert len(destination.error_edits(TOPOLOGY)) == 1
 
 
-def test_edits_say_what_became_of_the_transaction_and_the_original_goes_with_it(destination, session):
+def test_edits_record_their_outcome_and_the_original_is_deleted(destination, session):
     executed, deleted = put_parts(session, b"a"), put_parts(session, b"b")
     for number in (executed, deleted):
         assert destination.edit_error(TOPOLOGY, edit_of(number), part=0, batch=b"x", key_hashes=np.empty(0, np.uint64))
@@ -411,7 +411,7 @@ def test_error_that_failed_again_says_why_and_waits_behind_nobody(destination, s
     destination.note_failure(TOPOLOGY, dataclasses.replace(again, number=number + 1))
 
 
-def test_role_that_is_not_there_is_refused_and_the_transaction_can_be_rolled_back(harness, destination, session):
+def test_missing_role_is_refused_and_the_transaction_can_be_rolled_back(harness, destination, session):
     table = keyed(harness, session)
     session.begin()
     with pytest.raises(DataError):
@@ -512,7 +512,7 @@ def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
     assert states(destination) == [("3", "t", 200, "COPYING"), ("2", "u", 130, "DONE")]
 
 
-def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
+def test_tables_without_changes_are_left_and_uncopied_ones_forgotten(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
         destination,
@@ -580,7 +580,7 @@ def others(destination, apply=APPLY, *, topology=TOPOLOGY, name="t") -> list[tup
     ]
 
 
-def test_of_two_apply_processes_that_claim_a_table_the_second_one_gets_it_only_beside_the_first(destination):
+def test_second_claim_of_a_table_is_granted_only_beside_the_first(destination):
     for apply in (APPLY, OTHER):
         destination.raise_epoch(TOPOLOGY, apply)
     assert claim(destination, APPLY, beside=())
@@ -615,7 +615,7 @@ def test_claims_at_the_same_time_are_granted_to_one(harness, destination):
             each.close()
 
 
-def test_records_without_rows_are_no_copies_and_those_of_every_topology_are(destination):
+def test_only_records_with_rows_count_as_copies_in_every_topology(destination):
     for topology, apply in ((TOPOLOGY, APPLY), (TOPOLOGY, OTHER), ("another", APPLY)):
         destination.raise_epoch(topology, apply)
     epoch = destination.progress(TOPOLOGY, OTHER).epoch
@@ -670,7 +670,7 @@ def test_database_that_is_ready_has_no_findings(destination):
     assert destination.preflight("top", sessions=4) == ()
 
 
-def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(destination, session):
+def test_removing_a_topology_leaves_only_the_others(destination, session):
     session.begin()
     session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
     session.commit(ranges((0, 150)), 0)
@@ -740,7 +740,7 @@ def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
     assert destination.forget(TOPOLOGY, APPLY) == ()
 
 
-def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_them(destination, open_session, harness):
+def test_joining_copies_move_the_low_watermark_back_to_the_oldest(destination, open_session, harness):
     session = open_session()
     table = keyed(harness, session)
     assert table is not None
@@ -810,7 +810,7 @@ def test_only_the_current_epoch_lets_tables_join(destination):
         destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)
 
 
-def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_forgotten(destination):
+def test_fatal_handler_calls_are_counted_until_they_are_forgotten(destination):
     def begin(scn: int, function: str = "m:f (1)", apply: str = "a") -> int:
         return destination.begin_handler_call("top", apply, Scn(scn), function)
 
@@ -830,7 +830,7 @@ def mark_of(stamp: str) -> RowMark:
     )
 
 
-def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(destination):
+def test_marks_are_recorded_of_known_tables_only_over_the_seen_ones(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     for identity in ("1", "2"):
         destination.record_instantiation(

@@ -134,7 +134,7 @@ def test_with_allow_duplicate_rows_one_of_several_rows_is_changed(harness, seen,
     assert len(harness.rows("s")) == 4
 
 
-def test_key_of_the_source_that_is_none_here_does_not_change_one_of_several_rows(harness, seen):
+def test_source_key_unknown_here_does_not_change_one_of_several_rows(harness, seen):
     """A log with keys only, and a destination whose key has more columns: which row is meant is not known."""
     session = seen(key_columns=())
     s = table(harness, session, key=("id", "a"))
@@ -176,7 +176,7 @@ def test_equal_rows_are_changed_one_to_one_where_nothing_is_said(harness, seen):
     assert commit(session, delete(s, [row(1, 5)])) == (1,)
 
 
-def test_rows_with_a_null_in_the_substitute_key_are_found_by_all_their_values(harness, seen):
+def test_rows_with_null_in_the_substitute_key_are_found_by_all_values(harness, seen):
     session = seen()
     s = table(harness, session, key=())
     rows = [(int4(1), None, b"x"), (int4(2), None, b"x")]

@@ -63,7 +63,7 @@ def loaded(both: Both) -> Iterator[None]:
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of one of two apply processes")
-def test_killed_apply_process_leaves_the_tasks_and_the_stream_of_the_other_alone(both: Both):
+def test_killed_apply_process_leaves_the_others_tasks_and_stream_alone(both: Both):
     first, second = running(both[0]), running(both[1])
     application = both[0].spark.child.pid
     with loaded(both):

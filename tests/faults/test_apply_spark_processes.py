@@ -29,9 +29,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
         pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
     ],
 )
-def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(
-    one_way: System, victim: str, words: str
-):
+def test_headless_application_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
     application, before = one_way.status(application_name(one_way)), _coordinator(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()

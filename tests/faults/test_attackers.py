@@ -53,7 +53,7 @@ def listening(system: System) -> list[tuple[str, Address]]:
     return list(listening_of(processes(system)))
 
 
-def test_a_silent_connection_of_another_user_to_every_port_of_a_topology_stops_nothing(one_way: System):
+def test_silent_connections_of_another_user_to_every_port_stop_nothing(one_way: System):
     found = listening(one_way)
     daemons = [process for process in processes(one_way) if "spark_apply.application.daemon" in process.cmdline()]
     with silent_connections([address for _, address in found]) as opened:
@@ -93,7 +93,7 @@ def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
     one_way.assert_converged(["notes"])
 
 
-def test_no_port_of_a_topology_serves_another_user_who_speaks_as_its_components_do(one_way: System):
+def test_no_port_serves_another_user_who_speaks_the_components_protocol(one_way: System):
     spec = one_way.spec
     (capture,), (propagation,), (apply,) = spec.captures, spec.propagations, spec.applies
     calls = [(method, spec.name, capture.name, "src", "src") for method in ("Watch", "Checkpoint", "Ship")]

@@ -84,7 +84,7 @@ def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     return system, {row for writer in writers for row in writer.acknowledged}
 
 
-def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(
+def test_downstream_capture_applies_acknowledged_commits_of_lost_source(
     system: Sites,
 ) -> None:
     system.wait_caught_up()

@@ -62,9 +62,7 @@ def _abort(system: System, number: int) -> None:
 
 
 @pytest.mark.fault("an error that an operator must correct")
-def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_alone_once_it_is_corrected(
-    one_way: System, apart: System
-):
+def test_aborted_component_moves_apart_and_back_and_resumes_when_fixed(one_way: System, apart: System):
     name = apply_name(apart)
     assert not {each.name for each in _sharing(apart)} & listed_actors(one_way).keys()
     _abort(one_way, 1)
@@ -103,7 +101,7 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
 
 @pytest.mark.soak  # a queue: test_actors_killed
 @pytest.mark.fault("SIGKILL of an actor")
-def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apart: System):
+def test_each_kind_of_component_killed_apart_stops_no_other(apart: System):
     apart.deployment.up()
     wait_processes(apart)
     with pgbench_through(apart) as running:
@@ -134,9 +132,7 @@ def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apar
         pytest.param(CONTROLLER, marks=pytest.mark.soak),
     ],
 )
-def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(
-    one_way: System, apart: System, victim: str
-):
+def test_component_killed_during_the_edit_restarts_in_its_new_process(one_way: System, apart: System, victim: str):
     name = CONTROLLER if victim == CONTROLLER else next(each for each in pids(one_way) if each.startswith(f"{victim}:"))
     together, old = wait_processes(one_way), one_way.pid(name)
     with pgbench_through(one_way) as running, ThreadPoolExecutor(1) as pool:

@@ -155,9 +155,7 @@ def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler"))
-def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(
-    destination_database: str, name: str
-) -> None:
+def test_next_process_repeats_a_killed_ones_work_exactly_once(destination_database: str, name: str) -> None:
     """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to
     write.
     """
@@ -211,7 +209,7 @@ def contents(admin: psycopg.Connection[Any]) -> dict[str, list[Any]]:
     return {name: admin.execute(f"SELECT id, a FROM public.{name} ORDER BY id").fetchall() for name in ("c", "log")}
 
 
-def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(
+def test_handler_that_always_ends_its_process_is_reported_without_loss(
     destination_database: str,
 ) -> None:
     database, epoch = prepared(destination_database)
@@ -241,9 +239,7 @@ QUITS = {
 
 
 @pytest.mark.parametrize("how", values(QUITS, "its own session"))
-def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(
-    destination_database: str, how: str
-) -> None:
+def test_handler_that_always_ends_its_session_is_reported_without_loss(destination_database: str, how: str) -> None:
     """Nobody else can end this: the server is up, and its process lives."""
     database, epoch = prepared(destination_database)
     text = LOGGED.replace(
@@ -285,9 +281,7 @@ def edit(dsn: str, number: int, batch: bytes) -> None:
 @pytest.mark.parametrize(
     "held", values(["headrace.apply_error_part", "headrace.apply_error_edit"], "headrace.apply_error_edit")
 )
-def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(
-    destination_database: str, held: str
-) -> None:
+def test_edit_killed_halfway_changes_nothing_and_the_next_is_made_once(destination_database: str, held: str) -> None:
     """It stands between two of the edit's statements for as long as another session holds the table of the second."""
     database, epoch = prepared(destination_database)
     with (

@@ -15,7 +15,7 @@ ROW_BYTES = 1000  # several times the memory of both queues together
 
 
 @pytest.mark.fault("ENOSPC from the disk of spill files")
-def test_queue_that_cannot_spill_pauses_its_publisher_and_goes_on_by_itself(one_way: System):
+def test_queue_that_cannot_spill_pauses_its_publisher_and_recovers(one_way: System):
     queue = f"queue:{one_way.spec.applies[0].queue}"
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()

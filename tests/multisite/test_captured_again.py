@@ -41,7 +41,7 @@ def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct
 
 @pytest.mark.fault("a backup that is restored")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
-def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twice(tmp_path: Path, seed: int) -> None:
+def test_restored_destination_catches_up_without_duplicates_elsewhere(tmp_path: Path, seed: int) -> None:
     """The observers see every commit at every site: what came twice to one that had it would be found."""
     sim = run(
         tmp_path,

@@ -137,7 +137,7 @@ def sites_of(
         for each in (*THREE, *(each for each in OVER_A_HUB if each.name == "delta"))
     ],
 )
-def test_sites_end_equal_and_without_errors_when_several_things_break_at_once(
+def test_sites_converge_without_errors_under_simultaneous_faults(
     sites_of: Callable[[Combination], tuple[RealSites, EmbeddedServer]],
     combination: Combination,
 ) -> None:

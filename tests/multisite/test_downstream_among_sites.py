@@ -68,7 +68,7 @@ def values(rng: random.Random, _: str, number: int) -> dict[str, int]:
     "killed redo receivers, capture, queue and apply processes, and servers that stop at once, all together, where redo"
     " of two sources is captured"
 )
-def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(
+def test_sites_have_both_sources_rows_when_downstream_sites_break(
     system: Sites,
 ):
     with random_users(system, CHANGES, values, "downstream among sites:") as done:

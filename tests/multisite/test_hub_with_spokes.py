@@ -180,7 +180,7 @@ def command(hub: System, *arguments: str) -> list[str]:
 
 
 @pytest.mark.fault("the faults of a seed")
-def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub: System):
+def test_command_injects_its_seeds_faults_and_reports_that_all_healed(hub: System):
     # its first fault kills a capture process
     arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")
     done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)

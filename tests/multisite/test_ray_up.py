@@ -211,7 +211,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 # --------------------------------------------------------------------------- tests
 
 
-def test_ray_up_starts_ray_on_every_machine_of_the_file_and_each_site_runs_on_its_own(cluster: Cluster):
+def test_ray_up_starts_every_machine_and_sites_run_on_their_own(cluster: Cluster):
     cluster.write()
     cluster.wait_arrived()
     assert {name: where for name, (_, where) in cluster.components().items()} == dict.fromkeys(
@@ -224,7 +224,7 @@ def test_ray_up_starts_ray_on_every_machine_of_the_file_and_each_site_runs_on_it
 
 
 @pytest.mark.fault("SIGKILL of every process of Ray on a machine")
-def test_ray_that_ends_on_a_machine_is_started_again_by_ray_and_the_topology_is_as_before(cluster: Cluster):
+def test_ray_restarts_itself_on_a_machine_and_the_topology_recovers(cluster: Cluster):
     before, node = cluster.components(), cluster.nodes["dbs2"]
     raylets = node.running("raylet")
     assert node.kill_all_but_sshd() > 5
@@ -233,7 +233,7 @@ def test_ray_that_ends_on_a_machine_is_started_again_by_ray_and_the_topology_is_
 
 
 @pytest.mark.fault("the power of a machine, which boots again with nothing but its sshd")
-def test_a_machine_that_boots_again_gets_its_ray_from_ray_and_goes_on_from_its_redo(cluster: Cluster):
+def test_rebooted_machine_gets_ray_again_and_continues_from_its_redo(cluster: Cluster):
     before, node = cluster.components(), cluster.nodes["dbs1"]
     raylets = node.running("raylet")
     node.cut_power()
@@ -246,7 +246,7 @@ def test_a_machine_that_boots_again_gets_its_ray_from_ray_and_goes_on_from_its_r
 
 @pytest.mark.parametrize("site", ["dbs2", "dbs1"])
 @pytest.mark.fault("the link of a machine is down, for longer than its streams live and for less time than Ray waits")
-def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_started_again(cluster: Cluster, site: str):
+def test_machine_cut_off_briefly_continues_without_any_restart(cluster: Cluster, site: str):
     before, node = cluster.components(), cluster.nodes[site]
     began, nodes, raylets = _began(node), cluster.nodes_alive(), node.running("raylet")
     with _written_once(cluster, before) as writers:
@@ -263,9 +263,7 @@ def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_star
 
 @pytest.mark.parametrize("site", ["dbs2", "dbs1"])
 @pytest.mark.fault("the link of a machine is down, for longer than Ray takes to give its node up")
-def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_is_lost_or_doubled(
-    cluster: Cluster, site: str
-):
+def test_machine_given_up_by_ray_returns_without_loss_or_duplicates(cluster: Cluster, site: str):
     before, node = cluster.components(), cluster.nodes[site]
     nodes, raylets = cluster.nodes_alive(), node.running("raylet")
     with _written_once(cluster, before) as writers:

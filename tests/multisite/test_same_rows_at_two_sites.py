@@ -55,7 +55,7 @@ def values(rng: random.Random, site: str, number: int) -> dict[str, object]:
     "a killed capture process, a killed apply process and a server that stops at once, all together, at both sites in"
     " turn"
 )
-def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_at_once(system: Sites):
+def test_last_change_of_each_row_wins_under_simultaneous_faults(system: Sites):
     with random_users(system, CHANGES, values, "same rows at") as done:
         wait_writing(done)
         for number in range(ROUNDS):

@@ -87,7 +87,7 @@ def system(nodes: RayNodes) -> Iterator[System]:
 
 @pytest.mark.skipif(not has_own_disks(), reason="the nodes would share a disk, and its locks")
 @pytest.mark.fault("the head gives a node up that works on, and another one without its disk takes its site over")
-def test_nothing_is_lost_or_doubled_while_two_machines_run_the_queue_of_one_site(system: System, nodes: RayNodes):
+def test_two_machines_running_one_queue_lose_and_duplicate_nothing(system: System, nodes: RayNodes):
     node, queue = nodes["relay"], "queue:q_relay"
     with writing(system, "a", SCHEMA, 2) as writers:
         writers.wait_arriving("b")

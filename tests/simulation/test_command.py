@@ -64,7 +64,7 @@ def test_several_seeds_stop_at_none_when_all_hold(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("defect")
-def test_planted_defect_exits_with_1_and_prints_its_seed_and_a_bounded_trace(run: Run) -> None:
+def test_planted_defect_exits_with_1_and_prints_its_seed_and_short_trace(run: Run) -> None:
     code, out, _ = run(RELAY, "--seed", 1)
     lines = out.splitlines()
     assert code == FINDING

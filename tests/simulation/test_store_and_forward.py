@@ -171,7 +171,7 @@ def keep_house(queue: QueueCore) -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(
+def test_destinations_reachable_ten_minutes_an_hour_catch_up_each_time(
     tmp_path: Path,
 ) -> None:
     world = World(seed_of("destinations that are reachable ten minutes an hour"), tmp_path)

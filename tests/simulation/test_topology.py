@@ -230,7 +230,7 @@ def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatever_breaks(tmp_path: Path) -> None:
+def test_downstream_streams_split_and_merge_whatever_breaks(tmp_path: Path) -> None:
     """Seed 1 found that a stream could be merged below what was told to be durable, where another destination had lost
     commits since.
     """
@@ -322,7 +322,7 @@ def test_other_seed_is_another_run() -> None:
     assert first != second
 
 
-def test_nothing_is_kept_for_a_refused_apply_process_that_is_switched_to_queues() -> None:
+def test_nothing_is_kept_for_a_refused_apply_process_switched_to_queues() -> None:
     # The first seed does it, as long as the product does not draw other numbers; of the others one in fifteen does.
     for seed in (SWITCHING_SEED, *range(1, 100)):
         if run("one_way", seed, Settings()).fired.get("refused one switched", 0):

@@ -92,7 +92,7 @@ def test_label_goes_on_where_an_apply_process_forwards_what_it_wrote(
     assert forwarded, "what came from a spoke goes to the others, and not home"
 
 
-def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_tell_the_rest(
+def test_killed_process_remembers_nothing_and_its_positions_tell_the_rest(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
