@@ -1,6 +1,4 @@
-"""What users' SQL leaves behind in an apply server's session: refused before the commit, or gone before the next
-transaction.
-"""
+"""Users' SQL that changes an apply server's session: refused before the commit, or reset before the next transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.support.values.writes import insert, int4
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 OTHER = "somebody_elses"
-# A function's body by its name: what a user's function or trigger function can do with the session it runs in.
+# Function bodies by name: what a user's function or trigger function can do to its session.
 _BODIES = {
     "replaces_origin": "PERFORM pg_replication_origin_session_reset(); PERFORM"
     f" pg_replication_origin_session_setup('{OTHER}');",
@@ -68,7 +66,7 @@ def run(session, sql, *values):
 
 
 def put_row(session, key):
-    """A row as apply itself writes it."""
+    """Write a row as apply does."""
     table = session.describe("public", "c")
     session.write([insert(table, [raw((key, "x", None, None, None, None))])])
 
@@ -84,7 +82,7 @@ def run_and_commit(session, sql):
 
 
 def state(session):
-    """What the session is like between transactions."""
+    """Return the session's state between transactions."""
     return session._transaction.connection.execute(_STATE).fetchone()
 
 
@@ -95,7 +93,7 @@ def keys(harness):
 @pytest.mark.parametrize("name", _BODIES)
 def test_handlers_function_that_changes_the_session_is_refused(harness, session, name):
     before = state(session)
-    for _ in range(2):  # with the checks prepared, and with a new session behind the first
+    for _ in range(2):  # first with the checks prepared, then in a new session
         session.begin()
         run(session, PUT, 1, "x")
         with pytest.raises(DataError, match=r"a handler's SQL changed the apply server's session") as caught:

@@ -1,11 +1,10 @@
-"""Conflicts at every destination database: how they are detected, and what the prebuilt handlers make of them.
+"""Conflicts at every destination database: their detection, and the decisions of the prebuilt handlers.
 
-Every rule of the manual's column lists and resolution columns is a test of its own, named by it. Rows are (id, a, b, t,
+Every rule of the manual's column lists and resolution columns has its own test, named after it. Rows are (id, a, b, t,
 n, u). Longer than 500 lines: one suite, and its cases share one table.
 
 Source: Oracle Streams Replication Administrator's Guide, "Conflict Detection", "Prebuilt Update Conflict Handlers",
-"Column Lists",
-    "Resolution Columns".
+"Column Lists", "Resolution Columns".
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from headrace.rules.conflict_handlers import HistoryBounds, UncomparedColumns
 from spark_apply.sets.collapse import plan_sets
 from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, handler
 
-# The row as the source and the destination had it, and as the destination has it now.
+# The original row at both sites, and the destination's present row.
 WAS = (1, "a", "b", 10, 100, "u")
 HERE = (1, "here", "b", 15, 100, "u")
 ALL = ("a", "b", "t", "n", "u")
 
 
 def changed(row, **values):
-    """The row with other values."""
+    """Return the row with other values."""
     return tuple(values.get(name, value) for name, value in zip(("id", "a", "b", "t", "n", "u"), row, strict=True))
 
 
 def lcr(**values) -> Lcr:
-    """An UPDATE of the row as it was."""
+    """Return an UPDATE of the original row."""
     return Lcr(old=WAS, new=changed(WAS, **values))
 
 
@@ -40,7 +39,7 @@ def lcr(**values) -> Lcr:
     ("change", "rows", "kind"),
     [
         (Lcr(new=WAS), [HERE], "insert_exists"),
-        (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # by the second unique key
+        (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # conflict in the second unique key
         (Lcr(old=WAS, new=changed(WAS, u="v")), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
         (Lcr(old=WAS, new=changed(WAS, id=2)), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
         (Lcr(old=WAS, new=changed(WAS, a="x")), [], "update_missing"),
@@ -172,7 +171,7 @@ def test_equal_or_null_values_of_the_resolution_column_resolve_nothing(harness, 
 
 
 def test_a_resolution_column_that_did_not_change_decides_all_the_same(harness, session):
-    """The LCR has it, old and new; it need not be what conflicts."""
+    """The LCR carries its old and new value; the column itself need not conflict."""
     there = Conflicts(harness, session, handler("maximum", *ALL, by="t"), rows=[changed(HERE, t=5)])
     assert there.apply(lcr(a="lcr")) is None
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u")]
@@ -225,7 +224,7 @@ def test_a_list_of_several_that_cannot_be_decided_leaves_all_of_them(harness, se
     assert there.rows() == [row]
 
 
-@pytest.mark.parametrize("time", [12, 20])  # below and above the row's: who would win does not matter
+@pytest.mark.parametrize("time", [12, 20])  # below and above the row's value: the winner would not matter
 @pytest.mark.parametrize("method", ["overwrite", "maximum", "minimum"])
 def test_an_lcr_that_lacks_a_column_of_the_list_resolves_nothing(harness, session, method, time):
     there = Conflicts(harness, session, handler(method, *ALL, by="t"), rows=[HERE])

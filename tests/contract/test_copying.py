@@ -1,4 +1,4 @@
-"""What every connector promises of reading tables in pieces and writing them; see `headrace.databases.ports.copying`."""
+"""The contract of connectors for reading tables in pieces and writing them (`headrace.databases.ports.copying`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.databases.destination_contract import Harness
 
 TYPES = {"id": "pg_catalog.text", "a": "pg_catalog.text"}
 ROWS = [(f"{number:04}".encode(), None if number % 7 == 0 else b"x" * (number % 50)) for number in range(400)]
-SMALL = 1  # byte: as many pieces as there can be
+SMALL = 1  # one byte: as many pieces as possible
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
 
 @pytest.mark.parametrize("is_planned", [True, False])
 def test_table_rewritten_under_a_snapshot_is_refused(harness, reader, is_planned):
-    """Its rows are elsewhere now: some would be read twice and others never."""
+    """Its rows have moved: some would be read twice and others never."""
     with reader.export_snapshot() as snapshot:
         if is_planned:
             pieces = reader.plan("public", "t", TYPES, snapshot=snapshot, piece_bytes=SMALL).pieces
@@ -156,7 +156,7 @@ def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
 
 @pytest.mark.parametrize("key", [("id",), ("a",), ("id", "a")])
 def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
-    """Keys of two columns, keys that several rows have, NULLs and quotes; a key that no row has is no error."""
+    """Keys of two columns, non-unique keys, NULLs and quotes; a key without a row is no error."""
     harness.insert("t", [(b"it's", b'\\ % and "')])
     every = reader.bucket_rows("public", "t", key, ("id", "a"), buckets=1, wanted=[0], rows_max=1000)
     keys = [row.key for row in every if row.key[0] in {"0007", "0014", "0100", "it's", None, "x" * 49, '\\ % and "'}]
@@ -179,7 +179,7 @@ def test_known_version_of_a_row_changes_when_the_row_is_written(harness, reader,
 
 
 def test_rows_can_be_read_as_text_changed_digested_and_written(harness, reader, session):
-    """What a function of the user's makes of rows has the digest that the rows have where they are written."""
+    """Rows changed by a user's function have the same digest as the rows written."""
     total = TableDigest()
 
     def changed(opened):

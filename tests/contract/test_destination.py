@@ -1,7 +1,7 @@
-"""What every destination database must do for those who write: one suite over the database in memory and PostgreSQL 18.
+"""The contract of destination databases for writers: one suite over the memory database and PostgreSQL 18.
 
-The harness gives what differs: making tables, looking at rows, losing the answer of a COMMIT. What a destination keeps
-besides the rows is in `test_destination_records`.
+The harness provides what differs: creating tables, reading rows, losing the answer of a COMMIT.
+`test_destination_records` tests a destination's records besides the rows.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_duplicates_without_key_are_paired_one_to_one(harness, session):
 
 
 def test_many_rows_in_one_write(harness, session):
-    """Past the size where a connector takes another way for inserts."""
+    """Beyond the size at which a connector inserts in another way."""
     table = keyed(harness, session)
     rows = [(int4(k), b"v%d" % k, None if k % 3 else b"") for k in range(3000)]
     changed = [(k, b"w", b"") for k, _, _ in rows]
@@ -217,7 +217,7 @@ def test_what_was_written_ahead_is_there_for_what_follows(harness, session):
 def test_what_was_written_ahead_goes_with_a_rollback(harness, session):
     table = keyed(harness, session)
     commit(session, insert(table, [(int4(1), b"x", None)]))
-    for key in (1, 2):  # one that is refused, one that is not
+    for key in (1, 2):  # one insert is refused, one is not
         session.begin()
         session.write_ahead([insert(table, [(int4(key), b"again", None)])])
         session.rollback()
@@ -265,7 +265,7 @@ def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
 
 
 def test_query_prepared_before_a_type_change_is_retried_in_a_new_session(harness, session, open_session):
-    """The rows are not at fault: the server does not answer with other types than it did.
+    """The rows are not at fault: the server refuses to answer a prepared query with other types.
 
     Here the column is one that does not arrive.
     """
@@ -484,7 +484,9 @@ def test_table_that_fits_has_no_finding(harness, session, destination):
 
 
 def test_error_of_the_check_after_the_rows_has_the_servers_message(harness, session, monkeypatch):
-    """The check of the table's form is the last statement of a batch, and no row's: it can be cancelled, for example."""
+    """The check of the table's definition is a batch's last statement, after all rows. It can be cancelled, for
+    example.
+    """
     if not isinstance(harness, PostgresHarness):
         pytest.skip("nothing is checked")
     table = keyed(harness, session)

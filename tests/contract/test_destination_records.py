@@ -1,6 +1,6 @@
-"""What every destination database must keep: progress and fencing, the error queue, instantiations; and its set-up.
+"""The records of every destination database: progress and fencing, the error queue, instantiations; and its set-up.
 
-One suite over the database in memory and PostgreSQL 18; see `test_destination`. Longer than 500 lines: all of it shares
+One suite over the memory database and PostgreSQL 18, like `test_destination`. Longer than 500 lines: all of it shares
 the harness and its records.
 """
 
@@ -110,7 +110,7 @@ def test_session_of_an_older_epoch_cannot_be_opened(destination, open_session):
 
 
 def test_new_epoch_ends_open_transactions_of_the_old_one(harness, destination, open_session):
-    """Two live appliers: the older one's transaction is gone, and it can neither commit nor open again."""
+    """Two live appliers: the older one's transaction is ended, and it can neither commit nor open again."""
     old = open_session(0)
     table = keyed(harness, old)
     old.begin()
@@ -180,7 +180,7 @@ def test_error_transaction_is_listed_with_its_batches_and_hashes(destination, se
     session.commit(ranges((0, 150)), 0)
     (listed,) = destination.errors(TOPOLOGY, APPLY)
     assert listed.created_us > 1_700_000_000_000_000
-    # Rows of all parts; where and when it committed, from the last one.
+    # Rows of all parts; place and time of its commit, from the last one.
     assert listed == error_transaction(
         number=number,
         readable=("id=1", "a=x"),
@@ -311,7 +311,7 @@ def test_deleting_several_errors_names_those_that_existed(destination, session):
 
 
 def put_parts(session, *parts: bytes) -> int:
-    """An error transaction with these parts, each with the hash of its place; its number."""
+    """Write an error transaction with these parts, each with the hash of its position; return its number."""
     session.begin()
     number = 0
     for part, batch in enumerate(parts):
@@ -478,7 +478,7 @@ def test_instantiation_knows_the_table_that_it_was_recorded_of(harness, destinat
 
 
 def test_instantiation_says_which_table_may_get_its_changes(harness, destination):
-    """Whoever renames the source's table must not reach a table of the destination alone."""
+    """A rename of the source's table must not reach another table of the destination."""
     for name in ("t", "of_the_destination_alone"):
         harness.create_table(name, [("id", "int4")], key=["id"])
     destination.raise_epoch(TOPOLOGY, APPLY)
@@ -500,7 +500,7 @@ def test_instantiation_says_which_table_may_get_its_changes(harness, destination
 def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
-    recorded(destination, ("1", "u", 120, "DONE"), ("2", "t", 130, "DONE"))  # they changed their names
+    recorded(destination, ("1", "u", 120, "DONE"), ("2", "t", 130, "DONE"))  # they exchanged their names
     assert states(destination) == [("2", "t", 130, "DONE"), ("1", "u", 120, "DONE")]
 
 
@@ -540,7 +540,7 @@ def test_tables_without_changes_are_left_and_uncopied_ones_forgotten(destination
         ("5/77", "stays_1", 155, "DONE"),
     ]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
-    with pytest.raises(FencedError):  # a driver that is not gone yet
+    with pytest.raises(FencedError):  # a driver that still runs
         recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
     assert (destination.recorded_applies(TOPOLOGY), destination.recorded_applies("another")) == ((APPLY,), ())
@@ -768,7 +768,7 @@ def test_joining_copies_move_the_low_watermark_back_to_the_oldest(destination, o
     session.begin()
     session.commit(ranges((0, 200)), 0)
     joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]
-    for _ in range(2):  # an answer that was lost: the same call again
+    for _ in range(2):  # the answer was lost, so the call is repeated
         progress = destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
         assert (progress.low_watermark, progress.above, progress.ahead_scn) == (120, (), 200)
         assert destination.progress(TOPOLOGY, APPLY) == progress
@@ -779,7 +779,7 @@ def test_joining_copies_move_the_low_watermark_back_to_the_oldest(destination, o
         "first": ("JOINING", 120),
         "second": ("JOINING", 150),
     }
-    # What the session knew of its progress is not so any more: it must not commit before it is opened again.
+    # The session's progress is outdated: it must not commit before it is reopened.
     session.begin()
     with pytest.raises(FencedError):
         session.commit(ranges((200, 300)), 200)
@@ -789,12 +789,12 @@ def test_joining_copies_move_the_low_watermark_back_to_the_oldest(destination, o
     again.commit(ranges((120, 130)), 120)
     progress = destination.progress(TOPOLOGY, APPLY)
     assert (progress.low_watermark, progress.above, progress.ahead_scn) == (130, (), 200)
-    # The next driver still knows how far the others are.
+    # The next driver still knows the others' progress.
     assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
 
 
 def test_table_that_is_to_be_copied_again_does_not_join_any_more(destination):
-    """The call of a copy that asked before, and was answered late."""
+    """An earlier copy asked before, and was answered late."""
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(destination, ("1", "a", 120, "COPIED"), ("2", "b", 120, "COPIED"))
     joining = destination.instantiations(TOPOLOGY, APPLY)
@@ -847,7 +847,7 @@ def test_marks_are_recorded_of_known_tables_only_over_the_seen_ones(destination)
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == first
     assert destination.row_marks(TOPOLOGY, APPLY, "another") == destination.row_marks(TOPOLOGY, "another", "src") == {}
     destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("b")}, was=first)
-    # 1 is another one by now
+    # mark 1 has changed by now
     destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("c"), "2": mark_of("c")}, was=first)
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == {"1": mark_of("b"), "2": mark_of("c")}
     destination.raise_epoch(TOPOLOGY, APPLY)

@@ -1,6 +1,4 @@
-"""Users' SQL at every destination database: in the transaction of the data, with marks to go back to, and never its
-end.
-"""
+"""Users' SQL at every destination database: in the data's transaction, with marks to roll back to, and never ending it."""
 
 from __future__ import annotations
 
@@ -337,7 +335,7 @@ def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, t
 
 
 def test_statement_prepared_before_an_alter_is_retried_in_a_new_session(harness, session, open_session):
-    """What runs often is prepared, with the columns that its table has then. The transaction is not at fault."""
+    """Frequent statements are prepared with their table's columns at that time. The transaction is not at fault."""
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     harness._admin.execute(

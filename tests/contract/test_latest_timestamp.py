@@ -1,4 +1,4 @@
-"""latest_timestamp at every destination database: what was committed last wins, with its whole row, whoever made it.
+"""latest_timestamp at every destination database: the last commit wins, with its whole row, whoever made it.
 
 Rows are (id, a, b, t, n, u). Times are the machine's: changes by users of the site have their commit's.
 """
@@ -20,8 +20,9 @@ from tests.support.histories.conflicts import Lcr, batch_of
 
 @pytest.fixture(params=[("b", "a"), ("b", "a", "c"), None], ids=["one source", "two sources", "two sources by row"])
 def any_site(request, harness, session):
-    """Of two sites, where only deletes are noted, of three, where sets are, or of three whose role has not the right to
-    stamp, where each row is.
+    """A site among two, where only deletes are noted; among three, where sets are; or one whose role may not stamp.
+
+    In the last case each row is noted.
     """
     if request.param is None:
         if isinstance(harness, MemoryHarness):
@@ -32,7 +33,7 @@ def any_site(request, harness, session):
 
 @pytest.fixture(params=[True, False], ids=["by set", "by row"])
 def site(request, harness, session):
-    """Of three sites."""
+    """One of three sites."""
     if not request.param:
         if isinstance(harness, MemoryHarness):
             pytest.skip("PostgreSQL's")
@@ -81,7 +82,7 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
 
 @on_a_server_in_soak
 def test_row_applied_before_its_table_had_the_method_loses_like_a_copy(harness, session):
-    """So nothing may be under way then: docs/conflicts.md."""
+    """So no change may be in flight at that time: docs/conflicts.md."""
     site = Site(harness, session)
     timed, site.fits = site.fits, TableFits(session.describe, session.missing_alter)
     assert site.apply(Lcr(new=HERE), source="c", at=now()) is None
@@ -389,7 +390,7 @@ def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(any_site, s
     failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "does not know any more when" in failure.message
-    assert session.forget_changes(age_s=0, count=1000) >= 1  # and the set that made the row
+    assert session.forget_changes(age_s=0, count=1000) >= 1  # also the set that made the row
     failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "may be forgotten (tombstones: retention_days, count)" in failure.message
@@ -413,7 +414,7 @@ def test_change_ahead_of_the_clock_waits_until_the_clock_passes_it(any_site, ses
 
 
 def test_change_of_a_row_furthest_ahead_of_the_clock_counts_for_its_set(any_site, session):
-    """A source's clock that was set back between them: alone, the first one is refused."""
+    """A source's clock was set back between them: alone, the first one is refused."""
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
     batch = batch_of(

@@ -1,4 +1,4 @@
-"""What every source promises: its log stream, its decoder, its markers and snapshots."""
+"""The contract of sources: log stream, decoder, markers and snapshots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
 
 
 def write_history(harness: SourceHarness) -> None:
-    """Every command, every kind of value, two tags."""
+    """Write every command, every kind of value, two tags."""
     with harness.transaction() as user:
         user.insert("t", id="1", a=None, big=LARGE.decode())
     with harness.transaction(ONE) as user:
@@ -62,7 +62,7 @@ def write_history(harness: SourceHarness) -> None:
 
 
 def said(transactions: list[ReadTransaction]) -> list[tuple]:
-    """Transactions without markers and positions."""
+    """Return the transactions without markers and positions."""
     return [
         (t.tag, [(row.command, row.table.name, row.old_image, row.old, row.new) for row in t.rows], len(t.truncates))
         for t in transactions

@@ -58,7 +58,7 @@ def test_process_killed_after_processes_apart_stops_no_other_component(
         processes = wait_processes(apart)
         assert processes == {name: {name} for name in processes} != together
 
-        # The propagation shares a process with this queue else.
+        # Otherwise the propagation shares a process with this queue.
         before = pids(apart)
         apart.wait_restarted("queue:q_src", apart.kill("queue:q_src"))
         after = pids(apart)

@@ -1,4 +1,4 @@
-"""What an apply process knows and says over the lives of its drivers: the error queue's holds, and why it cannot go on."""
+"""An apply process's state across its drivers: the error queue's holds, and the reason why it is aborted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process of the site's Spark application is killed while its apply process applies: only tasks are run again."""
+"""A process of the site's Spark application is killed while its apply process applies: only tasks are restarted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_killed_worker_is_replaced_under_the_same_application(one_way: System):
         running.wait_arriving()
         wait_until("every apply server runs", lambda: _all_serve(one_way))
         victims = spark_processes(one_way)["workers"]
-        for worker in victims:  # both: then something is certain to have been at work
+        for worker in victims:  # both, so that one of them was certainly busy
             worker.kill()
         wait_until(
             "every apply server runs in another process",
@@ -81,7 +81,7 @@ def _application(system: System) -> Any:
 
 
 def _coordinator(system: System) -> tuple[int, Any]:
-    """The process and the epoch of the apply process."""
+    """Return the process and the epoch of the apply process."""
     name = apply_name(system)
     return system.pid(name), wait_until("it has an epoch", lambda: system.status(name).get("epoch"))
 
