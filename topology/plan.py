@@ -337,7 +337,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
 
 _ON_ERROR = {
     "hold_dependents": "",
-    "continue": "; on an error: transactions that depend on the failed one are applied all the same",
+    "continue": "; on an error: transactions that depend on the failed one are still applied",
     "disable": "; on an error: applies nothing more until its error queue is empty",
 }
 
@@ -558,8 +558,8 @@ def _changes_text(found: tuple[Change, ...]) -> Iterator[str]:
     words = {
         "new": "is created",
         "ends": "ends",
-        "takes over": "goes on, and takes over its",
-        "restarts": "restarts: other",
+        "takes over": "keeps running, with changed",
+        "restarts": "restarts, with changed",
     }
     for change in found:
         if change.action != "same":

@@ -71,4 +71,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"known here: {', '.join(names)}" if names else "there is none here"
+    return f"known here: {', '.join(names)}" if names else "none is known here"

@@ -151,9 +151,9 @@ class Duplicates:
         tables = some(proof.names(found.tables), "tables")
         changes = f"changes of {tables} made at {origin}{made_with(proof, found.place)}"
         if found.is_cycle:
-            problem = f"{changes} go round for ever: {path_text(proof, found.hops)}, and on from there"
+            problem = f"{changes} circulate for ever: {path_text(proof, found.hops)}, and so on"
         elif not found.first:
-            problem = f"{changes} come home: {path_text(proof, found.hops)}"
+            problem = f"{changes} return there: {path_text(proof, found.hops)}"
         elif len(found.first) == len(found.hops) == 1:
             return self._told_of_two_applies(found)
         else:

@@ -120,8 +120,8 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
         fix=_FIX,
         problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the"
         " same time, the"
-        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in"
-        " the log (REPLICA IDENTITY FULL); where they are not, nobody sees it, and the sites differ",
+        f" whole later transaction goes into the error queue of {', '.join(sites)}, where old values are in"
+        " the log (REPLICA IDENTITY FULL); where they are not, it goes unnoticed, and the sites differ",
     )
 
 

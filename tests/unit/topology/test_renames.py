@@ -127,7 +127,7 @@ applies:
     assert any(
         "applies.a1" in each or "captures.c2" in each
         for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true"))
-        if "come home" in each
+        if "return there" in each
     )
     _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
     # both write it, and nothing resolves conflicts

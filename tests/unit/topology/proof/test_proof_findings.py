@@ -31,7 +31,7 @@ WRONG = {
     "a hub forgets to leave out what came from a spoke": (
         HUB.replace(TO_DBS2, "{from: q_dbs1, to: q_dbs2_in}"),
         [
-            "error: propagations.dbs1_to_dbs2.rules (line 34): changes of stock.* made at dbs2 come home: "
+            "error: propagations.dbs1_to_dbs2.rules (line 34): changes of stock.* made at dbs2 return there: "
             + HUB_PATH
             + " -> dbs2 (applied by "
             "apply_from_dbs1_at_dbs2): leave out what apply_from_dbs2_at_dbs1 wrote: exclude: [{global: true, tags:"
@@ -41,7 +41,7 @@ WRONG = {
     "a hub leaves out the wrong spoke": (
         HUB.replace('not_tags: ["64627334"]', 'not_tags: ["64627333"]'),
         [
-            "error: propagations.dbs1_to_dbs4.rules (line 36): changes of stock.* made at dbs4 come home: dbs4 -> dbs1"
+            "error: propagations.dbs1_to_dbs4.rules (line 36): changes of stock.* made at dbs4 return there: dbs4 -> dbs1"
             " (applied by "
             "apply_from_dbs4_at_dbs1 with tag 64627334) -> dbs4 (applied by apply_from_dbs1_at_dbs4): leave out what"
             " apply_from_dbs4_at_dbs1 wrote: "
@@ -56,7 +56,7 @@ WRONG = {
     "a spoke has the tag of another": (
         HUB.replace('queue: q_dbs1_in, tag: "64627333"', 'queue: q_dbs1_in, tag: "64627332"'),
         [
-            "error: applies.apply_from_dbs3_at_dbs1.tag (line 41): changes of stock.* made at dbs3 come home: dbs3 ->"
+            "error: applies.apply_from_dbs3_at_dbs1.tag (line 41): changes of stock.* made at dbs3 return there: dbs3 ->"
             " dbs1 (applied by "
             "apply_from_dbs3_at_dbs1 with tag 64627332) -> dbs3 (applied by apply_from_dbs1_at_dbs3): 64627332 is the"
             " tag of "
@@ -101,7 +101,7 @@ WRONG = {
             "queue: q_dbs3, rules: {include: [{table: stock.*, tagged: true}]}",
         ),
         [
-            "error: captures.capture_dbs3.rules (line 26): changes of stock.* made at dbs1 come home: dbs1 -> dbs3"
+            "error: captures.capture_dbs3.rules (line 26): changes of stock.* made at dbs1 return there: dbs1 -> dbs3"
             " (applied by "
             "apply_from_dbs1_at_dbs3 with tag 00) -> dbs1 (applied by apply_from_dbs3_at_dbs1); so do those made at"
             " dbs2 and dbs4: write tagged: false (the default) in its include rules: dbs3 then sends only what its"
@@ -111,7 +111,7 @@ WRONG = {
     "an apply process at a spoke has no tag": (
         HUB.replace(AT_DBS2, "source: dbs1, queue: q_dbs2_in, tag: null}"),
         [
-            "error: applies.apply_from_dbs1_at_dbs2.tag (line 43): changes of stock.* made at dbs1 come home: dbs1 ->"
+            "error: applies.apply_from_dbs1_at_dbs2.tag (line 43): changes of stock.* made at dbs1 return there: dbs1 ->"
             " dbs2 (applied by "
             "apply_from_dbs1_at_dbs2 without a tag) -> dbs1 (applied by apply_from_dbs2_at_dbs1); so do those made at"
             " dbs3 and dbs4: give it a "
@@ -209,7 +209,7 @@ applies:
 """,
         [
             "error: captures.c2.rules (line 11): changes of hr.* made at dbs1 in a transaction that its user tagged 11"
-            " come home: dbs1 -> dbs2 "
+            " return there: dbs1 -> dbs2 "
             "(applied by a1 with tag 11) -> dbs1 (applied by a2): leave out what a1 wrote: exclude: [{global: true,"
             ' tags: ["11"]}]'
         ],
