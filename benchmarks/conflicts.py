@@ -2,10 +2,15 @@
 
     python -m benchmarks.conflicts [--rows 100000] [--runs 3]
 
-Six ways to apply the same changes alternate: without handlers; with `maximum` over all columns and no conflicts; with
-`maximum` where one row of a hundred was changed at the destination; both cases with `latest_timestamp` and tombstones
-between two sites; and `latest_timestamp` at one of three sites, where nothing conflicts and every row is noted. A
-transaction has ten rows of six columns, old and new values.
+Six ways to apply the same changes alternate:
+
+- without handlers
+- with `maximum` over all columns, while nothing conflicts
+- with `maximum`, where one row of a hundred was changed at the destination
+- both of these with `latest_timestamp` and tombstones between two sites
+- `latest_timestamp` at one of three sites, where nothing conflicts and every row is noted
+
+A transaction has ten rows of six columns, old and new values.
 """
 
 from __future__ import annotations

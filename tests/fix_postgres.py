@@ -1,26 +1,25 @@
 """Real PostgreSQL servers for tests: `pg_source`, `pg_destination` (18), `pg_16`, `pg_15`; a fresh database per test.
 
-    def test_something(source_database, destination_database):    # dsns: of an empty database on pg_source, and a prepared one
-    def test_two(pg_source, fresh_database):                       # as many empty ones as wanted, on any server
+    def test_something(source_database, destination_database):    # dsns: an empty database on pg_source, and a prepared one
+    def test_two(pg_source, fresh_database):                       # any number of empty ones, on any server
         dsn = fresh_database(pg_source)
     def test_three(pg_destination, prepared_database):             # the same, with Headrace's schema
         dsn = prepared_database(pg_destination)
 
-The servers live for one test session, without fsync: no test on them asks what a loss of power leaves. Their files are
-in memory where the machine has room for them. A session that was killed leaves its servers behind; the next session
-removes them.
+The servers live for one test session, without fsync: no test on them simulates a loss of power. Their files are in
+memory if the machine has enough of it. A killed session leaves its servers behind; the next session removes them.
 
-What a test costs before it begins, measured on two slow cores, in milliseconds:
+Costs of a test before it begins, measured on two slow cores, in milliseconds:
 
     connect                                  13 with the 4096 rounds of SCRAM-SHA-256; 6 with one round
-    look whether a running server answers    12 by `EmbeddedServer.start`; 0 by the session that is kept to each server
+    check whether a running server answers   12 by `EmbeddedServer.start`; 0 by the permanent session to each server
     CREATE DATABASE                          51 by wal_log, the default, and 8 MB of redo; 21 by file_copy
     DROP DATABASE                            12, and 8 MB less in memory: a worker's servers have 60 to 120 MB,
-                                             and would have some 4 GB in the end
-    Headrace's schema                        190 to make, and 23 to find complete; a template that has it is copied in 23 instead of 21
+                                             and without it some 4 GB in the end
+    Headrace's schema                        190 to create, 23 to find complete; copying a template with it takes 23, not 21
 
-To clean a database and use it again costs 8 ms where two schemas are dropped, 32 ms where Headrace's is one of them:
-for a prepared database no less than to copy and drop one, 31 ms. It would also have to find what a test made of casts,
+Cleaning a database for reuse costs 8 ms if two schemas are dropped, and 32 ms if Headrace's is one of them. For a
+prepared database that is no less than copying and dropping one, 31 ms. Cleaning would also have to find a test's casts,
 languages, publications, event triggers, settings and rights.
 """
 

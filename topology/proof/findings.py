@@ -1,8 +1,12 @@
 """Findings of the proof: each with a path as counter-example, and the part of the file to change.
 
-Errors are wrong whatever the user intended: duplicate delivery, returning changes and cycles (unless the file says
-`allow_cycle: true`), tables that an apply process names and never gets, and changes that are lost between sites which
-all write the same tables. The rest may be intended, such as a site that does not forward, and is a warning.
+Errors are wrong whatever the user intended:
+
+- duplicate delivery, returning changes and cycles (unless the file says `allow_cycle: true`)
+- tables that an apply process names and never gets
+- changes that are lost between sites which all write the same tables
+
+The rest may be intended, such as a site that does not forward, and is a warning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Downstream capture: the redo logs that are copied to other sites, for the capture processes there.
 
-A capture process mines redo at its own site. Where that is not the source's site (`site` is not `source`), a redo
-receiver of that site takes the source's redo log from its log writer and keeps a copy, the standby redo log. One
-receiver serves every capture process of that source there.
+A capture process mines redo at its own site. If that is not the source's site (`site` is not `source`), a redo receiver
+of that site gets the source's redo log from its log writer. It keeps a copy, the standby redo log. One receiver serves
+every capture process of that source there.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Local Capture and Downstream Capture".
 """

@@ -415,7 +415,7 @@ def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -
         table: a table that it gets.
 
     Returns:
-        For each further source, the apply process at the destination and the one at the source of `apply`; empty: the
+        For each further source, the apply process at the destination and the one at the source of `apply`. Empty: the
         table is not shared in this way, or there is no further source.
     """
     name = TableName.of(table.source)
