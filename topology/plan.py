@@ -45,7 +45,7 @@ class LiveSite:
     """Answers of a site's database.
 
     Args:
-        statements: statements that `up` would run, in order.
+        statements: the planned statements, in order, also those that are done already.
         tables: tables that its capture processes would take.
         findings: of its preflight.
         identity: what distinguishes the database from every other; empty: not asked.
@@ -126,7 +126,7 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything that `up` would do, as data; the fields are in the order of the printed plan."""
+    """Everything that `up` would do, as data."""
 
     topology: str
     file: str

@@ -57,7 +57,7 @@ def overtaken(
                         f" {behind.held_alone_s:.0f} s, and would release them. {site} could be"
                         " refused, because its redo is purged",
                         fix=f"wait until {site} has caught up (`headrace wait FILE --caught-up`) and run `headrace up`"
-                        f" again; or add a new propagation to a new queue on the way: it begins at the site's position",
+                        " again; or add a new propagation to a new queue on the way: it begins at the site's position",
                     )
 
 

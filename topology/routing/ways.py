@@ -1,7 +1,7 @@
 """Ways: the components over which changes travel to an apply process, and the form in which each table arrives.
 
-This module is the only authority on both. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all
-ask here, so exactly those tables are copied whose changes arrive.
+This module is the only authority on both. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo
+all ask here, so exactly those tables are copied whose changes arrive.
 
 How changes travel
     A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another,

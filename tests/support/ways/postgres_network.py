@@ -1,8 +1,8 @@
 """A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines.
 
-The test steps them. A site's writes go through its slot and redo log, and apply engines' writes carry their tag in PostgreSQL's own log, as
-in a running topology. Between the redo and an apply engine there are no queues: a batch passes the rules of every
-client on its way.
+The test steps them. A site's writes go through its slot and redo log, and apply engines' writes carry their tag in
+PostgreSQL's own log, as in a running topology. Between the redo and an apply engine there are no queues: a batch passes
+the rules of every client on its way.
 """
 
 from __future__ import annotations
