@@ -123,8 +123,8 @@ class CaptureSpec:
         archive_lag_s: of archived-log capture: the source completes a partly filled segment after this many seconds.
         first_scn: of a new capture process: the lowest SCN from which redo is kept for it; FIRST_SCN: the oldest redo
             left.
-        start_scn: of a new capture process: it captures what follows this SCN, where no other process needs less;
-            FIRST_SCN: what follows the first SCN.
+        start_scn: of a new capture process: it captures what follows this SCN, unless a destination needs earlier
+            changes; FIRST_SCN: what follows the first SCN.
         checkpoint_retention_s: how long redo is kept after it is no longer needed, seconds
             (`headrace.redo.checkpoints`).
     """
