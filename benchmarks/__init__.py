@@ -1,1 +1,1 @@
-"""Side by side with PostgreSQL's native logical replication: `make bench`."""
+"""Comparison with PostgreSQL's native logical replication: `make bench`."""

@@ -1,15 +1,18 @@
 """`python -m benchmarks`: the same backlog through Headrace and through PostgreSQL's native logical replication.
 
 Both peers run alternately on the same two servers. In each run, both peers catch up and stop; both servers are vacuumed
-and checkpointed; the peer's backlog is written at the source. The clock starts with the peer and stops
-with the snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then
-every value is compared. The first round is a warm-up and does not count. The native peer runs twice per round: with the
-subscription's `synchronous_commit = off` (PostgreSQL's default) and with `on`. Headrace runs with `off`, its default,
-or with what BENCH_SYNCHRONOUS_COMMIT says. `ratio` compares with the faster of native's two,
-`ratio_same_synchronous_commit` with the same setting. More than 1 is faster than native. Headrace runs twice per round,
-too: with combined capture and apply (`headrace`), and through queues and a propagation (`queued`). With
-`--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is timed in both
-forms: what certificates on every link cost. `benchmarks.networks` measures several flows at once.
+and checkpointed; the peer's backlog is written at the source. The clock starts with the peer. It stops with the
+snapshot in which the last transaction is visible and the destination's cheap sums equal the source's. Then every value
+is compared. The first round is a warm-up and does not count.
+
+The native peer runs twice per round: with the subscription's `synchronous_commit = off` (PostgreSQL's default) and with
+`on`. Headrace runs with `off`, its default, or with the value of BENCH_SYNCHRONOUS_COMMIT. `ratio` compares with the
+faster of native's two, `ratio_same_synchronous_commit` with the same setting. A ratio above 1 is faster than native.
+
+Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation
+(`queued`). With `--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is
+timed in both forms: this is the cost of certificates on every link. `benchmarks.networks` measures several flows at
+once.
 """
 
 from __future__ import annotations
@@ -53,8 +56,8 @@ from headrace.console.process_end import terminated_as_interrupt
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 _ARRIVED_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 600.0
-_REST_S = 10.0  # after the tables were copied: the copying tasks have ended by then
-_IDLE_S = 20.0  # idle CPU is measured for so long: some hundred clock ticks at a few per cent of a core
+_REST_S = 10.0  # after the copy of the tables: the copying tasks have ended by then
+_IDLE_S = 20.0  # measuring time of idle CPU: some hundred clock ticks at a few per cent of a core
 RUNS_MIN = 3  # a median of fewer runs depends on one run
 # The goals: the bench exits with 1 when one is missed.
 RATIO_MIN = 0.5
@@ -131,7 +134,7 @@ class Bench:
             peer.start()
             seconds = self._wait_arrived(connection, workload, mark, wanted) - start
             usage = sampler.stop()
-            # A replica that has everything and then changes again has had something twice.
+            # A replica that is complete and then changes has applied something twice.
             peer.wait_caught_up()
             verified = workload.content(connection) == content
         return Run(seconds=seconds, verified=verified, usage=usage)
@@ -152,9 +155,9 @@ class Bench:
     @staticmethod
     def _wait_arrived(connection: psycopg.Connection, workload: Workload, mark: int, wanted: object) -> float:
         """Wait until everything is visible, and return that time.
-        The sums are queried only after the last transaction's row
-        is visible, so that the queries take no CPU from the measured peer; parallel servers may still apply others
-        then.
+
+        The sums are queried only after the last transaction's row is visible, so that the queries take no CPU from the
+        measured peer; parallel servers may still apply others then.
         """
         deadline = time.perf_counter() + _DRAIN_TIMEOUT_S
         while time.perf_counter() < deadline:
@@ -208,8 +211,9 @@ class Bench:
         return found
 
     def start_up(self, runs: int) -> dict[str, list[float]]:
-        """Seconds of `headrace up` where nothing runs, with certificates (`headrace`) and with `tls: none` (`open`),
-        alternating behind a warm-up.
+        """Return the seconds of `headrace up` on a stopped topology, after a warm-up.
+
+        Runs with certificates (`headrace`) and with `tls: none` (`open`) alternate.
         """
         self.native.stop()
         self.headrace.start()
@@ -428,7 +432,7 @@ def _prepared(workloads: list[Workload], latency: Latency, *, is_open_too: bool)
 
 
 def _idle(headrace: HeadracePeer) -> dict[str, Usage]:
-    """CPU per stage of a topology to which nobody writes."""
+    """Return the CPU per stage of a topology without writers."""
     sampler = ProcessSampler(headrace.roots(), headrace.components())
     sampler.start()
     time.sleep(_IDLE_S)
@@ -436,7 +440,7 @@ def _idle(headrace: HeadracePeer) -> dict[str, Usage]:
 
 
 def main() -> int:
-    """Run the bench; returns 1 when a goal is missed."""
+    """Run the bench; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--runs", type=int, default=RUNS_MIN, help="counted runs per workload and peer")
     parser.add_argument(
@@ -507,5 +511,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    with terminated_as_interrupt():  # servers and topologies end with it
+    with terminated_as_interrupt():  # an interrupt also stops servers and topologies
         sys.exit(main())

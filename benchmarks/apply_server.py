@@ -1,8 +1,7 @@
-"""One apply server at a private PostgreSQL: the same updates applied in several ways by turns, in groups of 10,000
-rows.
+"""One apply server on a private PostgreSQL: the same updates applied in several ways, in groups of 10,000 rows.
 
-A way is a database of its own with tables of six columns, an apply server with its settings, and what it makes of the
-updates; `compare` prints the rates of several. A transaction has ten rows with old and new values.
+A way has a database with tables of six columns, an apply server with its settings, and a change to the updates.
+`compare` runs several ways alternately and prints their rates. A transaction has ten rows with old and new values.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["APPLY", "EACH", "GROUP", "Way", "compare", "options", "running_serve
 
 APPLY = "apply"
 EACH = 10  # rows of a transaction
-GROUP = 10_000  # rows of a group, as apply processes have by default
+GROUP = 10_000  # rows of a group: the default of apply processes
 COLUMNS = (
     ("id", "int4", 23),
     ("a", "text", 25),
@@ -68,11 +67,11 @@ def _image(ids: np.ndarray, version: int) -> ColumnValues:
 
 
 def updates_of(ids: np.ndarray, version: int, first_scn: int) -> LcrBatch:
-    """Updates of rows of table t from the version below, ten a transaction.
+    """Return updates of rows of table t from the previous version, ten per transaction.
 
     Args:
         ids: int64[n], of the rows.
-        version: that they get.
+        version: their new version.
         first_scn: below the first commit.
     """
     count = ids.shape[0] // EACH
@@ -113,15 +112,14 @@ def updates_of(ids: np.ndarray, version: int, first_scn: int) -> LcrBatch:
 
 
 class Way:
-    """One way, at a database of its own.
+    """One way, with its own database.
 
     Args:
         server: PostgreSQL.
-        name: of the database. Replication origins belong to the server, so it is the name of a topology of its own,
-            too.
+        name: of the database, and of a topology: replication origins belong to the server.
         rows: of each table.
         tables: names.
-        settings: of the apply server, beside those that every way has.
+        settings: of the apply server, besides those of every way.
     """
 
     def __init__(
@@ -157,18 +155,18 @@ class Way:
         self.server.connect()
 
     def order(self) -> np.ndarray:
-        """Ids of all rows, int64[n], in the order in which this version changes them."""
+        """Return the ids of all rows, int64[n], in the order in which this version changes them."""
         raise NotImplementedError
 
     def made(self, batch: LcrBatch) -> LcrBatch:
-        """What the way makes of a group's updates of table t."""
+        """Return a group's updates of table t as the way changes them."""
         return batch
 
     def before(self) -> None:
-        """What users do before this version comes."""
+        """Do what users do before this version arrives."""
 
     def counted(self) -> int:
-        """Rows that the rate is of."""
+        """Return the number of rows that the rate counts."""
         return self.rows
 
     def measure(self) -> float:
@@ -232,10 +230,10 @@ def options(description: str | None, *, rows: int) -> argparse.Namespace:
 
 @contextmanager
 def running_server(**settings: str) -> Iterator[EmbeddedServer]:
-    """A private PostgreSQL for all ways.
+    """Run a private PostgreSQL for all ways.
 
     Args:
-        settings: beside those that keep its own work out of the figures.
+        settings: besides those that keep its own work out of the figures.
     """
     with running_servers(
         ("server",), {"shared_buffers": "256MB", "max_wal_size": "4GB", "autovacuum": "off", **settings}
@@ -244,18 +242,19 @@ def running_server(**settings: str) -> Iterator[EmbeddedServer]:
 
 
 def compare(ways: Mapping[str, Way], *, plain: str, runs: int) -> None:
-    """Run all ways by turns and print rows per second, the median of all runs, and what it is of the plain rate in the
-    same run.
+    """Run all ways alternately and print their rates.
+
+    A rate is rows per second, the median of all runs, with its ratio to the plain rate in the same run.
 
     Args:
         ways: by the name to print; closed at the end.
         plain: the way to compare with.
-        runs: that count; one before them warms up.
+        runs: counted runs; a warm-up precedes them.
     """
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs + 1):
         order = list(ways.items())
-        for name, way in order if number % 2 else order[::-1]:  # none comes always behind the same other one
+        for name, way in order if number % 2 else order[::-1]:  # so that no way always follows the same other one
             rates[name].append(way.measure())
     for name, found in rates.items():
         ratio = statistics.median(rate / of for rate, of in zip(found[1:], rates[plain][1:], strict=True))

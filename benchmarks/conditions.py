@@ -1,10 +1,9 @@
-"""Rules: rows per second of processor time that conditions decide, on one core, in batches as a capture process makes
-them.
+"""Rules: rows per second of processor time that conditions decide, on one core, in batches of a capture process's size.
 
     python -m benchmarks.conditions
 
 A million rows in batches of 4,096: three quarters inserts and updates with both images, a quarter deletes; binary
-values, one in fifty NULL. The rules without conditions are what every topology had before there were any.
+values, one in fifty NULL. The rules without conditions are the baseline.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.support.values.lcr_batches import column_values
 
 ROWS, BATCH, EACH = 1_000_000, 4096, 8  # rows of a transaction: 8
 RUNS = 3  # the best one counts: other load only slows a run
-SINGLE = 20_000  # rows that are decided one at a time: enough to tell how much slower that is
+SINGLE = 20_000  # rows decided one at a time: enough to show how much slower that is
 
 TABLE = TableVersion(
     object_number=ObjectNumber(16384),
@@ -74,7 +73,7 @@ def _values(numbers: np.ndarray, shift: int) -> ColumnValues:
 
 
 def made_batch() -> LcrBatch:
-    """One batch as the module docstring describes it."""
+    """Make one batch as the module docstring describes it."""
     numbers = np.arange(BATCH, dtype=np.int32)
     kinds = {Command.INSERT: numbers[::2], Command.UPDATE: numbers[1::4], Command.DELETE: numbers[3::4]}
     scn = np.arange(1, BATCH // EACH + 1, dtype=np.int64) * 10
@@ -105,7 +104,7 @@ def made_batch() -> LcrBatch:
 
 
 def measure_all() -> dict[str, float]:
-    """Seconds of processor time for a million rows, by rule."""
+    """Return seconds of processor time for a million rows, by rule."""
     batch, types, found = made_batch(), value_types(), {}
     for name, rule in RULES.items():
         evaluation = RuleEvaluation(RuleSet(include=(rule,)), types=types)

@@ -1,11 +1,16 @@
-"""What conflict handlers cost: updates applied by one apply server to a private PostgreSQL, in groups of 10,000 rows.
+"""Cost of conflict handlers: one apply server applies updates to a private PostgreSQL, in groups of 10,000 rows.
 
     python -m benchmarks.conflicts [--rows 100000] [--runs 3]
 
-Six ways to apply the same changes, by turns: without handlers; with `maximum` over all columns while nothing conflicts;
-with `maximum` where one row of a hundred was changed at the destination; both with `latest_timestamp` and tombstones
-between two sites; and that at one of three sites, where nothing conflicts and every row is noted. A transaction has ten
-rows of six columns, old and new values.
+Six ways to apply the same changes alternate:
+
+- without handlers
+- with `maximum` over all columns, while nothing conflicts
+- with `maximum`, where one row of a hundred was changed at the destination
+- both of these with `latest_timestamp` and tombstones between two sites
+- `latest_timestamp` at one of three sites, where nothing conflicts and every row is noted
+
+A transaction has ten rows of six columns, old and new values.
 """
 
 from __future__ import annotations
@@ -17,12 +22,12 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, TIMED_KINDS, ConflictHandler, ConflictRules, RowTimes
 from spark_apply.sets.conflict_settings import ConflictSettings
 
-SHARE = 100  # one row of so many conflicts
+SHARE = 100  # one row in this many conflicts
 MAXIMUM = ConflictRules(handlers=(ConflictHandler(owner="public", name="t", method="maximum", resolution_column="at"),))
 
 
 def _latest(*sites: str) -> ConflictRules:
-    """latest_timestamp, of changes that come to site b from site a."""
+    """Return latest_timestamp rules for changes from site a at site b."""
     return ConflictRules(
         handlers=tuple(
             ConflictHandler(owner="public", name="t", method="latest_timestamp", kind=kind, priority=sites)
@@ -44,7 +49,7 @@ class _Way(Way):
 
     def before(self) -> None:
         if self.conflicts:
-            # Behind the version that comes, and before it: the LCR wins, and the row is as the next run expects it.
+            # Between the present version and the next: the LCR wins, and leaves the row as the next run expects it.
             self.user.execute("UPDATE t SET at = at + 5 WHERE id %% %s = 0", (SHARE,))
 
     def order(self) -> np.ndarray:

@@ -124,7 +124,7 @@ def _rate(work: Callable[[], object]) -> float:
 
 
 def measure_all() -> dict[str, float]:
-    """Rows per second of processor time, by operation."""
+    """Return rows per second of processor time, by operation."""
     batch, fits = made_batch(), _fits()
     half = np.random.default_rng(7).random(ROWS) < 0.5
     count = len(batch.transactions)

@@ -1,10 +1,10 @@
-"""What capture costs the source's site: local against downstream, in seconds of processor time, without a server.
+"""Cost of capture at the source's site: local against downstream, in seconds of processor time, without a server.
 
     python -m benchmarks.downstream
 
 Synthetic PostgreSQL messages, as in `benchmarks.mining`, are written as redo. Then the redo is either mined, filtered
-by rules and encoded here (local capture, as far as the queue), or shipped over gRPC on loopback to a redo receiver in
-another process (downstream). The log writer's own time is the same for both. Runs alternate; the best of each counts.
+by rules and encoded here (local capture, as far as the queue), or sent over gRPC on loopback to a redo receiver in
+another process (downstream). The log writer's time is the same for both. Runs alternate; the best of each counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECEIVER = "dbs1@dbs3"
 
 
 def _receive(pipe: Connection, address: str, folder: Path, until: RedoPosition) -> None:
-    """A redo receiver; answers with the processor time it used."""
+    """Run a redo receiver; send back the processor time it used."""
     log = StandbyLog(folder, "dbs1", redo_bytes_max=16 << 30)
     client = RedoShippingClient(
         address, topology="bench", receiver=RECEIVER, source="dbs1", incarnation=new_incarnation()
@@ -70,7 +70,7 @@ def _mine(writer: LogWriter, folder: Path) -> float:
 
 
 def _ship(writer: LogWriter, folder: Path) -> tuple[float, float]:
-    """Processor time here and at the receiver."""
+    """Return processor time here and at the receiver."""
     writer.shipping.register({RECEIVER: False})
     server = RedoServer("bench", "dbs1", writer, shipper=writer.shipping)
     here, there = multiprocessing.Pipe()

@@ -1,14 +1,13 @@
-"""How fast an error queue is executed: inserts into a table without a key, all behind one transaction that failed.
+"""Execution rate of an error queue: inserts into a table without a key, all behind one failed transaction.
 
     python -m benchmarks.error_queue [--errors 10000] [--ways memory server product] [--load 40] [--profile]
 
-    memory   coordinator and one apply server in this process, at the database in memory: what the product's own code takes
-    server   the same at a private PostgreSQL: what the destination takes beside it
-    product  a topology of two sites with Ray and Spark: the queue is filled by a transaction that fails and by those
-             behind it, the cause is
-             removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to three seconds
-             of it are Python's and Ray's start). With `--load`, so many transactions a second are written meanwhile,
-             each of which depends on the queue, and it must be empty at the end
+    memory   coordinator and one apply server in this process, on the memory database: the cost of the product's code
+    server   the same on a private PostgreSQL: adds the cost of the destination
+    product  a topology of two sites with Ray and Spark: a failing transaction and those behind it fill the queue, the
+             cause is removed, and `headrace errors execute FILE --all` is timed, from its start to its end (two to
+             three seconds of it are the start of Python and Ray). With `--load`, this many transactions a second are
+             written meanwhile. Each depends on the queue, and the queue must be empty at the end
 
 Each error transaction has one row. The rows are counted at the end.
 """
@@ -46,12 +45,12 @@ from spark_apply.tables.fits import TableFits
 TOPOLOGY, APPLY, SOURCE = "bench", "apply", "a"
 FILLED_TIMEOUT_S = 900.0  # until the queue has everything
 SHOWN = 30  # lines of a profile
-EACH = 100  # transactions that are put into the queue in one destination transaction
+EACH = 100  # error transactions per destination transaction when the queue is filled
 _COLUMNS = (("at", "int8", 20), ("what", "text", 25))
 
 
 def insert_of(number: int) -> LcrBatch:
-    """A transaction that inserts one row into table log."""
+    """Make a transaction that inserts one row into table log."""
     scn = number * 10
     table = TableVersion(
         object_number=ObjectNumber(16384),
@@ -92,7 +91,7 @@ def insert_of(number: int) -> LcrBatch:
 
 @contextmanager
 def in_memory() -> Iterator[tuple[Any, Callable[[], int]]]:
-    """A destination in memory, and how many rows its table has."""
+    """Yield a destination in memory, and a function that counts its table's rows."""
     store = MemoryStore()
     store.create_table("public", "log", [destination_column(name, f"pg_catalog.{kind}") for name, kind, _ in _COLUMNS])
     yield MemoryDestination(store=store), lambda: len(store.rows("public", "log"))
@@ -100,7 +99,7 @@ def in_memory() -> Iterator[tuple[Any, Callable[[], int]]]:
 
 @contextmanager
 def at_server() -> Iterator[tuple[Any, Callable[[], int]]]:
-    """A destination at a private PostgreSQL, and how many rows its table has."""
+    """Yield a destination on a private PostgreSQL, and a function that counts its table's rows."""
     with running_server() as server, psycopg.connect(server.dsn(), autocommit=True) as user:
         user.execute("CREATE TABLE log (at bigint, what text)")
         destination = PostgresDestination(server.dsn())
@@ -116,7 +115,7 @@ def _count(user: psycopg.Connection[Any]) -> int:
 
 
 def execute_here(destination: Any, count: int) -> float:
-    """Fill the queue, execute all of it in this process; seconds that the execution took."""
+    """Fill the queue and execute all of it in this process; return the seconds of the execution."""
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     server = ApplyServer(
         apply=APPLY,
@@ -156,7 +155,7 @@ def execute_here(destination: Any, count: int) -> float:
 
 
 def _fill(destination: Any, epoch: int, count: int) -> None:
-    """Put transactions into the error queue, each with what it depends on, as apply servers do."""
+    """Put transactions with their dependencies into the error queue, as apply servers do."""
     session = destination.open_session(TOPOLOGY, APPLY, server=1, epoch=epoch, tag=b"\0")
     fits = TableFits(destination.describe, lambda _: "")
     for number in range(1, count + 1):
@@ -189,8 +188,10 @@ def _fill(destination: Any, epoch: int, count: int) -> None:
 
 
 def execute_by_command(count: int, load: float) -> float:
-    """Fill the queue of a topology, execute all of it by the command, beside a load of so many transactions a second;
-    seconds that the command took.
+    """Fill the queue of a topology and execute all of it by the command, under a load in transactions per second.
+
+    Returns:
+        The seconds that the command took.
     """
     with bench_servers() as servers:
         pair = servers.make_pair("errors")
@@ -216,7 +217,7 @@ def _fill_and_execute(
     source.execute("INSERT INTO log VALUES (0, 'of before')")
     wait_true(destination, "SELECT count(*) = 1 FROM log")
     destination.execute("DELETE FROM log")
-    # It fails, and everything behind it waits: an UPDATE may find any row of a table without a key.
+    # It fails and holds everything behind it: an UPDATE may find any row of a table without a key.
     source.execute("UPDATE log SET what = 'of before, changed'")
     for number in range(1, count):
         source.execute("INSERT INTO log VALUES (%s, %s)", (number, f"what happened in transaction {number}"))
@@ -235,7 +236,7 @@ def _fill_and_execute(
 
 @contextmanager
 def _written(source: psycopg.Connection[Any], first: int, load: float) -> Iterator[list[int]]:
-    """Write transactions in the background; the list has a number for each."""
+    """Write transactions in the background; the list gets a number for each."""
     written: list[int] = []
     is_over = threading.Event()
 

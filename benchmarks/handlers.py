@@ -1,13 +1,13 @@
-"""What users' handlers cost: updates applied by one apply server to a private PostgreSQL, in groups of 10,000 rows.
+"""Cost of users' handlers: one apply server applies updates to a private PostgreSQL, in groups of 10,000 rows.
 
     python -m benchmarks.handlers [--rows 50000] [--runs 3]
 
-Five ways, by turns, each with a database of its own. A transaction has ten rows; the handler only executes the LCR.
+Five ways alternate, each with its own database. A transaction has ten rows; the handler only executes the LCR.
 
     plain             every row is of table t; there are no handlers
     beside            the same, in an apply process where table h has a procedure DML handler
-    with its rows     one transaction of a hundred is of table h and goes to the handler; the rate is of t's rows
-    in transactions   one row of a hundred is of table h: a tenth of the transactions have one, and are applied in their order
+    with its rows     one transaction in a hundred is of table h and goes to the handler; the rate counts t's rows
+    in transactions   one row in a hundred is of table h: a tenth of the transactions have one; these are applied in order
     its own           every row is of table h and goes to the handler
 """
 
@@ -27,7 +27,7 @@ from headrace.rules.user_code.handlers import NO_HANDLERS, DmlHandler, HandlerRu
 from headrace.rules.user_code.source import CodeFile, UserCode, UserFunction
 from spark_apply.handlers.loaded import Handlers
 
-SHARE = 100  # one row of so many is of table h
+SHARE = 100  # one row in this many is of table h
 CODE = UserCode(
     folder="handlers",
     files=(CodeFile(path="own.py", text="def execute(lcr, session):\n    lcr.execute(conflict_resolution=False)\n"),),
@@ -43,7 +43,7 @@ HANDLED = HandlerRules(
 
 
 def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
-    """The batch with `each` rows together of `share` times as many in table h; share 0: none, 1: all."""
+    """Move `each` consecutive rows out of `share` times as many to table h; share 0: none, 1: all."""
     (group,) = batch.groups
     table = batch.tables[0]
     other = replace(table, object_number=ObjectNumber(16385), name="h")
@@ -68,7 +68,7 @@ def _divided(batch: LcrBatch, *, share: int, each: int) -> LcrBatch:
 
 
 class _Way(Way):
-    """Updates of which some are of table h; the rate is of the others, where there are others."""
+    """Updates of which some are of table h; the rate counts the others, if any."""
 
     def __init__(
         self, server: EmbeddedServer, name: str, rules: HandlerRules, rows: int, *, share: int, each: int = 1
@@ -78,7 +78,7 @@ class _Way(Way):
         self.share, self.each = share, each
 
     def order(self) -> np.ndarray:
-        return np.arange(self.rows, dtype=np.int64)  # the same every time, so that each row stays in its table
+        return np.arange(self.rows, dtype=np.int64)  # the same order every time, so that each row stays in its table
 
     def made(self, batch: LcrBatch) -> LcrBatch:
         return _divided(batch, share=self.share, each=self.each)

@@ -1,5 +1,6 @@
-"""One hop through a queue over gRPC on loopback, with TLS and without: MB/s and CPU seconds per GB, both ends in this
-process.
+"""One hop through a queue over gRPC on loopback, with and without TLS: MB/s and CPU seconds per GB.
+
+Both ends are in this process.
 
 python -m benchmarks.hop [megabytes]
 """
@@ -23,13 +24,13 @@ from protos.wire.identity import Identity, Peer
 from tests.support.values.lcr_batches import insert_batch
 from tests.support.wire.staging import one_way
 
-BATCH_BYTES = 1 << 20  # as capture cuts them
-CREDIT_BYTES = 16 << 20  # as an apply process gives
-ROUNDS = 3  # alternating, so that both meet the same neighbours
+BATCH_BYTES = 1 << 20  # size of capture's batches
+CREDIT_BYTES = 16 << 20  # credit of an apply process
+ROUNDS = 3  # alternating, so that both have the same neighbours
 
 
 def hop(folder: Path, megabytes: int, identity: Identity | None) -> tuple[float, float]:
-    """Wall-clock and CPU seconds for so many batches of 1 MiB from a publisher through a queue to a subscriber."""
+    """Return wall-clock and CPU seconds for the megabytes, in batches of 1 MiB, from a publisher through a queue."""
     callers = {PUBLISH: {"capture_dbs1": "dbs1"}, SUBSCRIBE: {"apply_a": "dbs1"}}
     core = QueueCore(one_way(folder, memory=64 << 20), "q_dbs1", folder / "q")
     server = QueueServer(core, admission=Admission("q_dbs1", identity, callers))
@@ -65,7 +66,7 @@ def hop(folder: Path, megabytes: int, identity: Identity | None) -> tuple[float,
 
 
 def main() -> None:
-    """Print one line for each way."""
+    """Print one line per way."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

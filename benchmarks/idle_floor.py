@@ -1,10 +1,9 @@
-"""What Ray uses while nothing happens, with nothing of Headrace's: the private cluster that `headrace up` starts, and
-actors that do nothing.
+"""CPU use of idle Ray without Headrace: the private cluster that `headrace up` starts, and actors that do nothing.
 
     python -m benchmarks.idle_floor [--actors 6] [--seconds 30]
 
-A one-way topology has six actors (two sites, captures, apply processes, what holds Spark, the controller); `make bench`
-prints what it uses.
+A one-way topology has six actors (two sites, captures, apply processes, the holder of Spark, the controller); `make
+bench` prints its CPU use.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from actors.cluster.local import LocalCluster
 from actors.hosting.runtime import connect, disconnect, prepare_process
 from benchmarks.processes import ProcessSampler
 
-SETTLES_S = 20.0  # what starting leaves to do
+SETTLES_S = 20.0  # until work left from starting has ended
 
 
 def main() -> None:
@@ -42,7 +41,7 @@ def main() -> None:
 
 
 def _used(cluster: LocalCluster, seconds: float) -> float:
-    """Share of one core that the cluster's processes use."""
+    """Return the share of one core that the cluster's processes use."""
     time.sleep(SETTLES_S)
     facts = cluster.facts()
     assert facts is not None

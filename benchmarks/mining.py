@@ -38,7 +38,7 @@ class MiningFigures:
         redo_bytes: size of the redo.
         write_rows_per_s: stream to fsynced redo.
         mine_rows_per_s: redo to batches.
-        mine_rows_per_cpu_s: the same rate per second of processor time, for a machine with other load.
+        mine_rows_per_cpu_s: the same rate per second of processor time, comparable on a machine with other load.
         batches: number of batches mined.
     """
 
@@ -130,7 +130,7 @@ class MadeStream:
 
 
 def write_redo(folder: Path, chunks: list[LogChunk], stream: MadeStream) -> tuple[LogWriter, float]:
-    """Write a stream into redo of the site dbs1; its writer, still open, and how many seconds that took.
+    """Write a stream into redo of the site dbs1; return its writer, still open, and the seconds.
 
     Args:
         folder: for the redo.

@@ -44,7 +44,7 @@ class NativeFlows:
 
         Args:
             tables: names of the tables.
-            options: of every subscription, beside the fastest form of the stream.
+            options: of every subscription, besides the fastest form of the stream.
         """
         names = sql.SQL(", ").join(sql.Identifier(table) for table in tables)
         for source in self._sources:
@@ -68,7 +68,7 @@ class NativeFlows:
         self._alter("ENABLE")
 
     def stop(self) -> None:
-        """Disable the subscriptions; returns when nothing reads their slots any more."""
+        """Disable the subscriptions; returns when their slots are inactive."""
         self._alter("DISABLE")
         for flow in self._flows:
             with psycopg.connect(flow.source, autocommit=True) as connection:

@@ -1,8 +1,8 @@
 """Several flows at once: one source into three destinations, and two sites that write to each other.
 
-Headrace and PostgreSQL's native logical replication (one subscription per flow, `origin = none`) each have databases of
-their own on the bench's two servers. A round is measured as in `benchmarks.__main__`: everything is caught up and
-stopped, every source site gets its backlog, the clock starts with the peer and stops with the snapshot in which the
+Headrace and PostgreSQL's native logical replication (one subscription per flow, `origin = none`) each have their own
+databases on the bench's two servers. A round is measured as in `benchmarks.__main__`: everything is caught up and
+stopped, every source site gets its backlog, the clock starts with the peer. It stops with the snapshot in which the
 slowest site has everything. Then every value is compared.
 """
 
@@ -28,7 +28,7 @@ from headrace.load.contents import contents
 __all__ = ["NETWORKS", "Network", "measure"]
 
 _TABLES = ("bench_rows", "bench_mark")
-_ABOVE = 100_000_000  # ids and marks of two sites that write to each other never meet
+_ABOVE = 100_000_000  # keeps ids and marks of two sites that write to each other apart
 _ARRIVED_POLL_S = 0.005
 _DRAIN_TIMEOUT_S = 600.0
 
@@ -73,7 +73,7 @@ SETTINGS = ("native", "headrace", "native_on")
 
 
 def measure(network: Network, runs: int, share: float, say: Callable[[str], None]) -> dict[str, list[Run]]:
-    """Warm up, then run the network alternating through every setting, on servers of its own.
+    """Warm up, then run the network alternately in every setting, on its own servers.
 
     Args:
         network: its sites and flows.
@@ -193,7 +193,7 @@ class NetworkBench:
         self.headrace.set_up()
 
     def tear_down(self, say: Callable[[str], None]) -> None:
-        """Remove both peers; one that fails is named through `say`, and the other is removed all the same."""
+        """Remove both peers; a failure is reported through `say` and does not keep the other peer."""
         for peer in (self.headrace, self.native):
             try:
                 peer.tear_down()
@@ -222,7 +222,7 @@ class NetworkBench:
         peer.start()
         seconds = self._wait_arrived(dsns, list(marks.values()), wanted) - start
         usage = sampler.stop()
-        # A replica that has everything and then changes again has had something twice.
+        # A replica that is complete and then changes has applied something twice.
         peer.wait_caught_up()
         verified = all(self._content(dsns[site]) == content for site in self.network.sites)
         return Run(seconds=seconds, verified=verified, usage=usage)
@@ -252,7 +252,7 @@ class NetworkBench:
         self._servers.settle_databases(dsns.values())
 
     def _written(self, dsns: dict[str, str]) -> tuple[tuple[float, ...], tuple[int, int]]:
-        """What every site must have at the end: sums over what each source site has alone."""
+        """Return the final state that every site must have: sums over the rows of each source site."""
         arrived, written = [], []
         for site, workload in self._workloads.items():
             with psycopg.connect(dsns[site]) as connection:
@@ -271,8 +271,9 @@ class NetworkBench:
         return ProcessSampler(tuple(roots))
 
     def _wait_arrived(self, dsns: dict[str, str], marks: list[int], wanted: tuple[float, ...]) -> float:
-        """Wait until every site has everything, and return that time; the sums are queried only after a site has every
-        mark.
+        """Wait until every site has everything, and return that time.
+
+        The sums are queried only after a site has every mark.
         """
         workload = next(iter(self._workloads.values()))
         seen_at = 0.0
@@ -292,7 +293,7 @@ class NetworkBench:
                         )
                         raise WorkloadError(message)
                     time.sleep(_ARRIVED_POLL_S)
-            # A site that is asked after another had everything before may have been complete for long: then the other's
+            # A site asked after another one was complete may itself have been complete long before; then the other's
             # time counts.
             seen_at = max(seen_at, asked)
         return seen_at

@@ -1,8 +1,7 @@
 """CPU seconds, peak memory and footprint per stage, from /proc.
 
-A sampler thread reads every process of the bench (descendants of this process, of the two
-postmasters and of Ray) a few times per second and keeps the last figures of each. A process that ends between two
-samples loses at most that interval.
+A sampler thread reads every process of the bench (descendants of this process, of the two postmasters and of Ray) a few
+times per second and keeps the last figures of each. A process that ends between two samples loses at most one interval.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class ProcessSampler:
         self._thread.start()
 
     def stop(self) -> dict[str, Usage]:
-        """Take the last sample; returns the usage per stage since `start`."""
+        """Take the last sample; return the usage per stage since `start`."""
         self._stop.set()
         assert self._thread is not None
         self._thread.join()
@@ -120,8 +119,10 @@ class ProcessSampler:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of one component or stage: private memory of its processes and their share of shared memory; and what its
-    processes have used since they began.
+    """Resources of one component or stage.
+
+    Memory is the private memory of its processes and their share of shared memory; CPU counts since the processes
+    began.
     """
 
     pss_mb: float
@@ -130,10 +131,10 @@ class Footprint:
 
 
 def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Footprint]:
-    """Proportional set size per component (a page that n processes share counts 1/n for each).
+    """Return the proportional set size per component (a page that n processes share counts 1/n for each).
 
     Args:
-        roots: pids whose descendants are sampled.
+        roots: pids whose descendants are measured.
         names: pid -> component, for processes whose command line does not show it.
     """
     pss: dict[str, float] = defaultdict(float)
@@ -154,7 +155,7 @@ def footprint(roots: tuple[int, ...], names: Mapping[int, str]) -> dict[str, Foo
 
 
 def stage_of(command: str) -> str | None:
-    """The stage to which a command line belongs; None: not measured."""
+    """Return the stage to which a command line belongs; None: not measured."""
     for pattern, stage in STAGES:
         match = re.search(pattern, command)
         if match:

@@ -45,7 +45,7 @@ class HeadraceTopology:
         self._sources, self._environment = dict(sources), dict(environment)
 
     def bring_up(self, text: str) -> None:
-        """Make the running topology this one, with the `synchronous_commit` that is measured: nothing is done if it is."""
+        """Bring up this topology with the measured `synchronous_commit`; does nothing if it already runs."""
         text += f"synchronous_commit: {SYNCHRONOUS_COMMIT}\n"
         if self.file.exists() and self.file.read_text(encoding="utf-8") == text:
             return
@@ -59,7 +59,7 @@ class HeadraceTopology:
             self._call(f"site:{site}", "start_component")
 
     def stop(self) -> None:
-        """Stop the log writers; returns when nothing reads their slots any more."""
+        """Stop the log writers; returns when their slots are inactive."""
         for site, dsn in self._sources.items():
             self._call(f"site:{site}", "stop_component")
             with psycopg.connect(dsn, autocommit=True) as connection:
@@ -70,7 +70,7 @@ class HeadraceTopology:
         self.command("wait", str(self.file), "--caught-up", "--timeout", str(_COMMAND_TIMEOUT_S))
 
     def restart(self) -> float:
-        """End the topology and start it again; returns the seconds of `headrace up`, until every component runs.
+        """End the topology and start it again; return the seconds of `headrace up`, until every component runs.
 
         The log writers must run.
         """
@@ -93,15 +93,16 @@ class HeadraceTopology:
             disconnect()  # a process that stays connected to a cluster ends a minute after it
 
     def roots(self) -> tuple[int, ...]:
-        """Process ids whose descendants are Headrace's."""
+        """Return the process ids whose descendants are Headrace's."""
         from actors.cluster.local import LocalCluster
 
         facts = LocalCluster(self.state_dir).facts()
         return () if facts is None else tuple(process.pid for process in facts.processes)
 
     def components(self) -> dict[int, str]:
-        """Process id of every component -> its name; of what shares a process, the process's name and the number of its
-        components.
+        """Map the process id of every component to its name.
+
+        A shared process has its own name and the number of its components.
         """
         actors = self._actors()
         return {
@@ -110,7 +111,7 @@ class HeadraceTopology:
         }
 
     def status(self, component: str) -> dict[str, object]:
-        """A component's status."""
+        """Return a component's status."""
         answer = self._call(component, "status")
         assert isinstance(answer, dict)
         return answer
@@ -172,7 +173,7 @@ class HeadracePeer(HeadraceTopology):
         self.wait_caught_up()
 
     def change(self, *, queued: bool = False, is_open: bool = False) -> None:
-        """Edit the topology, if it is not so. The log writer must run.
+        """Edit the topology, if it differs. The log writer must run.
 
         Args:
             queued: through queues and a propagation; else with combined capture and apply.

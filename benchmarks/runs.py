@@ -1,4 +1,4 @@
-"""Measured runs, and the figures that compare two peers."""
+"""Measured runs, and figures that compare two peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.processes import Usage
 
 __all__ = ["SYNCHRONOUS_COMMIT", "Run", "compared", "middle", "progress_line"]
 
-# Of Headrace's apply processes. `off` is the default of both peers; BENCH_SYNCHRONOUS_COMMIT=on measures the other one.
+# Of Headrace's apply processes. `off` is the default of both peers; BENCH_SYNCHRONOUS_COMMIT=on measures with `on`.
 SYNCHRONOUS_COMMIT = os.environ.get("BENCH_SYNCHRONOUS_COMMIT", "off")
 
 
@@ -25,16 +25,16 @@ class Run:
 
 
 def middle(runs: Sequence[Run]) -> Run:
-    """The run of median duration."""
+    """Return the run of median duration."""
     return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
 
 
 def compared(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
-    """The report of one workload: medians, both ratios, and Headrace's usage in its median run.
+    """Return the report of one workload: medians, both ratios, and Headrace's usage in its median run.
 
     Args:
         name: of the workload.
-        runs: counted runs per setting, `native`, `native_on` and `headrace` among them.
+        runs: counted runs per setting, including `native`, `native_on` and `headrace`.
     """
     seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
     native_s = min(seconds["native"], seconds["native_on"])
@@ -53,14 +53,14 @@ def compared(name: str, runs: Mapping[str, Sequence[Run]]) -> dict[str, object]:
 
 
 def progress_line(workload: str, setting: str, run: Run, *, counted: bool, rate: str = "") -> str:
-    """The line that is printed when a run has ended.
+    """Return the line to print when a run has ended.
 
     Args:
         workload: its name.
         setting: what was measured.
         run: the run.
         counted: it was no warm-up.
-        rate: more to say of its speed.
+        rate: its speed, as text.
     """
     return (
         f"  {workload:16} {setting:12} {'' if counted else '(warm-up) '}{run.seconds:7.2f} s  {rate}"

@@ -35,7 +35,7 @@ SETTINGS = {
 
 _PREFIX = "headrace-bench-"
 _POLL_S = 0.005
-_SLOTS_POLL_S, _SLOTS_TIMEOUT_S = 0.2, 120.0  # native's subscriptions confirm every ten seconds while nothing comes
+_SLOTS_POLL_S, _SLOTS_TIMEOUT_S = 0.2, 120.0  # native's subscriptions confirm every ten seconds when idle
 
 
 def _remove_dead() -> None:
@@ -75,12 +75,11 @@ class Servers:
         return Pair(self.source.dsn(name), self.destination.dsn(name))
 
     def move_slots(self) -> None:
-        """Bring what the slots of both servers restart from behind everything that was written so far; the peers run
-        and have caught up.
+        """Advance the restart positions of both servers' slots past everything written so far.
 
-        A walsender begins with the log behind its slot's restart position, which moves only where the server has logged
-        what runs, every 15 seconds at most. Without this it depends on chance which peer's walsender reads its last
-        run's log once more.
+        The peers run and have caught up. A walsender begins at its slot's restart position, which moves only when the
+        server logs its running transactions, every 15 seconds at most. Without this call it depends on chance which
+        peer's walsender reads its last run's log again.
         """
         for server in (self.source, self.destination):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -91,7 +90,7 @@ class Servers:
                     "WHERE active AND slot_type = 'logical'"
                 )
                 deadline = time.monotonic() + _SLOTS_TIMEOUT_S
-                # A slot restarts from the snapshot before the last one that its reader has confirmed.
+                # A slot restarts from the snapshot before the last one that its reader confirmed.
                 while connection.execute(behind).fetchone() != (True,):
                     if time.monotonic() > deadline:
                         message = (
@@ -136,7 +135,7 @@ def wait_true(connection: psycopg.Connection, question: str, timeout_s: float = 
 
 
 def wait_slot_free(connection: psycopg.Connection, slot: str, timeout_s: float = 600.0) -> None:
-    """Wait until nothing reads the slot, which must be there: backlogs are written behind it."""
+    """Wait until the slot is inactive. It must exist: backlogs are written behind it."""
     wait_true(connection, f"SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{slot}'", timeout_s)
 
 
@@ -151,7 +150,7 @@ def bench_servers() -> Iterator[Servers]:
 def running_servers(
     names: Sequence[str], settings: Mapping[str, str]
 ) -> Iterator[tuple[Path, dict[str, EmbeddedServer]]]:
-    """Start a server per name in a temporary folder, which is removed afterwards; the folder is given, too.
+    """Start a server per name in a temporary folder, which is removed afterwards; yield the folder and the servers.
 
     Args:
         names: of the servers, and of their folders.

@@ -1,12 +1,11 @@
-"""What sites cost: memory, CPU and the time to start, of n sites that all write to each other, and of one more apply
-process.
+"""Cost of sites: memory, CPU and start-up time of n sites that all write to each other, and of one more apply process.
 
     python -m benchmarks.sites              five sites, twenty flows
     python -m benchmarks.sites --sites 3
-    python -m benchmarks.sites --one-more   one more flow into a site that has an apply process already
+    python -m benchmarks.sites --one-more   one more flow into a site that already has an apply process
 
-Every site has a PostgreSQL server of its own. Memory is the proportional set size of everything, servers included, so
-long after the start that what starting needs is given back.
+Every site has a PostgreSQL server. Memory is the proportional set size of everything, servers included. It is measured
+after a rest in which processes give back what starting needed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Sites:
     headrace: HeadraceTopology
 
     def up(self, replicate: Sequence[str], *, combined: str = "auto") -> float:
-        """Make the topology these flows; returns how many seconds `headrace up` took.
+        """Bring up a topology with these flows; return the seconds of `headrace up`.
 
         Args:
             replicate: entries of `replicate:` in the file.
@@ -62,10 +61,10 @@ class Sites:
         return time.monotonic() - began
 
     def write_everywhere(self, sites: Sequence[str]) -> None:
-        """Write rows of their own at these sites, and wait until they are everywhere.
+        """Write different rows at each of these sites, and wait until every site has all of them.
 
         Args:
-            sites: that have writers.
+            sites: those with writers.
         """
         for place, site in enumerate(sites):
             with psycopg.connect(self.servers[site].dsn(), autocommit=True) as connection:
@@ -75,7 +74,7 @@ class Sites:
         self.headrace.wait_caught_up()
 
     def counts(self) -> dict[str, int]:
-        """Rows at each site."""
+        """Return the number of rows at each site."""
         found = {}
         for site, server in self.servers.items():
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -83,13 +82,13 @@ class Sites:
         return found
 
     def memory(self) -> dict[str, Footprint]:
-        """Proportional set size per component, and of the servers."""
+        """Return the proportional set size per component, and of the servers."""
         servers = {pid: "PostgreSQL servers" for server in self.servers.values() if (pid := server.pid()) is not None}
         found = footprint(self.headrace.roots(), self.headrace.components())
         return found | {"PostgreSQL servers": _sum(footprint(tuple(servers), {}))}
 
     def idle_cpu(self) -> dict[str, float]:
-        """Share of one core that each component of Headrace uses while nobody writes."""
+        """Return the share of one core that each component of Headrace uses without writers."""
         sampler = ProcessSampler(self.headrace.roots(), self.headrace.components())
         sampler.start()
         time.sleep(IDLE_S)
@@ -115,7 +114,7 @@ def running_sites(names: Sequence[str]) -> Iterator[Sites]:
 
 
 def n_way(count: int) -> int:
-    """Measure `count` sites that all write to each other; returns 1 when a goal of five sites is missed."""
+    """Measure `count` sites that all write to each other; return 1 when a goal for five sites is missed."""
     names = [f"s{number}" for number in range(1, count + 1)]
     with running_sites(names) as sites:
         up_s = sites.up([f"{{schemas: [public], between: [{', '.join(names)}]}}"])
@@ -147,10 +146,11 @@ def n_way(count: int) -> int:
 
 
 def one_more() -> int:
-    """Measure a further flow into a site that has an apply process already; returns 1 when a goal is missed.
+    """Measure a further flow into a site that already has an apply process; return 1 when a goal is missed.
 
-    Nothing is combined: the flow would part its source's other one, and its cost would be that of two queues more. It
-    has a table of its own: an apply process begins again when its tables get another writer.
+    Combined capture and apply is off: a further flow would end it for its source's other flow, and the cost would
+    include two queues. The flow has its own table, because an apply process restarts when its tables get another
+    writer.
     """
     with running_sites(["a", "b", "c"]) as sites:
         flows = ["{tables: [public.t], from: a, to: [c]}", "{tables: [public.u], from: b, to: [a]}"]
@@ -159,7 +159,7 @@ def one_more() -> int:
         time.sleep(REST_S)
         parts_before = sites.memory()
         began = time.monotonic()
-        sites.headrace.wait_caught_up()  # what the command line itself takes to start
+        sites.headrace.wait_caught_up()  # excludes the start-up time of the command line
         command_s = time.monotonic() - began
         edit_s = sites.up([*flows[:1], "{tables: [public.u], from: b, to: [a, c]}"], combined="never")
         sites.write_everywhere([])
@@ -196,7 +196,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Run what was asked for; returns 1 when a goal is missed."""
+    """Run the chosen measurement; return 1 when a goal is missed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.sites", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,11 @@
-"""Rules: rows per second of processor time that are transformed, on one core: the rate with a transformation, and
-without one.
+"""Rules with transformations: rows per second of processor time on one core, with and without a transformation.
 
     python -m benchmarks.transformations
 
-- A propagation decodes a batch, evaluates its rules and encodes what is left: the batches of `benchmarks.conditions`, a
+- A propagation decodes a batch, evaluates its rules and encodes the rest: the batches of `benchmarks.conditions`, a
   million rows in batches of 4,096.
-- A capture process mines its redo, evaluates its rules and encodes what is left: the redo of `benchmarks.mining`, a
-  hundred rows of eight columns in a transaction.
+- A capture process mines its redo, evaluates its rules and encodes the rest: the redo of `benchmarks.mining`, a hundred
+  rows of eight columns in a transaction.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from protos import codec
 
 REGION = AddColumn(name="region", type_name="pg_catalog.text", value="EMEA")
 NOW = AddColumn(name="arrived", type_name=CURRENT_TIMESTAMP, is_now=True)
-RUNS = 20  # the best one counts: what is added is little beside what other load makes of a run
+RUNS = 20  # the best one counts: a transformation adds little compared with the effect of other load
 
 
 def _operations(renamed: str, deleted: str, kept: tuple[str, ...]) -> dict[str, tuple[Operation, ...]]:
-    """What is measured, by name.
+    """Return the measured operations, by name.
 
     Args:
-        renamed: a column, which is also left out by itself.
-        deleted: another one.
+        renamed: a column, which one operation also deletes alone.
+        deleted: another column.
         kept: columns.
     """
     table, column = RenameTable(owner="sales", name="staff"), RenameColumn(before=renamed, after="state")
@@ -64,14 +63,14 @@ TRANSFORMATIONS = _operations("status", "hired", ("id", "status"))
 
 
 def measure_all() -> dict[str, float]:
-    """Seconds of processor time for a million rows, by transformation."""
+    """Return seconds of processor time for a million rows, by transformation."""
     data = bytes(codec.encode(made_batch()))
     evaluations = {}
     for name, operations in TRANSFORMATIONS.items():
         rule = Rule(owner="hr", transformation=Transformation(operations=operations) if operations else None)
         evaluations[name] = RuleEvaluation(RuleSet(include=(rule,)))
     found = dict.fromkeys(evaluations, float("inf"))
-    for _ in range(RUNS + 1):  # by turns; the first run makes what later ones use
+    for _ in range(RUNS + 1):  # alternating; the first run fills the caches of later ones
         for name, evaluation in evaluations.items():
             started = time.process_time()
             for _ in range(ROWS // BATCH + 1):
@@ -86,7 +85,7 @@ MINED_RUNS = 5  # as RUNS; one takes a second
 
 
 def measure_capture() -> dict[str, float]:
-    """Seconds of processor time for a million rows that are mined, by transformation."""
+    """Return seconds of processor time for a million mined rows, by transformation."""
     found = dict.fromkeys(OF_MINED, float("inf"))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         writer, _ = write_redo(Path(folder), list(MINED.chunks), MINED)

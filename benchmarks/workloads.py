@@ -1,8 +1,8 @@
-"""Workloads: what they write at the source, when it has arrived, and how to prove that it is complete.
+"""Workloads: their writes at the source, the check that they have arrived, and the proof that they are complete.
 
-Before a run, a workload's tables are equal on both sides. `write_backlog` commits the run's transactions at the
-source. `arrived` is a cheap query whose answer at the destination equals the source's when the last row is visible;
-`content` is an expensive query over every value, run after the clock has stopped.
+Before a run, a workload's tables are equal on both sides. `write_backlog` commits the run's transactions at the source.
+`arrived` is a cheap query whose answer at the destination equals the source's when the last row is visible; `content`
+is an expensive query over every value, run after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def make_mark_table(dsn: str) -> None:
 
 
 def write_mark(dsn: str, above: int = 0) -> int:
-    """Commit one more row, which ends a backlog; returns its number.
+    """Commit one more row, which ends a backlog; return its number.
 
     Args:
         dsn: where it is written.
-        above: sites that write to each other keep their marks apart: this site's begin here.
+        above: first number of this site's marks, which keeps the marks of sites that write to each other apart.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         row = connection.execute(
@@ -52,17 +52,17 @@ def write_mark(dsn: str, above: int = 0) -> int:
 
 
 def has_mark(connection: psycopg.Connection, mark: int) -> bool:
-    """Whether the row that ends a backlog is visible."""
+    """Return whether the row that ends a backlog is visible."""
     return connection.execute(f"SELECT 1 FROM {MARK_TABLE} WHERE id = %s", (mark,), prepare=True).fetchone() is not None
 
 
 class WorkloadError(Exception):
-    """A backlog did not arrive, or it arrived with other contents."""
+    """A backlog did not arrive, or arrived with different contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A named workload; see the module.
+    """A named workload, with the methods that the module describes.
 
     Args:
         name: in the report.
@@ -91,11 +91,11 @@ class Workload:
         raise NotImplementedError
 
     def arrived(self, connection: psycopg.Connection) -> object:
-        """A cheap query result that is equal at both sides once the backlog has arrived."""
+        """Return a cheap query result that is equal at both sides when the backlog has arrived."""
         raise NotImplementedError
 
     def content(self, connection: psycopg.Connection) -> dict[str, object]:
-        """Per table the number of rows and a digest over every value, independent of the order of rows."""
+        """Return per table the number of rows and a digest over every value, independent of the order of rows."""
         return {table: contents(connection, table) for table in self.tables}
 
 
@@ -122,11 +122,11 @@ class Bulk(_Rows):
     row_changes: int = 350_000
     transactions: int = 3_500
     scale: float = 1.0
-    above: int = 0  # ids begin after it: sites that write to each other keep their rows apart
+    above: int = 0  # ids begin after it: keeps the rows of sites that write to each other apart
 
     @classmethod
     def of(cls, share: float, above: int = 0) -> Bulk:
-        """The workload, or a share of it, on ids after `above`."""
+        """Return the workload, or a share of it, on ids after `above`."""
         return cls(scale=share, row_changes=int(350_000 * share), transactions=int(3_500 * share), above=above)
 
     def write_backlog(self, dsn: str) -> None:
@@ -167,7 +167,7 @@ class OneTransaction(_Rows):
 
     @classmethod
     def of(cls, share: float) -> OneTransaction:
-        """The workload, or a share of it."""
+        """Return the workload, or a share of it."""
         return cls(row_changes=int(500_000 * share))
 
     def write_backlog(self, dsn: str) -> None:
@@ -193,7 +193,7 @@ class Oltp(Workload):
 
     @classmethod
     def of(cls, share: float) -> Oltp:
-        """The workload, or a share of it."""
+        """Return the workload, or a share of it."""
         each = int(20_000 * share) // 4
         return cls(transactions=each * 4, row_changes=each * 16)
 
@@ -217,7 +217,7 @@ class Oltp(Workload):
         ).fetchone()
 
     def content(self, connection: psycopg.Connection) -> dict[str, object]:
-        # pgbench's own invariant: every delta went to one account, teller and branch.
+        # pgbench's invariant: every delta went to one account, teller and branch.
         return {**Workload.content(self, connection), "balances": Sums.of(connection).problems()}
 
 

@@ -1,7 +1,8 @@
-"""Every suite's setting: fixtures of `tests/fix_*.py`, and nothing left running when the session ends.
+"""Settings of every suite: fixtures of `tests/fix_*.py`, and a check that nothing runs when the session ends.
 
 Import mode is importlib, so test modules may have equal names in different folders. Shared code is imported as
-`tests.support.<room>.<module>`, fixtures come from `tests/fix_<resource>.py`, found by name: no list to keep.
+`tests.support.<topic>.<module>`. Fixtures come from `tests/fix_<resource>.py`, found by name, so there is no list to
+maintain.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # `tests` is not installed
+if str(ROOT) not in sys.path:  # `tests` is not an installed package
     sys.path.insert(0, str(ROOT))
 
 from tests.support.session.collected import note_collected  # noqa: E402 - needs the line above
@@ -29,15 +30,15 @@ from tests.support.session.shared import FAILED, end_all, end_unit, group, sort_
 
 pytest_plugins = ["pytester", *(f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py")))]
 
-# Every process that a test starts, directly or not, inherits it.
+# Every process that a test starts, directly or not, inherits this variable.
 SESSION_VARIABLE = "HEADRACE_TEST_SESSION"
-# A server that was told to stop may need a moment; Spark's JVMs are the slowest.
+# A stopping server may need a moment; Spark's JVMs are the slowest.
 LEFT_OVER_GRACE_S = 45.0
 
 # No deadline per example: numba compiles in the first one, and CI machines stall.
-# Sixty examples of what does not say how many: `make soak` has eight times as many, new ones each time.
-# Not `explain`: to say which lines only failures run, it traces, and CPython 3.11 can then stand for ever at the begin
-# of a function, out of reach of signals.
+# Sixty examples by default: `make soak` has eight times as many, new ones each time.
+# Without `explain`: it traces to find lines that only failures run, and then CPython 3.11 can hang at the start of a
+# function, out of reach of signals.
 _PHASES = tuple(phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain)
 hypothesis.settings.register_profile(
     "test", deadline=None, print_blob=True, phases=_PHASES, derandomize=True, max_examples=60
@@ -49,12 +50,12 @@ LEFT_OVER = pytest.StashKey[list[Process]]()
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Whether this is one of the processes among which pytest-xdist divides a session."""
+    """Return whether this is one of the processes among which pytest-xdist divides a session."""
     return hasattr(config, "workerinput")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not _is_worker(config):  # a worker inherits the variables, and the session's own process looks after all of them
+    if not _is_worker(config):  # a worker inherits the variables, and the session's main process checks all of them
         config.stash[SESSION] = uuid.uuid4().hex
         os.environ[SESSION_VARIABLE] = config.stash[SESSION]
         draw_session_seed()
@@ -62,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Reporting(Path(folder)))
     hypothesis.settings.load_profile("soak" if is_soak() else "test")
     if is_soak():
-        hypothesis.core.global_force_seed = session_seed()  # as its own option --hypothesis-seed does
+        hypothesis.core.global_force_seed = session_seed()  # as its option --hypothesis-seed does
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -74,16 +75,14 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(autouse=True)
 def _same_umask() -> Iterator[None]:
-    """What a test runs in this process may close its umask, as every process of Headrace does: the next test has it as
-    it was.
-    """
+    """Restore the umask, which code in this process may close, as every process of Headrace does."""
     before = os.umask(0o022)
     os.umask(before)
     yield
     os.umask(before)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the deselected ones are known: each worker has the same order
+@pytest.hookimpl(tryfirst=True)  # before deselection: each worker has the same order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     note_collected(config, items)
     sort_by_unit(items)
@@ -91,8 +90,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Find out whether pytest-xdist has understood the groups: else it would deal out the tests of a topology one by
-    one, and start it twice.
+    """Check that pytest-xdist has recognised the groups.
+
+    Otherwise it would distribute the tests of a topology one by one, and start the topology twice.
     """
     if _is_worker(session.config) and session.config.getoption("loadgroup"):
         assert all("@" in item.nodeid for item in session.items), (
@@ -118,8 +118,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the session when a server outlives it; end what was left, so that the next one starts clean."""
-    end_all(session.config)  # Ctrl-C goes past the end of a unit
+    """Fail the session when a server outlives it, and end leftovers, so that the next session starts clean."""
+    end_all(session.config)  # Ctrl-C skips the end of a unit
     if _is_worker(session.config):
         return
     marker = f"{SESSION_VARIABLE}={session.config.stash[SESSION]}"

@@ -1,5 +1,6 @@
-"""A Ray for the session; and Spark drivers of apply processes on it, with one pair of databases and its mined queue per
-module.
+"""A Ray for the session, and Spark drivers of apply processes on it.
+
+Each module has one pair of databases and its mined queue.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ def _open_ray(stack: ExitStack, _: pytest.Config) -> LocalCluster:
     stack.callback(cluster.stop)
     note_started("Ray")
     cluster.start()
-    stack.callback(disconnect)  # Ray ends a process that has lost its head
+    stack.callback(disconnect)  # Ray ends a process that lost its head node
     return cluster
 
 
 def address_of(cluster: LocalCluster) -> str:
-    """Where a private Ray is; this process can connect to it."""
+    """Return the address of a private Ray, to which this process can connect."""
     address = cluster.address()
     assert address is not None
     prepare_process(address, cluster.client_environment())
@@ -65,19 +66,19 @@ RAY, SPARK = Shared(_open_ray), Shared(_open_spark)
 
 @pytest.fixture(scope="module")
 def ray_cluster(pytestconfig: pytest.Config) -> LocalCluster:
-    """A private Ray of the modules of a unit, running."""
+    """A running private Ray for the modules of a unit."""
     return RAY.keep(pytestconfig)
 
 
 @pytest.fixture(scope="module")
 def ray_address(ray_cluster: LocalCluster) -> str:
-    """Where that Ray is, for a topology that is a module's own; this process can connect to it."""
+    """The address of that Ray, for a module's own topology; this process can connect to it."""
     return address_of(ray_cluster)
 
 
 @pytest.fixture(scope="module")
 def spark_process(pytestconfig: pytest.Config) -> SparkProcess:
-    """The one Spark application of every apply process under test."""
+    """The only Spark application, for every apply process under test."""
     return SPARK.keep(pytestconfig)
 
 
@@ -87,8 +88,8 @@ def make_drivers(
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
 ) -> Iterator[Callable[[str], ApplyDrivers]]:
-    """Make a source and a destination with the same tables, filled at the source, and what starts drivers on them."""
-    # Not at the head: it is a plugin of its own, which pytest must load first.
+    """Make a source and a destination with the same tables, filled at the source; return what starts drivers on them."""
+    # Not at the top: it is a separate plugin, which pytest must load first.
     from tests.fix_postgres import drop_database
 
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-apply-"))

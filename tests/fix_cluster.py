@@ -1,7 +1,7 @@
-"""The topology of the unit `one_way`: `one_way`, pgbench's tables and some of every kind from `src` to `dst`, on
-embedded
-servers, a private Ray and Spark. Starting it takes half a minute, so the tests of the unit share it; each leaves both
-sides equal and everything at work.
+"""The topology of the unit `one_way`: pgbench's tables and some of every kind from `src` to `dst`.
+
+It runs on embedded servers, a private Ray and Spark. Starting it takes half a minute, so the tests of the unit share
+it. Each test leaves both sides equal and everything healthy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.clusters.system import System, running, system_folder
 from tests.support.session.shared import Shared
 from topology.file.reading import read_topology
 
-# Before anything in this process imports ray.
+# This must precede any import of ray in this process.
 os.environ.update(LOOPBACK)
 
 ONE_WAY = """
@@ -40,7 +40,7 @@ queues:  # so small that a minute of pgbench spills
   q_dst_in: {site: dst, memory: 4MB}
 """
 
-# Tables of every kind; partitions are cut differently at the destination.
+# Tables of every kind; the destination has other partition bounds.
 KINDS = ("parts", "computed", "twins", "toasted", "toasted_full", "parent", "child", "altered")
 _KINDS = """
 CREATE TABLE parts (id integer, day date, body text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
@@ -84,7 +84,7 @@ def _pgbench_tables(servers: dict[str, EmbeddedServer]) -> None:
 
 def _open_one_way(stack: ExitStack, _: pytest.Config) -> System:
     folder = stack.enter_context(system_folder("system"))
-    # Every process of the topology inherits it: see `tests.support.clusters.faults`.
+    # Every process of the topology inherits it (`tests.support.clusters.faults`).
     (folder / "failpoints").mkdir()
     os.environ[FOLDER_ENVIRONMENT] = str(folder / "failpoints")
     stack.callback(os.environ.pop, FOLDER_ENVIRONMENT)
@@ -98,6 +98,6 @@ _ONE_WAY = Shared(_open_one_way, illness=lambda system: system.illness(TABLES))
 
 @pytest.fixture
 def one_way(request: pytest.FixtureRequest) -> Iterator[System]:
-    """The shared topology; see the module."""
+    """The shared topology that the module describes."""
     with _ONE_WAY.lend(request.node) as system:
         yield system

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[Pair]:
-    from tests.support.ways.postgres_pair import Pair  # imports the apply servers: not for tests that need none
+    from tests.support.ways.postgres_pair import Pair  # imports the apply servers: only for tests that need them
 
     made = Pair(source_database, destination_database, tmp_path / "redo")
     yield made
@@ -24,7 +24,7 @@ def pair(source_database: str, destination_database: str, tmp_path: Path) -> Ite
 
 @pytest.fixture
 def copied_pair(source_database: str, destination_database: str, tmp_path: Path) -> Iterator[CopiedPair]:
-    """The same, whose tables are copied first."""
+    """Such a pair whose tables are copied first."""
     from tests.support.copies.copied_pair import CopiedPair  # as above
 
     made = CopiedPair(source_database, destination_database, tmp_path / "redo")

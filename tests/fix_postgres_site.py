@@ -40,7 +40,7 @@ def site(make_site: Callable[[EmbeddedServer], Site], pg_source: EmbeddedServer)
     ]
 )
 def any_site(request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]) -> tuple[Site, bool]:
-    """A database on each version, to be read through each kind of wire."""
+    """A database on each version, read through each kind of wire."""
     version, _, wire = request.param.partition(" ")
     server = request.getfixturevalue("pg_source" if version == "18" else f"pg_{version}")
     return make_site(server), wire == "libpq"

@@ -1,4 +1,4 @@
-"""The topology of the unit `sites`: see `tests.support.clusters.sites`."""
+"""The topology of the unit `sites` (`tests.support.clusters.sites`)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SITES = Shared(_open, illness=lambda sites: sites.illness())
 
 @pytest.fixture
 def sites(request: pytest.FixtureRequest, ray_cluster: LocalCluster) -> Iterator[Sites]:
-    """The topology, well, by the file of whichever scenario came before."""
+    """The healthy topology, with the file of the previous scenario."""
     with _SITES.lend(request.node) as lent:
         yield lent
 
 
 @pytest.fixture
 def sites_to_lose(request: pytest.FixtureRequest, ray_cluster: LocalCluster) -> Iterator[Sites]:
-    """The same for a test that leaves nothing well: the topology ends with it."""
+    """The topology for a test that leaves nothing healthy: it ends with the test."""
     try:
         yield _SITES.keep(request.config)
     finally:

@@ -2,8 +2,8 @@
 
 A lane runs its parts one after the other and ends with a table.
 
-A test is in a part by its markers alone (CONTRIBUTING.md lists them). `check` runs what needs no server, `test` runs
-everything but `soak`, and `soak` runs the rest, and what is `seeded` once more with seeds that are new each time.
+Markers alone put a test into a part (CONTRIBUTING.md lists them). `check` runs what needs no server, and `test` runs
+everything except `soak`. `soak` runs the rest, and repeats `seeded` tests with new seeds.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ __all__ = ["LANES", "Done", "Part", "main", "show"]
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOWEST = 20
-WIDTH = 150  # of the table where the output is no terminal, as in CI
+WIDTH = 150  # width of the table if the output is no terminal, as in CI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one pytest session of a lane runs.
+    """One pytest session of a lane.
 
     Args:
         name: shown in the table.
         markers: the expression that selects its tests.
-        workers: processes that share them.
-        folders: where they are. Each worker collects all tests of these, and those in memory alone take it ten seconds.
-        arguments: more of pytest's.
+        workers: processes that share the tests.
+        folders: of the tests. Each worker collects all tests of these folders, which takes ten seconds for the memory
+            tests alone.
+        arguments: further arguments of pytest.
     """
 
     name: str
@@ -52,13 +53,13 @@ class Part:
     arguments: tuple[str, ...] = ()
 
 
-# What needs no server computes for two thirds of its time, and waits for the rest: three workers on two cores. Tests on
-# servers mostly wait: four workers take half the time of two, and six are no faster. What needs Ray and Spark comes
-# last, in two workers, each with topologies of its own (`tests.support.session.shared`): one alone leaves a third of two cores
-# idle while it waits.
+# Tests without a server compute for two thirds of their time, and wait for the rest: three workers on two cores. Tests
+# on servers mostly wait: four workers take half the time of two, and six are no faster. Tests with Ray and Spark come
+# last, in two workers, each with its own topologies (`tests.support.session.shared`): one worker leaves a third of two
+# cores idle while it waits.
 _OF_SERVERS = ("tests/contract", "tests/faults", "tests/integration", "tests/multisite")
-# Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine, where
-# pytest's ten minutes (pyproject.toml) are five times that: a load of thirty beside it was seen to need more.
+# Properties compute thirty times as many examples in the soak, up to two minutes of them on a quiet machine. There
+# pytest's ten minutes (pyproject.toml) are five times that; a concurrent load of thirty was seen to need more.
 _LONG = ("-o", "timeout=2400", "-o", "faulthandler_timeout=2520")
 _GROUPED = ("--dist", "loadgroup", "--no-loadscope-reorder")
 LANES: Mapping[str, tuple[Part, ...]] = {
@@ -82,19 +83,19 @@ LANES: Mapping[str, tuple[Part, ...]] = {
         ),
     ),
 }
-# pytest's exit codes: somebody interrupted it; it had no test.
+# pytest's exit codes: interrupted; no tests
 _INTERRUPTED, _NOTHING = 2, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A part that has run.
+    """A finished part.
 
     Args:
-        part: which.
+        part: which one.
         code: pytest's exit code.
-        seconds: that it took.
-        report: what its session noted.
+        seconds: its duration.
+        report: its session's report.
     """
 
     part: Part
@@ -120,20 +121,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not parts:
         parser.error(f"lane {chosen.lane} has no part {chosen.only}")
     if chosen.lane != "soak":
-        os.environ.pop(SEED, None)  # left by somebody who repeats a soak
+        os.environ.pop(SEED, None)  # left over from a repeated soak
     elif os.environ.get(SEED, "0") in {"", "0"}:
         os.environ[SEED] = NEW
     draw_session_seed()
     print(f"seeds: {SEED}={session_seed()}{'' if is_soak() else ', fixed'}", flush=True)
     done = [_run(part, more) for part in parts]
     show(chosen.lane, done)
-    # A part may have none of the tests that were asked for; not all of them.
+    # A single part may have none of the requested tests, but not all parts.
     codes = [each.code for each in done if each.code != _NOTHING or not more] or [_NOTHING]
-    return max(map(abs, codes))  # below 0: ended by a signal
+    return max(map(abs, codes))  # negative: ended by a signal
 
 
 def _run(part: Part, more: Sequence[str]) -> Done:
-    """Run a part in a session of its own."""
+    """Run a part in its own session."""
     print(f"--- {part.name}: pytest -m '{part.markers}'", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-report-") as folder:
         command = [
@@ -157,9 +158,7 @@ def _run(part: Part, more: Sequence[str]) -> Done:
 
 
 def _ended(session: subprocess.Popen[bytes]) -> int:
-    """Wait until a session has ended, also one that Ctrl-C interrupts: it ends its servers by itself, and says what it
-    left.
-    """
+    """Wait until a session has ended, even after Ctrl-C: it ends its servers by itself, and reports leftovers."""
     while True:
         try:
             return session.wait()
@@ -168,7 +167,7 @@ def _ended(session: subprocess.Popen[bytes]) -> int:
 
 
 def show(lane: str, done: Sequence[Done]) -> None:
-    """Print what took the time, and at the end what failed.
+    """Print durations, and at the end failures.
 
     Args:
         lane: its name.
@@ -221,7 +220,7 @@ def show(lane: str, done: Sequence[Done]) -> None:
     console.print(
         "started: " + (", ".join(f"{count} x {kind}" for kind, count in started.most_common()) or "no topology")
     )
-    # Last, where somebody who has the end of the output alone sees it.
+    # Failures come last, where a reader who has only the end of the output sees them.
     for name, said in (failure for each in done for failure in each.report.failed.items()):
         console.print(Text(f"FAILED {name}\n{said}"))
 

@@ -1,5 +1,5 @@
-"""What a topology file says, as data: no running code.
+"""Topology files as data: no running code.
 
-`file` turns YAML into `spec`, `checks` and `proof` judge it, `routing` knows over which components a table travels, `edits`
-compares two files, `plan` says what `up` will do.
+`file` turns YAML into `spec`. `checks` and `proof` judge the result. `routing` knows the components over which a table
+travels. `edits` compares two files, and `plan` says what `up` will do.
 """

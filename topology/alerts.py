@@ -1,4 +1,4 @@
-"""`alerts:` of the file: of what an alert is sent, and to whom."""
+"""`alerts:` of the file: what triggers an alert, and where alerts go."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from dataclasses import dataclass, field
 
 __all__ = ["AlertTarget", "AlertsSpec"]
 
-PER_HOUR_DEFAULT = 20  # of one target: what an operator reads, and what an account for messages bears
+PER_HOUR_DEFAULT = 20  # per target: what an operator still reads, and what a messaging account allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTarget:
-    """Where alerts go: a command, which gets one as JSON on its standard input, or a webhook, to which it is posted.
+    """One destination of alerts: a command or a webhook.
+
+    The command gets an alert as JSON on its standard input; the webhook gets it as a POST.
 
     Args:
-        name: for `status`: the program, or the webhook's host.
+        name: name in `status`: the program, or the webhook's host.
         command: program and arguments.
         url: of the webhook; often a secret by itself.
-        token: sent as `Authorization: Bearer`; empty: none.
+        token: sent as `Authorization: Bearer`; empty: no such header.
     """
 
     name: str
@@ -28,17 +30,18 @@ class AlertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsSpec:
-    """What alerts are sent of.
+    """What triggers alerts, and where they go.
 
     Args:
-        to: where each of them goes.
-        error_transaction: a transaction entered an error queue.
-        conflicts_count: so many conflicts at one apply process within `conflicts_seconds`; 0: none is sent.
-        conflicts_seconds: see there.
-        lag_s: a destination is further behind, or nobody knows for so long; 0: none is sent.
-        component: a component or the controller is stopped, has given up, waits for an operator, does not answer, or
-            does not get beyond its start.
-        per_hour_max: of one target; what is beyond is counted in the next one.
+        to: the destinations; each gets every alert.
+        error_transaction: alert when a transaction enters an error queue.
+        conflicts_count: alert at this many conflicts at one apply process within `conflicts_seconds`; 0: no such alert.
+        conflicts_seconds: the period for `conflicts_count`, seconds.
+        lag_s: alert when a destination is further behind than this, or when its lag is unknown for this long; 0: no
+            such alert.
+        component: alert when a component or the controller is stopped, has given up, waits for an operator, does not
+            answer, or does not finish starting.
+        per_hour_max: bound of alerts per target and hour; the next alert counts those beyond it.
         environment: names of the variables that the secrets came from.
     """
 

@@ -1,8 +1,8 @@
-"""Callers: which component may come for what at a queue, a redo log or a combined capture process, and from which site.
+"""Callers: which component, from which site, may call a queue, a redo log or a combined capture process.
 
-What a server admits when callers prove their site by a certificate. Whether something is bypassed (`topology.routing.combined`)
-makes no difference here: an edit may change that while both run, and a queue itself knows its subscribers of the
-moment.
+A server admits these callers when callers prove their site by a certificate. Bypassed components
+(`topology.routing.combined`) are admitted too: an edit can change what is bypassed while both run, and a queue itself
+knows its present subscribers.
 """
 
 from __future__ import annotations
@@ -16,23 +16,13 @@ __all__ = ["publishers_of", "redo_readers_of", "redo_receivers_of", "site_of", "
 
 
 def publishers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
-    """Who may enqueue into a queue: component -> its site.
-
-    Args:
-        spec: the topology.
-        queue: name of the queue.
-    """
+    """Map each component that may enqueue into a queue to its site."""
     found = {each.name: each.site for each in spec.captures if each.queue == queue}
     return found | {each.name: spec.queue(each.from_queue).site for each in spec.propagations if each.to_queue == queue}
 
 
 def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
-    """Who may dequeue from a queue: component -> its site.
-
-    Args:
-        spec: the topology.
-        queue: name of the queue.
-    """
+    """Map each component that may dequeue from a queue to its site."""
     propagations = [each for each in spec.propagations if queue in (each.from_queue, each.held_in)]
     # apply processes may bypass a propagation, unless the file says `combined: never`
     behind = {each.to_queue for each in propagations}
@@ -43,27 +33,17 @@ def subscribers_of(spec: TopologySpec, queue: str) -> Mapping[str, str]:
 
 
 def redo_readers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
-    """Who may watch a source's redo and tell what of it is needed no more: capture process -> its site.
-
-    Args:
-        spec: the topology.
-        source: name of the source site.
-    """
+    """Map each capture process that may watch a source's redo, and release what it no longer needs, to its site."""
     return {each.name: each.site for each in spec.captures if each.source == source and not each.is_downstream}
 
 
 def redo_receivers_of(spec: TopologySpec, source: str) -> Mapping[str, str]:
-    """Who may receive a source's redo: redo receiver -> its site.
-
-    Args:
-        spec: the topology.
-        source: name of the source site.
-    """
+    """Map each redo receiver that may receive a source's redo to its site."""
     return {each.name: each.site for each in receivers_from(spec, source)}
 
 
 def site_of(spec: TopologySpec, component: str) -> str:
-    """The site at which a component serves.
+    """Return the site at which a component serves.
 
     Args:
         spec: the topology.

@@ -1,8 +1,8 @@
-"""How the links between the components of a topology are protected.
+"""Protection of the links between the components of a topology.
 
-A file that says nothing of `tls` gets certificates that Headrace makes in the state folder: they are named in the sites
-like those of a file, and what runs does not know the difference. That is possible on one machine alone, so sites with a
-`node` need the operator's word.
+A file without `tls` gets certificates that Headrace makes in the state folder. The sites name them as they name
+certificates of a file, so running components see no difference. This works on one machine only: if sites have a `node`,
+the operator must choose.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = [
 ]
 
 CERTIFICATES = "certificates"  # in the state folder
-MADE_AUTHORITY = "certificate-authority"  # no site can be called so
-REVOKED = "revoked_certificates"  # in the state folder: the operator's list of those that Headrace made
+MADE_AUTHORITY = "certificate-authority"  # not a valid name of a site
+REVOKED = "revoked_certificates"  # in the state folder: the operator's list of revoked certificates that Headrace made
 
 
 def made_certificate(state_dir: Path, site: str) -> TlsSpec:
-    """The files that Headrace makes for a site.
+    """Return the certificate files that Headrace makes for a site.
 
     Args:
         state_dir: of the topology.
@@ -46,10 +46,10 @@ def made_certificate(state_dir: Path, site: str) -> TlsSpec:
 
 
 def with_made_certificates(spec: TopologySpec) -> TopologySpec:
-    """The topology with the certificates that Headrace makes.
+    """Return the topology with the certificates that Headrace makes.
 
     Args:
-        spec: of a file that says nothing of `tls`.
+        spec: of a file without `tls`.
     """
     return replace(
         spec, sites=tuple(replace(site, tls=made_certificate(spec.state_dir, site.name)) for site in spec.sites)
@@ -57,12 +57,12 @@ def with_made_certificates(spec: TopologySpec) -> TopologySpec:
 
 
 def makes_certificates(spec: TopologySpec) -> bool:
-    """Whether Headrace makes the certificates of the topology itself."""
+    """Return whether Headrace makes the certificates of the topology."""
     return any(site.tls is not None and site.tls == made_certificate(spec.state_dir, site.name) for site in spec.sites)
 
 
 def both_ways(spec: TopologySpec) -> str:
-    """What the operator of several machines writes into the file: certificates, or that there are none."""
+    """Return the operator's two choices for several machines: make certificates, or write `tls: none`."""
     folder, file = shlex.quote(str(spec.file.parent / "certs")), shlex.quote(str(spec.file))
     return (
         f"make certificates: `headrace certs {folder} --topology {file}`, bring each site's files to its node, and"
@@ -73,7 +73,7 @@ def both_ways(spec: TopologySpec) -> str:
 
 
 def protection(spec: TopologySpec) -> str:
-    """How the links are protected, in words."""
+    """Describe the protection of the links."""
     if makes_certificates(spec):
         return f"mutual TLS, with certificates that `up` makes in {spec.state_dir / CERTIFICATES} and renews"
     if any(site.tls is not None for site in spec.sites):

@@ -8,12 +8,13 @@ from itertools import count
 
 __all__ = ["examples", "parse_schema", "parse_table"]
 
-# Of sets of positions in patterns that are looked at. Plain names need one per letter; patterns with several wildcards
-# can need exponentially many, and what is found by then has the short names, which tell apart all that people write.
+# Bound of the sets of pattern positions that are searched. Plain names need one set per letter; patterns with several
+# wildcards can need exponentially many. The search is breadth first, so the names found by then are the short ones,
+# which suffice for patterns that people write.
 _STATES_MAX = 20_000
 
-# A part of a name: quoted (anything, a doubled quote inside), or plain with wildcards. Names are as the database
-# keeps them, so unquoted parts are not folded to lower case.
+# A part of a name: quoted (anything, a doubled quote inside), or plain with wildcards. Names are as the database stores
+# them, so unquoted parts are not folded to lower case.
 _PART = re.compile(r'"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^\s."]+)')
 
 
@@ -21,7 +22,7 @@ def parse_table(text: str) -> tuple[str, str]:
     """Split `schema.table` into the two patterns of a rule.
 
     Raises:
-        ValueError: it is not of that form.
+        ValueError: the text is not of that form.
     """
     parts = _parts(text)
     if len(parts) != 2:
@@ -34,7 +35,7 @@ def parse_schema(text: str) -> str:
     """Read a schema's name or pattern.
 
     Raises:
-        ValueError: it is not one name.
+        ValueError: the text is not one name.
     """
     parts = _parts(text)
     if len(parts) != 1:
@@ -50,7 +51,7 @@ def _parts(text: str) -> list[str]:
         quoted = match["quoted"]
         part = match["plain"] if quoted is None else quoted.replace('""', '"')
         if quoted is not None and set(part) & set("*?"):
-            return []  # in a rule these are always wildcards: a name with one cannot be meant alone
+            return []  # `*` and `?` are always wildcards in a rule, so no rule can mean only a name that contains one
         parts.append(part)
         position = match.end()
         if position == len(text):
@@ -62,10 +63,10 @@ def _parts(text: str) -> list[str]:
 
 
 def examples(patterns: Iterable[str]) -> tuple[str, ...]:
-    """Names that the patterns can tell apart: one for each set of them that a name can match, the empty set included.
+    """Return names that the patterns can tell apart: one for each set of patterns that a name can match, also for none.
 
     Args:
-        patterns: of one part of a name (`*` any characters, `?` one).
+        patterns: patterns of one part of a name (`*` any characters, `?` one).
 
     Returns:
         The shortest name of each set. Any name matches the same patterns as one of these.
@@ -74,9 +75,9 @@ def examples(patterns: Iterable[str]) -> tuple[str, ...]:
     start = frozenset(_with_stars(known, ((number, 0) for number in range(len(known)))))
     other = next(letter for letter in map(chr, count(ord("x"))) if not any(letter in pattern for pattern in known))
     names: dict[frozenset[int], str] = {}
-    seen: set[frozenset[tuple[int, int]]] = set()  # after one letter at least: no name is empty
+    seen: set[frozenset[tuple[int, int]]] = set()  # states after at least one letter: no name is empty
     pending = [(start, "")]
-    for state, name in pending:  # breadth first: it grows at its end
+    for state, name in pending:  # breadth first: the loop appends to `pending`
         if name:
             matched = frozenset(number for number, place in state if place == len(known[number]))
             names.setdefault(matched, name)
@@ -90,7 +91,7 @@ def examples(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _after(patterns: tuple[str, ...], state: frozenset[tuple[int, int]], letter: str) -> Iterator[tuple[int, int]]:
-    """Where the patterns stand after one more letter."""
+    """Yield the positions of the patterns after one more letter."""
     for number, place in state:
         expected = patterns[number][place] if place < len(patterns[number]) else ""
         if expected == "*":
@@ -100,7 +101,7 @@ def _after(patterns: tuple[str, ...], state: frozenset[tuple[int, int]], letter:
 
 
 def _with_stars(patterns: tuple[str, ...], places: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The same places, and those behind a `*`, which may stand for nothing."""
+    """Yield the positions and those behind a `*`, which can match nothing."""
     for number, place in places:
         yield number, place
         end = place

@@ -1,9 +1,9 @@
 """The plan: everything `up` would create or change, where it would run, and what it locks.
 
-A plan is made from the topology alone, or from the topology and what the databases answered (`LiveSite`). The
-databases describe their own statements; nothing here knows their words.
+A plan is made from the topology alone, or from the topology and the databases' answers (`LiveSite`). The databases
+describe their own statements; nothing here depends on their SQL.
 
-Longer than 500 lines: each part of a plan is described, made and shown for people here, and a new part needs all three.
+Longer than 500 lines: each part of a plan is described, made and formatted here, and a new part needs all three.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topology.routing.ways import Way, ways_to
 from topology.spec import ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 
-TABLES_SHOWN = 6  # of those that go the same way; `--json` has all
+TABLES_SHOWN = 6  # of tables with the same destinations; `--json` has all
 _PROCESSES = {
     "shared": "queues and propagations of a site share one, and so do its capture processes, its redo receivers, and"
     " its apply processes by fours",
@@ -42,15 +42,15 @@ __all__ = ["KeptRows", "LiveSite", "Optimisation", "Plan", "PlannedActor", "Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSite:
-    """What a site's database answered.
+    """Answers of a site's database.
 
     Args:
-        statements: what would be done to it, in order.
-        tables: the tables its captures would take.
+        statements: the planned statements, in order, also those that are done already.
+        tables: tables that its capture processes would take.
         findings: of its preflight.
-        identity: what tells the database from every other; empty: it was not asked.
+        identity: what distinguishes the database from every other; empty: not asked.
         logged: what its log must have of rows beyond their keys.
-        is_live: the database was asked; False: the statements are what an empty one would get.
+        is_live: the database was asked; False: the statements are those for an empty one.
     """
 
     statements: tuple[PlannedStatement, ...] = ()
@@ -67,9 +67,9 @@ class PlannedActor:
 
     Args:
         name: its name on Ray.
-        site: where it stands.
-        resources: Ray custom resources its node must have, as (name, amount).
-        work: what it does, one sentence.
+        site: where it runs.
+        resources: Ray custom resources that its node must have, as (name, amount).
+        work: its task, one sentence.
     """
 
     name: str
@@ -100,7 +100,7 @@ class PlannedWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimisation:
-    """Something that is done faster where it can be, whether it is done here, and why."""
+    """A possible optimisation, whether it applies here, and why."""
 
     name: str
     applies: bool
@@ -109,12 +109,12 @@ class Optimisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRows:
-    """Destination tables whose rows stay as they are: nothing is copied there.
+    """Destination tables whose rows stay as they are: `up` copies nothing there.
 
     Args:
         site: where they are.
-        source: from where nothing is copied.
-        why: of the source, in words.
+        source: the site from which nothing is copied.
+        why: the reason, in words about the source.
         tables: their names.
     """
 
@@ -126,7 +126,7 @@ class KeptRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """See the module."""
+    """Everything that `up` would do, as data."""
 
     topology: str
     file: str
@@ -143,11 +143,11 @@ class Plan:
     kept: tuple[KeptRows, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as JSON-able data."""
+        """Return the plan as JSON-able data."""
         return asdict(self)
 
     def as_text(self) -> str:
-        """The plan for people."""
+        """Format the plan for people."""
         return "\n".join(_text(self)) + "\n"
 
 
@@ -165,11 +165,11 @@ def make_plan(
 
     Args:
         spec: as read.
-        live: what the sites' databases answered, by site; a site that is not in it was not asked.
-        prepared: the topology that was prepared last: what runs; None: nothing was.
-        found: what is wrong with the databases beside each other.
-        checked: what is wrong with the file, where its lines are known.
-        splits: what is split off now.
+        live: answers of the sites' databases, by site; an absent site was not asked.
+        prepared: the topology that was prepared last and runs; None: nothing was prepared.
+        found: problems between databases.
+        checked: problems of the file, where its lines are known.
+        splits: the present splits.
         kept: the tables whose rows stay as they are.
     """
     answers = live or {}
@@ -229,7 +229,7 @@ def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
 
 
 def _rules(rules: RuleSet) -> str:
-    """A rule set in one line."""
+    """Format a rule set in one line."""
     if rules.include is None:  # noqa: SIM108
         taken = "everything"
     else:
@@ -241,7 +241,7 @@ def _rules(rules: RuleSet) -> str:
 def _rule(rule: Rule, *, positive: bool) -> str:
     name = "every table" if (rule.owner, rule.name) == ("*", "*") else f"{rule.owner}.{rule.name}"
     if rule.condition is not None:
-        # numpy: most rules have no condition.
+        # These import numpy; most rules have no condition.
         from headrace.lcr.batch import Command
         from headrace.rules.needs import commands_taken
 
@@ -284,7 +284,7 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         else ""
     )
     yield PlannedActor(
-        name="controller", site="", resources=(), work=f"keeps the actors as the topology wants them{alerts}"
+        name="controller", site="", resources=(), work=f"keeps the actors as the topology defines them{alerts}"
     )
     for site in spec.sites:
         if site.name in sources:
@@ -337,13 +337,13 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
 
 _ON_ERROR = {
     "hold_dependents": "",
-    "continue": "; on an error: transactions that depend on the failed one are applied all the same",
+    "continue": "; on an error: transactions that depend on the failed one are still applied",
     "disable": "; on an error: applies nothing more until its error queue is empty",
 }
 
 
 def _conflicts(apply: ApplySpec) -> str:
-    """Which handlers it has, and what it does not compare; empty: conflicts go into the error queue."""
+    """List an apply process's conflict handlers and uncompared columns; empty: conflicts go into the error queue."""
     rules = apply.conflicts
     found = [
         f"{each.owner}.{each.name} {each.kind}: {each}"
@@ -360,7 +360,7 @@ def _conflicts(apply: ApplySpec) -> str:
 
 
 def _tables(settings: TableSettings) -> str:
-    """What is set for its tables; empty: the keys of the destination find rows, and what does not fit waits."""
+    """List the settings of its tables; empty: the destination's keys find rows, and rows that do not fit wait."""
     found = [f"substitute key {each}" for each in settings.key_columns]
     if settings.allow_duplicate_rows is not None:
         found.append(
@@ -387,7 +387,7 @@ def _tables(settings: TableSettings) -> str:
 
 
 def _order(apply: ApplySpec) -> str:
-    """What of its order the file sets; empty: constraints of the destination alone."""
+    """List what the file sets about its order; empty: only constraints of the destination order it."""
     found = ["commits in the order of the source"] if apply.commits_in_order else []
     for value in apply.dependencies.values:
         tables = [f"{each.owner}.{each.name} ({', '.join(each.columns)})" for each in value.tables]
@@ -505,7 +505,7 @@ def _text(plan: Plan) -> Iterator[str]:
         if site.live is not None:
             yield from _live_text(site.live)
         elif not site.database.startswith("none"):
-            yield "  not asked: what would be done to it is not listed"
+            yield "  not asked: its statements are not listed"
     if plan.kept:
         yield "\nRows that stay as they are"
         yield from (f"  at {each.site}, {each.why}: {_some(each.tables)}" for each in plan.kept)
@@ -527,12 +527,12 @@ def _text(plan: Plan) -> Iterator[str]:
 
 
 def _reach_text(plan: Plan) -> Iterator[str]:
-    """Who gets what: tables, source -> destinations. Other tags are shown where users' untagged changes go elsewhere."""
+    """Format who gets what: tables, source -> destinations. Other tags appear only where untagged changes go elsewhere."""
     yield "\nWho gets what"
     for tables, lines in groupby(plan.reach, key=lambda line: line.tables):
         yield f"  {_some(tables)}"
         for line in lines:
-            if line.is_forwarding:  # the lines of the sites that it forwards for say where that goes
+            if line.is_forwarding:  # lines of the sites that it forwards for show this
                 continue
             tags = "" if "none" in line.tags else f", tagged {' or '.join(line.tags)}"
             yield f"    {line.origin}{tags} -> {', '.join(_reached_text(site) for site in line.reached)}"
@@ -543,7 +543,7 @@ def _reached_text(reached: ReachedSite) -> str:
     over += f", as {' and '.join(reached.names)}" if reached.names else ""
     hops = len(reached.sites) - 1
     times = "" if reached.times == "once" else f", {reached.times}"
-    # What a condition says of a row is not proven: this is who gets it at most.
+    # The proof does not evaluate conditions on rows: these sites are the most that can get it.
     times += f", where conditions of {' and '.join(reached.conditions)} are TRUE" if reached.conditions else ""
     return f"{reached.site} ({counted(hops, 'hop')}{over}{times})"
 
@@ -558,8 +558,8 @@ def _changes_text(found: tuple[Change, ...]) -> Iterator[str]:
     words = {
         "new": "is created",
         "ends": "ends",
-        "takes over": "goes on, and takes over its",
-        "restarts": "restarts: other",
+        "takes over": "keeps running, with changed",
+        "restarts": "restarts, with changed",
     }
     for change in found:
         if change.action != "same":
@@ -583,7 +583,7 @@ def _live_text(live: LiveSite) -> Iterator[str]:
             yield f"    ! {logged.statement}"
     if live.statements:
         yield "  statements (+ will be run, = is done already)"
-    # What has one lock in common is shown together: the lock is said once, below.
+    # Statements with the same lock are shown together, with the lock once below them.
     for (lock, breaks), steps in groupby(live.statements, key=lambda planned: (planned.lock, planned.breaks)):
         for planned in steps:
             first, *rest = planned.statement.splitlines()

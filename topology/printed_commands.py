@@ -1,9 +1,8 @@
-"""Commands in messages: written as `headrace VERB FILE`, or without FILE.
+"""Commands in messages, written as `headrace VERB FILE` or without FILE.
 
-Shown with the file that the reader has named, so that a shell takes them as they are.
+Before a message is shown, each command gets the file as the reader named it, so that it can be pasted into a shell.
 
-A command for another file is written with a word that says which, and ends with `_FILE`: `headrace down OTHER_FILE`
-stays as it is.
+A command for another file has a word for that file which ends with `_FILE`. `headrace down OTHER_FILE` stays as it is.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ FILE_VERBS = (
     "conflicts",
     "audit",
 )
-"""Verbs of the command line that take the topology's file next."""
+"""Verbs of the command line whose next argument is the topology file."""
 
-# Not as a part of another word, and, without FILE, not before a file that is there already: a message may pass here
-# more than once. What is quoted behind FILE is a table.
+# Matches no part of another word and, without FILE, no command that a file already follows: a message may pass here
+# more than once. A quoted word behind FILE is a table.
 _COMMAND = (
     rf"(?<![\w/.-])headrace ({'|'.join(FILE_VERBS)})(?![\w-])(?: FILE\b|(?!"
     r" (?:[^\s'`]*\.ya?ml\b|'[^'\n]*'|[A-Z]+_FILE\b)))"
@@ -56,7 +55,7 @@ def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
     """Put the topology's file into each command.
 
     Args:
-        text: a message, a fix, or a document with some.
+        text: a message, a fix, or a document that contains some.
         file: as the reader named it; empty: the text stays as it is.
         in_json: the text is a JSON document, and the commands are in its strings.
     """
@@ -68,12 +67,9 @@ def with_file(text: str, file: Path | str, *, in_json: bool = False) -> str:
 
 
 def commands_with_file(text: str, file: Path | str, *, in_json: bool = False) -> list[tuple[int, int, str]]:
-    """What `with_file` replaces, in order: from and up to which character of the text, and by what.
+    """Return the replacements that `with_file` makes, in order: start, end (exclusive), and new text.
 
-    Args:
-        text: see `with_file`.
-        file: see `with_file`.
-        in_json: see `with_file`.
+    The arguments are those of `with_file`.
     """
     if not str(file):
         return []

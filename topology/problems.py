@@ -1,4 +1,4 @@
-"""What is wrong with a topology: every problem at once, each with its fix."""
+"""Problems of a topology, all reported together, each with its fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TopologyError", "as_line", "nearest"]
 
 
 class TopologyError(ConfigError):
-    """A topology file cannot be used; `findings` has every problem, the message lists them all.
+    """An unusable topology file. The message lists every problem, and `findings` has them as data.
 
     Args:
         message: one sentence that names the file, then one line per problem.
@@ -54,16 +54,16 @@ class TopologyError(ConfigError):
 
 
 def as_line(finding: Finding) -> str:
-    """`path: what is wrong: how to fix it`."""
+    """Format a finding as `path: what is wrong: how to fix it`."""
     return f"{finding.path}: {finding.problem}: {finding.fix}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Advise on a name that does not exist.
+    """Suggest a known name in place of one that does not exist.
 
     Args:
         name: what the file or the command line says.
-        known: the names that could stand there.
+        known: the names that are valid there.
 
     Returns:
         One sentence: the nearest of the known names, or all of them when none is near.
@@ -72,4 +72,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"known here: {', '.join(names)}" if names else "there is none here"
+    return f"known here: {', '.join(names)}" if names else "none is known here"

@@ -1,12 +1,12 @@
 """Schedules: the windows in which a propagation may use its line.
 
-A window opens at a minute of the day, or of every hour, on some days of the week, in the time zone of the schedule, for
-so long. Windows may overlap; together they are one. Around a change of the clocks a window opens when the clock on the
-wall first shows its time, or, where that time is skipped, as much later as the clock is set forward; it lasts as long
-as ever.
+A window opens at a minute of the day or of every hour, on some days of the week, in the schedule's time zone. It stays
+open for a fixed duration. Overlapping windows act as one. When clocks change, a window opens when the wall clock first
+shows its time. If that time is skipped, the window opens later by the amount that the clock is set forward. Its
+duration stays the same.
 
 The manuals' start time, duration and next_time become `opens` and `duration`. Their latency, the longest time that a
-message waits inside of a window, has no meaning here: a propagation sends as changes come.
+message waits inside a window, has no meaning here: a propagation sends changes as they arrive.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Propagation Schedules"; `docs/decisions/0034-*`.
 """
@@ -33,20 +33,20 @@ __all__ = [
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 EVERY_DAY = tuple(range(7))
 DURATION_MIN_S = 60  # connecting takes seconds
-DURATION_MAX_S = 7 * 86_400  # a longer window that opens every week never closes
+DURATION_MAX_S = 7 * 86_400  # a longer weekly window would never close
 HOUR_S = 3600
 _AHEAD = timedelta(days=8)  # a window opens at least once a week; one more day for changes of the clocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """When a window opens, and for how long.
+    """A recurring window.
 
     Args:
         hour: of the day; None: every hour.
         minute: of the hour.
-        duration_s: how long it stays open, seconds.
-        days: of the week on which it opens, Monday is 0.
+        duration_s: how long the window stays open, seconds.
+        days: days of the week on which it opens; Monday is 0.
     """
 
     hour: int | None
@@ -55,12 +55,12 @@ class Window:
     days: tuple[int, ...] = EVERY_DAY
 
     def openings(self, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-        """The moments at which it opens.
+        """Yield the moments at which the window opens.
 
         Args:
-            zone: whose clock it goes by.
-            after: moments at this or later, UTC.
-            until: moments before this, UTC.
+            zone: time zone of the window's clock.
+            after: earliest moment, inclusive, UTC.
+            until: end, exclusive, UTC.
         """
         each = self._daily(zone, after, until) if self.hour is not None else self._hourly(zone, after, until)
         for local in each:
@@ -76,8 +76,8 @@ class Window:
             day += timedelta(days=1)
 
     def _hourly(self, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[datetime]:
-        # Zones differ from UTC by quarters of an hour, too: the minute is looked for on the local clock, hour by hour
-        # of real time.
+        # Zones can differ from UTC by quarters of an hour. So each hour of real time is searched for the minute on the
+        # local clock.
         at = after.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
         while at < until:
             local = at.astimezone(zone)
@@ -85,7 +85,7 @@ class Window:
             at += timedelta(hours=1)
 
     def described(self) -> str:
-        """The window in a few words."""
+        """Describe the window in a few words."""
         when = f"every hour at :{self.minute:02}" if self.hour is None else f"{self.hour:02}:{self.minute:02}"
         days = "" if self.days == EVERY_DAY else " on " + ", ".join(DAYS[day] for day in self.days)
         length = f"{self.duration_s // HOUR_S} h" if self.duration_s % HOUR_S == 0 else f"{self.duration_s / 60:g} min"
@@ -94,11 +94,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Whether a schedule is open.
+    """State of a schedule at a moment.
 
     Args:
-        is_open: now.
-        until_us: when that may change, microseconds since the epoch.
+        is_open: whether a window is open.
+        until_us: when that can change, microseconds since the epoch.
     """
 
     is_open: bool
@@ -107,7 +107,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """See the module.
+    """Windows in one time zone.
 
     Args:
         windows: at least one.
@@ -118,7 +118,7 @@ class Schedule:
     time_zone: str = "UTC"
 
     def at(self, now_us: int) -> Opening:
-        """Whether a window is open.
+        """Return whether a window is open.
 
         Args:
             now_us: microseconds since the epoch.
@@ -132,7 +132,7 @@ class Schedule:
         )
         for opens, closes in times:
             if opens > (end or now):
-                break  # in order: the others open later still
+                break  # sorted: the rest opens even later
             if closes > (end or now):
                 end = closes
         if end is not None:
@@ -140,11 +140,11 @@ class Schedule:
         return Opening(is_open=False, until_us=_us(next(opens for opens, _ in times if opens > now)))
 
     def described(self) -> str:
-        """The windows in one line."""
+        """Describe the windows in one line."""
         return f"{'; '.join(window.described() for window in self.windows)} ({self.time_zone})"
 
     def shown(self, at_us: int) -> str:
-        """A moment on the clock of the schedule's time zone.
+        """Format a moment on the clock of the schedule's time zone.
 
         Args:
             at_us: microseconds since the epoch.
@@ -153,7 +153,7 @@ class Schedule:
 
 
 def knows_time_zone(name: str) -> bool:
-    """Whether this machine has the rules of a time zone."""
+    """Return whether this machine has the rules of a time zone."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The desired state, as frozen data: what a topology file says after expansion, with every default filled in."""
+"""The desired state as frozen data: a topology file after expansion, with every default filled in."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ REDO_BYTES_DEFAULT = 16 << 30  # of a site's redo log: as much as a queue may sp
 SEGMENT_BYTES_DEFAULT = 64 << 20  # a redo segment: small enough to purge early, large enough to be few
 # the delay of archived-log capture of a quiet source, and 1,440 small segments a day at most
 ARCHIVE_LAG_DEFAULT_S = 60.0
-# the manuals' split_threshold: a restart, a failover or a short night's work at the line is over by then
+# the manuals' split_threshold: a restart, a failover or a short maintenance of the line is over by then
 SPLIT_AFTER_DEFAULT_S = 1800.0
-# the manuals' merge_threshold: so much the original queue holds while a stream comes back
+# the manuals' merge_threshold: the amount that the original queue holds while a stream merges back
 MERGE_WITHIN_DEFAULT_S = 60.0
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 
@@ -46,14 +46,14 @@ class DatabaseSpec:
     Args:
         kind: "postgres" (the user's own), "embedded" (a private server) or "none" (queues only).
         dsn: connection string with environment references resolved; empty unless kind is "postgres".
-        version: major version wanted of an embedded server.
-        environment: what the connection strings refer to: names of environment variables, files and programs.
-        allow_any_version: take a server whose version was never tried.
-        decoding_memory: bytes that the session which reads its log may hold of transactions in flight; 0: by the
-            server's own settings (`headrace.databases.postgres.source.log_stream.decoding_memory`).
-        has_admin: the file has an `admin_dsn`, whose role makes and drops what a destination needs, and a source's
-            publication (`topology.file.admin`). It is not here: a topology gets into processes and files that must not
-            have it.
+        version: wanted major version of an embedded server.
+        environment: names of the environment variables, files and programs that the connection strings refer to.
+        allow_any_version: accept a server of an untested version.
+        decoding_memory: bytes of transactions in flight that the session which reads its log may hold; 0: the server's
+            settings decide (`headrace.databases.postgres.source.log_stream.decoding_memory`).
+        has_admin: the file has an `admin_dsn`. Its role creates and drops the objects of a destination and the
+            publication of a source (`topology.file.admin`). The string itself is not stored here: a topology reaches
+            processes and files that must not have it.
     """
 
     kind: str
@@ -67,11 +67,10 @@ class DatabaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSpec:
-    """A site's certificate files, absolute paths.
+    """A site's certificate files, as absolute paths: the authority's certificate, the site's certificate and its key.
 
-    The authority's certificate, the site's own and its key (`protos.wire.identity`).
-
-    `revoked` lists certificates that are refused (`protos.wire.revoked`); None: the site has no such list.
+    `protos.wire.identity` reads them. `revoked` lists certificates that are refused (`protos.wire.revoked`); None: the
+    site has no such list.
     """
 
     authority: Path
@@ -85,10 +84,10 @@ class SiteSpec:
     """One site.
 
     Args:
-        name: of the site.
+        name: unique in the topology.
         database: its database.
-        node: Ray custom resources its actors need, as (name, amount) pairs.
-        tls: its certificate (`topology.links`); None: its links are not encrypted, and nobody proves who he is.
+        node: Ray custom resources that its actors need, as (name, amount) pairs.
+        tls: its certificate (`topology.links`); None: its links are neither encrypted nor authenticated.
     """
 
     name: str
@@ -115,16 +114,19 @@ class CaptureSpec:
         name: unique in the topology.
         site: where it mines.
         source: whose redo it mines; another site: downstream capture (`topology.routing.downstream`).
-        queue: at the same site.
+        queue: a queue of the same site.
         rules: what it takes.
-        transport: of a downstream one: "sync" or "async" (`topology.routing.downstream.RedoReceiver`).
-        mode: of a downstream one: "real_time" or "archived_log".
-        archive: of an archived-log one: absolute path of the folder at its site into which complete segments are
+        transport: of a downstream capture: "sync" or "async" (`topology.routing.downstream.RedoReceiver`).
+        mode: of a downstream capture: "real_time" or "archived_log".
+        archive: of archived-log capture: absolute path of the folder at its site into which complete segments are
             copied; empty: they are sent.
-        archive_lag_s: of an archived-log one: after so many seconds the source completes a segment that is not full.
-        first_scn: of one that is new: the lowest SCN that redo is kept from for it; FIRST_SCN: the oldest that is left.
-        start_scn: of one that is new: it begins after this where nobody has less; FIRST_SCN: at the first SCN.
-        checkpoint_retention_s: how long redo is kept that it does not need any more, seconds (`headrace.redo.checkpoints`).
+        archive_lag_s: of archived-log capture: the source completes a partly filled segment after this many seconds.
+        first_scn: of a new capture process: the lowest SCN from which redo is kept for it; FIRST_SCN: the oldest redo
+            left.
+        start_scn: of a new capture process: it captures what follows this SCN, unless a destination needs earlier
+            changes; FIRST_SCN: what follows the first SCN.
+        checkpoint_retention_s: how long redo is kept after it is no longer needed, seconds
+            (`headrace.redo.checkpoints`).
     """
 
     name: str
@@ -155,17 +157,17 @@ class PropagationSpec:
         from_queue: the source queue.
         to_queue: the destination queue.
         rules: what it takes.
-        sources: the sites whose LCRs it forwards: those that an apply process behind it wants. Derived, never
-            written in the file; one queue may hold the LCRs of several sources.
-        compression: of what travels: "none" or "zstd".
-        bandwidth_max: bytes a second on the wire; None: as fast as it goes.
+        sources: the sites whose LCRs it forwards: those that an apply process behind it wants. Derived, never written
+            in the file; one queue can hold the LCRs of several sources.
+        compression: of the data on the wire: "none" or "zstd".
+        bandwidth_max: bytes a second on the wire; None: unlimited.
         schedule: when it may use the line; None: always.
-        split_after_s: it is split off when its queue has held something for it alone for so long (`topology.split`);
-            None: never.
-        merge_within_s: it is merged again when it is so close to the others.
-        held_in: a queue that holds what this propagation has not acknowledged, though it reads another one. Derived,
+        split_after_s: it is split off when its queue has held changes for it alone for this many seconds
+            (`topology.split`); None: never.
+        merge_within_s: it is merged again when it is within this many seconds of the others.
+        held_in: a queue that holds what this propagation has not acknowledged, although it reads another one. Derived,
             never written in the file.
-        split_from: the queue that it reads by the file, while it is split off. Derived.
+        split_from: the queue that it reads according to the file, while it is split off. Derived.
     """
 
     name: str
@@ -190,22 +192,22 @@ class ApplySpec:
         name: unique in the topology.
         site: where it applies.
         source: whose LCRs it applies.
-        queue: at the same site.
-        tag: what its changes are tagged with; None: NULL, they look like users' changes.
-        parallelism: apply servers.
+        queue: a queue of the same site.
+        tag: tag of its changes; None: NULL, they look like users' changes.
+        parallelism: number of apply servers.
         group_transactions: most source transactions in one destination transaction; 1: one to one.
         group_rows: most rows in one group.
         rules: what it takes.
-        combined: combine it with its capture process where the conditions hold (`topology.routing.combined`); a file says so
-            unless it says never.
-        conflicts: its conflict handlers, and which old values it compares.
-        commits_in_order: transactions are committed in the order of the source (`commit_serialization: full`); False:
-            dependent ones are.
+        combined: combine it with its capture process where the conditions hold (`topology.routing.combined`); True in a
+            file unless it says `never`.
+        conflicts: its conflict handlers, and the old values that it compares.
+        commits_in_order: transactions commit in the order of the source (`commit_serialization: full`); False: only
+            dependent ones do.
         dependencies: its virtual dependency definitions.
-        on_error: what becomes of others when a transaction enters the error queue: "hold_dependents", "continue" or
+        on_error: effect on other transactions when one enters the error queue: "hold_dependents", "continue" or
             "disable" (`spark_apply.conversation.groups.OnError`).
         handlers: users' handlers, with the code they need.
-        tables: substitute keys, and what becomes of rows that do not fit.
+        tables: substitute keys, and the treatment of rows that do not fit.
         commits_lazily: commits of rows do not wait for the destination's disk (`synchronous_commit: off`).
     """
 
@@ -234,13 +236,13 @@ class TopologySpec:
 
     Args:
         name: `topology:` of the file.
-        file: where it was read.
+        file: the file it was read from.
         state_dir: absolute; one folder per site below it.
         redo_bytes_max: bound of each site's redo log.
         segment_bytes: size at which a redo segment is switched.
         heartbeat_s: how often an idle source writes a heartbeat into its log, seconds.
-        allow_cycle: changes that come home, arrive twice or go round for ever are meant, and no error.
-        alerts: what alerts are sent of, and where to; None: nobody is told.
+        allow_cycle: duplicate delivery, returning changes and cycles are intended, not errors.
+        alerts: what triggers alerts, and where they go; None: no alerts.
         processes_apart: each component has a process of its own (`actors.hosting.processes`).
     """
 
@@ -260,31 +262,31 @@ class TopologySpec:
     processes_apart: bool = False
 
     def site(self, name: str) -> SiteSpec:
-        """The site called `name`; KeyError when there is none (checked when the topology was read)."""
+        """Return the site called `name`; KeyError when it does not exist (checked when the topology was read)."""
         return {site.name: site for site in self.sites}[name]
 
     def queue(self, name: str) -> QueueSpec:
-        """The queue called `name`; KeyError when there is none."""
+        """Return the queue called `name`; KeyError when it does not exist."""
         return {queue.name: queue for queue in self.queues}[name]
 
     def apply(self, name: str) -> ApplySpec:
-        """The apply process called `name`; KeyError when there is none."""
+        """Return the apply process called `name`; KeyError when it does not exist."""
         return {apply.name: apply for apply in self.applies}[name]
 
     def capture(self, name: str) -> CaptureSpec:
-        """The capture process called `name`; KeyError when there is none."""
+        """Return the capture process called `name`; KeyError when it does not exist."""
         return {capture.name: capture for capture in self.captures}[name]
 
     def propagation(self, name: str) -> PropagationSpec:
-        """The propagation called `name`; KeyError when there is none."""
+        """Return the propagation called `name`; KeyError when it does not exist."""
         return {propagation.name: propagation for propagation in self.propagations}[name]
 
     def capture_rules(self, source: str) -> tuple[RuleSet, ...]:
-        """The rule sets of every capture process that mines `source`'s redo."""
+        """Return the rule sets of every capture process that mines `source`'s redo."""
         return tuple(capture.rules for capture in self.captures if capture.source == source)
 
     def subscribers(self, queue: str) -> tuple[str, ...]:
-        """Names of the propagations and apply processes that dequeue from `queue`."""
+        """Return the names of the propagations and apply processes that dequeue from `queue`."""
         return tuple(p.name for p in self.propagations if p.from_queue == queue) + tuple(
             a.name for a in self.applies if a.queue == queue
         )

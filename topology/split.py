@@ -1,17 +1,17 @@
-"""Split streams: what a topology runs while a propagation is split off, derived from the file and from what is recorded.
+"""Split streams: what a topology runs while a propagation is split off, derived from the file and the record.
 
 A propagation whose destination is away holds back everything else that reads its queue: batches wait for it there, and
-redo is needed from its position on. Split off, it reads a queue of its own, which a capture process of its own fills:
-clones of the queue and of the capture processes that publish into it. Merged, it reads the original queue again. The
-propagation keeps its name, so nothing changes for its destination.
+redo is needed from its position on. Split off, it reads a clone of the queue, which clones of the queue's capture
+processes fill. Merged, it reads the original queue again. The propagation keeps its name, so nothing changes for its
+destination.
 
     together    capture -> queue ----> propagation -> destination        (nothing is recorded)
-    splitting   the clones begin, and keep redo for themselves; the propagation still reads the original queue
+    splitting   the clones start and keep redo for themselves; the propagation still reads the original queue
     split       capture.P -> queue.P -> propagation -> destination; the original queue has forgotten the propagation
-    merging     the same, and the original queue holds what follows the position at which the propagation is to come back
+    merging     as in split, and the original queue holds what follows the position at which the propagation will return
 
-Every phase is a version of the topology, and the way from one to the next an edit that changes only what it must
-(`topology.edits.changes`). When which phase begins: `actors.splitting.phases`.
+Every phase is a version of the topology. A step from one phase to the next is an edit that changes only what it must
+(`topology.edits.changes`). `actors.splitting.phases` decides when a phase begins.
 
 Source: Oracle Streams Replication Administrator's Guide, "Splitting and Merging a Streams Destination"; `semantics.md`
 4.8.
@@ -50,20 +50,20 @@ __all__ = [
 ]
 
 SPLITTING, SPLIT, MERGING = "splitting", "split", "merging"
-TOGETHER = "together"  # of a stream that is to be split off: nothing is recorded yet
+TOGETHER = "together"  # phase of a stream that will be split off: nothing is recorded yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """A propagation that is split off, as it is recorded.
+    """The record of a propagation that is split off.
 
     Args:
         propagation: its name.
-        queue: the original queue, which it reads by the file.
-        to_queue: the queue that it sends to by the file.
-        phase: `SPLITTING`, `SPLIT` or `MERGING`; see the module.
-        merges: it is to be merged as soon as it is close enough; False: not before an operator says so.
-        by: "operator", or "threshold".
+        queue: the original queue, which it reads according to the file.
+        to_queue: the queue that it sends to according to the file.
+        phase: `SPLITTING`, `SPLIT` or `MERGING`, as the module describes them.
+        merges: whether it is merged when it is close enough; False: only when an operator says so.
+        by: "operator" or "threshold".
         since_us: when it was split off, microseconds since the epoch.
     """
 
@@ -77,14 +77,14 @@ class Split:
 
 
 def splits_of(prepared: Mapping[str, Any]) -> tuple[Split, ...]:
-    """What is split off by the record of the topology that was prepared last (`topology.edits.stored.PREPARED_FILE`)."""
+    """Return the splits in the record of the topology prepared last (`topology.edits.stored.PREPARED_FILE`)."""
     return tuple(from_json(Split, each) for each in prepared.get("splits", ()))
 
 
 def prepared_splits(state_dir: Path) -> tuple[Split, ...]:
-    """What is split off by the record in a state folder.
+    """Return the splits recorded in a state folder.
 
-    Nothing when there is none, or another version of Headrace wrote it.
+    Empty when no record exists or another version of Headrace wrote it.
     """
     try:
         return splits_of(prepared_document(state_dir))
@@ -93,20 +93,20 @@ def prepared_splits(state_dir: Path) -> tuple[Split, ...]:
 
 
 def clone_queue(split: Split) -> str:
-    """Name of the queue of a split stream; no name in a file has a dot."""
+    """Return the name of a split stream's queue. It has a dot, which no name in a file can have."""
     return f"{split.queue}.{split.propagation}"
 
 
 def clone_captures(spec: TopologySpec, split: Split) -> tuple[CaptureSpec, ...]:
-    """The capture processes of a split stream.
+    """Return the capture processes of a split stream.
 
     Args:
         spec: of the file.
-        split: that fits it.
+        split: one that fits the file.
     """
     sources = spec.propagation(split.propagation).sources
     return tuple(
-        # A clone begins with what is left: see `actors.splitting.phases`.
+        # A clone begins at the oldest redo that is left (`actors.splitting.phases`).
         replace(
             each,
             name=f"{each.name}.{split.propagation}",
@@ -120,11 +120,11 @@ def clone_captures(spec: TopologySpec, split: Split) -> tuple[CaptureSpec, ...]:
 
 
 def with_splits(spec: TopologySpec, splits: Iterable[Split]) -> TopologySpec:
-    """The topology that runs.
+    """Return the topology that runs.
 
     Args:
         spec: of the file, routed.
-        splits: that fit it.
+        splits: those that fit the file.
     """
     running = spec
     for split in splits:
@@ -135,8 +135,8 @@ def with_splits(spec: TopologySpec, splits: Iterable[Split]) -> TopologySpec:
             MERGING: (clone, queue.name),
         }[split.phase]
         running = replace(
-            # It spills nothing: what does not fit into its memory, its capture processes mine later from the redo at
-            # the same site.
+            # The clone queue spills nothing: its capture processes can mine what exceeds its memory later, from the
+            # redo at the same site.
             running,
             queues=(*running.queues, replace(queue, name=clone, spill_bytes_max=0)),
             captures=(*running.captures, *clone_captures(spec, split)),
@@ -151,7 +151,7 @@ def with_splits(spec: TopologySpec, splits: Iterable[Split]) -> TopologySpec:
 
 
 def misfit(spec: TopologySpec, split: Split) -> str:
-    """Why a file cannot come into force while a stream is split off; empty: it can.
+    """Say why a file cannot take effect while a stream is split off; empty: it can.
 
     Args:
         spec: routed, of the file.
@@ -160,28 +160,28 @@ def misfit(spec: TopologySpec, split: Split) -> str:
     propagation = spec.propagation(split.propagation)
     if propagation.from_queue != split.queue:
         return f"it reads {propagation.from_queue}"
-    # What else reads the queue may be gone: then nobody is relieved any more, and it can be merged all the same.
+    # The queue's other readers may be gone. Then the split helps no one, but a merge still works.
     return uncloneable(spec, propagation)
 
 
 def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | None = None) -> tuple[Finding, ...]:
-    """Streams that are split off and do not fit a file.
+    """Return findings for split streams that do not fit a file.
 
     Args:
         spec: routed, of the file.
-        splits: recorded. One whose propagation the file does not have any more is of no concern, unless another one
-            takes its place, at one site perhaps.
-        before: the topology that was prepared last, with them; None: it is not known.
+        splits: recorded. A split whose propagation the file no longer has is ignored, unless another propagation
+            replaces it, even at only one site.
+        before: the topology prepared last, with the splits; None: unknown.
     """
     splits = tuple(splits)
     named = {each.name for each in spec.propagations}
-    # The original queue has forgotten the propagation: another one would begin there where the others are, and lack the
-    # rest.
+    # The original queue has forgotten the propagation. A replacement would begin there at the other readers' position
+    # and would miss everything before it.
     replaced = (
         Finding(
             path=f"propagations.{other.name}",
             problem=f"takes the place of {each.propagation}, which is split off from queue {each.queue}",
-            fix=f"merge it first, by the file of before: headrace merge FILE {each.propagation}",
+            fix=f"merge it first with the previous file: headrace merge FILE {each.propagation}",
         )
         for each in splits
         for other in _instead_of(each, spec, before)
@@ -191,8 +191,8 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
         *(
             Finding(
                 path=f"propagations.{each.propagation}",
-                problem=f"is split off from queue {each.queue}, and by this file {reason}",
-                fix=f"merge it by the file of before: headrace merge FILE {each.propagation}; or take it out of the"
+                problem=f"is split off from queue {each.queue}, and in this file {reason}",
+                fix=f"merge it with the previous file: headrace merge FILE {each.propagation}; or remove it from the"
                 " file",
             )
             for each in splits
@@ -202,7 +202,7 @@ def misfits(spec: TopologySpec, splits: Iterable[Split], before: TopologySpec | 
 
 
 def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -> Iterator[PropagationSpec]:
-    """The propagations of a file that bring the changes of a stream to sites, instead of the one that brought them there."""
+    """Yield the propagations of a file that replace a split one: they bring its changes to sites that it served before."""
     others = [each for each in spec.propagations if each.name != split.propagation]
     earlier = {} if before is None else {each.name: each for each in before.propagations}
     split_off = earlier.get(split.propagation)
@@ -213,7 +213,7 @@ def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -
     for each in others:
         known = earlier.get(each.name)
         if known is not None and (known.split_from or known.from_queue) != each.from_queue:
-            known = None  # another queue does not know it
+            known = None  # its new queue does not know it
         for source in split_off.sources:
             gives_up = sites_behind(before, split_off, source) - frozenset[str]().union(
                 *(sites_behind(spec, one, source) for one in stays)
@@ -225,7 +225,7 @@ def _instead_of(split: Split, spec: TopologySpec, before: TopologySpec | None) -
 
 
 def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:
-    """The streams that stay split off by a file.
+    """Return the streams that stay split off under a file.
 
     Args:
         spec: routed, of the file.
@@ -236,7 +236,7 @@ def fitting(spec: TopologySpec, splits: Iterable[Split]) -> tuple[Split, ...]:
 
 
 def uncloneable(spec: TopologySpec, propagation: PropagationSpec) -> str:
-    """Why no capture process could fill another queue for a propagation; empty: those of its queue can be cloned.
+    """Say why no capture process could fill another queue for a propagation; empty: those of its queue can be cloned.
 
     Args:
         spec: routed, of the file.
@@ -255,7 +255,7 @@ def uncloneable(spec: TopologySpec, propagation: PropagationSpec) -> str:
 
 
 def hindrance(spec: TopologySpec, propagation: PropagationSpec) -> str:
-    """Why a propagation cannot be split off, or need not; empty: it can.
+    """Say why a propagation cannot be split off, or need not be; empty: it can.
 
     Args:
         spec: routed, of the file.
@@ -264,10 +264,7 @@ def hindrance(spec: TopologySpec, propagation: PropagationSpec) -> str:
     queue = propagation.from_queue
     for capture in spec.captures:
         if capture.queue == queue and (found := combination(spec, capture)).apply is not None:
-            return (
-                f"{capture.name} sends its changes straight to {found.apply.name}, and to nobody else (combined"
-                " capture and apply)"
-            )
+            return f"{capture.name} sends its changes straight to {found.apply.name} alone (combined capture and apply)"
     others = [each.name for each in spec.propagations if each.from_queue == queue and each.name != propagation.name]
     others += [each.name for each in spec.applies if each.queue == queue]
     return uncloneable(spec, propagation) or ("" if others else f"nothing else reads {queue}")

@@ -37,7 +37,7 @@ def destination(harness: Harness) -> DestinationDatabase:
 
 @pytest.fixture
 def open_session(destination: DestinationDatabase) -> Iterator[Opener]:
-    """Opens sessions of the current epoch (the first one raises it) and closes them at the end."""
+    """Open sessions of the current epoch (the first call raises it); close them at the end."""
     opened: list[DestinationSession] = []
 
     def make(

@@ -1,6 +1,4 @@
-"""What users' SQL leaves behind in an apply server's session: refused before the commit, or gone before the next
-transaction.
-"""
+"""Users' SQL that changes an apply server's session: refused before the commit, or reset before the next transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.support.values.writes import insert, int4
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
 OTHER = "somebody_elses"
-# A function's body by its name: what a user's function or trigger function can do with the session it runs in.
+# Function bodies by name: what a user's function or trigger function can do to its session.
 _BODIES = {
     "replaces_origin": "PERFORM pg_replication_origin_session_reset(); PERFORM"
     f" pg_replication_origin_session_setup('{OTHER}');",
@@ -68,7 +66,7 @@ def run(session, sql, *values):
 
 
 def put_row(session, key):
-    """A row as apply itself writes it."""
+    """Write a row as apply does."""
     table = session.describe("public", "c")
     session.write([insert(table, [raw((key, "x", None, None, None, None))])])
 
@@ -84,7 +82,7 @@ def run_and_commit(session, sql):
 
 
 def state(session):
-    """What the session is like between transactions."""
+    """Return the session's state between transactions."""
     return session._transaction.connection.execute(_STATE).fetchone()
 
 
@@ -93,11 +91,9 @@ def keys(harness):
 
 
 @pytest.mark.parametrize("name", _BODIES)
-def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused_before_the_commit(
-    harness, session, name
-):
+def test_handlers_function_that_changes_the_session_is_refused(harness, session, name):
     before = state(session)
-    for _ in range(2):  # with the checks prepared, and with a new session behind the first
+    for _ in range(2):  # first with the checks prepared, then in a new session
         session.begin()
         run(session, PUT, 1, "x")
         with pytest.raises(DataError, match=r"a handler's SQL changed the apply server's session") as caught:
@@ -114,7 +110,7 @@ def test_a_function_that_a_handler_calls_and_that_changes_the_session_is_refused
 
 @pytest.mark.parametrize("name", [each for each in _BODIES if each != "unlocks"])
 @pytest.mark.parametrize("when", ["ROW", "DEFERRED"])
-def test_a_trigger_that_changes_the_session_is_refused_before_the_commit_by_its_table(harness, session, name, when):
+def test_trigger_that_changes_the_session_is_refused_by_its_table(harness, session, name, when):
     _trigger(harness, f"{name}_too", deferred=when == "DEFERRED")
     try:
         for _ in range(2):
@@ -145,7 +141,7 @@ def test_what_a_function_leaves_behind_is_gone_before_the_next_transaction(harne
     assert keys(harness) == [1, 2]
 
 
-def test_a_channel_that_a_function_listens_to_is_left_with_the_next_transaction(session):
+def test_function_stops_listening_to_its_channel_with_the_next_transaction(session):
     for key in (1, 2):
         session.begin()
         run(session, PUT, key, "x")
@@ -172,7 +168,7 @@ def test_a_function_that_discards_the_sessions_types_is_refused(harness, session
     assert len(harness.rows("arrays")) == 1
 
 
-def test_a_reload_of_the_servers_settings_is_not_taken_for_a_handlers_doing(harness, session):
+def test_reload_of_the_servers_settings_is_not_blamed_on_a_handler(harness, session):
     session.begin()
     run(session, PUT, 1, "x")
     session.commit((), 0)

@@ -1,11 +1,10 @@
-"""Conflicts at every destination database: how they are detected, and what the prebuilt handlers make of them.
+"""Conflicts at every destination database: their detection, and the decisions of the prebuilt handlers.
 
-Every rule of the manual's column lists and resolution columns is a test of its own, named by it. Rows are (id, a, b, t,
+Every rule of the manual's column lists and resolution columns has its own test, named after it. Rows are (id, a, b, t,
 n, u). Longer than 500 lines: one suite, and its cases share one table.
 
 Source: Oracle Streams Replication Administrator's Guide, "Conflict Detection", "Prebuilt Update Conflict Handlers",
-"Column Lists",
-    "Resolution Columns".
+"Column Lists", "Resolution Columns".
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from headrace.rules.conflict_handlers import HistoryBounds, UncomparedColumns
 from spark_apply.sets.collapse import plan_sets
 from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, handler
 
-# The row as the source and the destination had it, and as the destination has it now.
+# The original row at both sites, and the destination's present row.
 WAS = (1, "a", "b", 10, 100, "u")
 HERE = (1, "here", "b", 15, 100, "u")
 ALL = ("a", "b", "t", "n", "u")
 
 
 def changed(row, **values):
-    """The row with other values."""
+    """Return the row with other values."""
     return tuple(values.get(name, value) for name, value in zip(("id", "a", "b", "t", "n", "u"), row, strict=True))
 
 
 def lcr(**values) -> Lcr:
-    """An UPDATE of the row as it was."""
+    """Return an UPDATE of the original row."""
     return Lcr(old=WAS, new=changed(WAS, **values))
 
 
@@ -40,7 +39,7 @@ def lcr(**values) -> Lcr:
     ("change", "rows", "kind"),
     [
         (Lcr(new=WAS), [HERE], "insert_exists"),
-        (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # by the second unique key
+        (Lcr(new=changed(WAS, id=2)), [HERE], "insert_exists"),  # conflict in the second unique key
         (Lcr(old=WAS, new=changed(WAS, u="v")), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
         (Lcr(old=WAS, new=changed(WAS, id=2)), [WAS, changed(WAS, id=2, u="v")], "update_exists"),
         (Lcr(old=WAS, new=changed(WAS, a="x")), [], "update_missing"),
@@ -76,7 +75,7 @@ def test_columns_that_did_not_change_are_not_compared(harness, session, destinat
     assert there.history(destination) == ()
 
 
-def test_a_column_whose_old_value_is_its_new_one_never_conflicts_though_it_is_set(harness, session):
+def test_column_set_to_its_old_value_never_conflicts(harness, session):
     there = Conflicts(harness, session, rows=[HERE])
     assert there.apply(Lcr(old=WAS, new=changed(WAS, n=101))) is None
     assert there.rows() == [changed(HERE, n=101)]
@@ -172,19 +171,19 @@ def test_equal_or_null_values_of_the_resolution_column_resolve_nothing(harness, 
 
 
 def test_a_resolution_column_that_did_not_change_decides_all_the_same(harness, session):
-    """The LCR has it, old and new; it need not be what conflicts."""
+    """The LCR carries its old and new value; the column itself need not conflict."""
     there = Conflicts(harness, session, handler("maximum", *ALL, by="t"), rows=[changed(HERE, t=5)])
     assert there.apply(lcr(a="lcr")) is None
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u")]
 
 
-def test_the_winner_takes_the_whole_column_list_with_columns_that_did_not_change(harness, session):
+def test_winner_takes_the_whole_column_list_with_unchanged_columns(harness, session):
     there = Conflicts(harness, session, handler("maximum", *ALL, by="t"), rows=[changed(HERE, b="only here", n=7)])
     assert there.apply(lcr(a="lcr", t=20)) is None
     assert there.rows() == [(1, "lcr", "b", 20, 100, "u")]
 
 
-def test_columns_outside_every_list_that_do_not_conflict_are_written_whoever_wins(harness, session, destination):
+def test_unlisted_columns_without_conflict_are_written_whoever_wins(harness, session, destination):
     there = Conflicts(harness, session, handler("maximum", "a", "t", by="t"), rows=[HERE])
     assert there.apply(lcr(a="lcr", t=12, b="also")) is None
     assert there.rows() == [changed(HERE, b="also")]
@@ -225,7 +224,7 @@ def test_a_list_of_several_that_cannot_be_decided_leaves_all_of_them(harness, se
     assert there.rows() == [row]
 
 
-@pytest.mark.parametrize("time", [12, 20])  # below and above the row's: who would win does not matter
+@pytest.mark.parametrize("time", [12, 20])  # below and above the row's value: the winner would not matter
 @pytest.mark.parametrize("method", ["overwrite", "maximum", "minimum"])
 def test_an_lcr_that_lacks_a_column_of_the_list_resolves_nothing(harness, session, method, time):
     there = Conflicts(harness, session, handler(method, *ALL, by="t"), rows=[HERE])
@@ -241,7 +240,7 @@ def test_discard_needs_no_column_of_the_list(harness, session):
     assert there.rows() == [HERE]
 
 
-def test_a_large_value_that_was_not_touched_counts_as_carried_where_the_log_has_the_old_one(harness, session):
+def test_unchanged_large_value_counts_as_carried_if_the_log_has_its_old(harness, session):
     there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[changed(HERE, b="only here")])
     assert there.apply(Lcr(old=WAS, new=changed(WAS, a="lcr"), unchanged=(2,))) is None
     assert there.rows() == [(1, "lcr", "b", 10, 100, "u")]
@@ -268,7 +267,7 @@ def test_a_handler_of_updates_resolves_no_other_kind(harness, session):
     assert there.rows() == [HERE]
 
 
-def test_what_a_handler_decides_can_be_refused_and_then_nothing_of_it_stays(harness, session):
+def test_refused_decision_of_a_handler_leaves_nothing(harness, session):
     there = Conflicts(
         harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE, changed(HERE, id=2, u="taken")], unique=True
     )
@@ -291,7 +290,7 @@ def test_the_other_rows_of_a_transaction_are_applied_with_the_resolved_one(harne
     assert there.rows() == [HERE, changed(WAS, id=2, a="x"), changed(WAS, id=3)]
 
 
-def test_a_transaction_that_fails_after_a_resolved_row_leaves_neither_row_nor_history(harness, session, destination):
+def test_failure_after_a_resolved_row_leaves_neither_row_nor_history(harness, session, destination):
     there = Conflicts(harness, session, handler("overwrite", *ALL, by="t"), rows=[HERE])
     failure = there.apply(lcr(a="lcr"), Lcr(old=changed(WAS, id=9)))
     assert failure is not None
@@ -375,7 +374,7 @@ def test_insert_exists_is_decided_for_the_whole_row(harness, session, destinatio
     assert (record.kind, record.outcome) == ("insert_exists", "LCR APPLIED" if wins else "LCR DISCARDED")
 
 
-def test_an_insert_of_the_row_that_is_there_is_discarded_also_where_nobody_wins(harness, session):
+def test_insert_of_an_equal_existing_row_is_discarded_without_a_winner(harness, session):
     there = Conflicts(harness, session, handler("maximum", by="t", on="insert_exists"), rows=[HERE])
     assert there.apply(Lcr(new=HERE)) is None
     assert there.rows() == [HERE]
@@ -450,7 +449,7 @@ def test_a_table_without_a_key_has_no_row_to_decide_about(harness, session):
 # --------------------------------------------------------------------------- sets and history
 
 
-def test_conflicting_names_the_rows_of_a_set_that_would_not_find_what_they_expect(harness, session):
+def test_conflicting_names_the_rows_of_a_set_that_would_conflict(harness, session):
     there = Conflicts(harness, session, rows=[HERE, changed(WAS, id=2), changed(WAS, id=3)])
 
     def found(*lcrs):

@@ -1,4 +1,4 @@
-"""What every connector promises of reading tables in pieces and writing them; see `headrace.databases.ports.copying`."""
+"""The contract of connectors for reading tables in pieces and writing them (`headrace.databases.ports.copying`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.databases.destination_contract import Harness
 
 TYPES = {"id": "pg_catalog.text", "a": "pg_catalog.text"}
 ROWS = [(f"{number:04}".encode(), None if number % 7 == 0 else b"x" * (number % 50)) for number in range(400)]
-SMALL = 1  # byte: as many pieces as there can be
+SMALL = 1  # one byte: as many pieces as possible
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def digest_of(reader: TableReader, name: str, *, snapshot: str = "", piece_bytes
     return total
 
 
-def test_pieces_together_are_the_table_and_digests_do_not_depend_on_the_cut(harness, reader, session):
+def test_pieces_make_up_the_table_and_digests_do_not_depend_on_the_cut(harness, reader, session):
     plan = reader.plan("public", "t", TYPES, piece_bytes=SMALL)
     assert len(plan.pieces) > 1
     written = 0
@@ -74,10 +74,8 @@ def test_snapshot_is_seen_by_other_readers_whatever_is_written_later(harness, re
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_table_that_is_rewritten_under_a_snapshot_is_refused_before_and_after_it_is_planned(
-    harness, reader, is_planned
-):
-    """Its rows are elsewhere now: some would be read twice and others never."""
+def test_table_rewritten_under_a_snapshot_is_refused(harness, reader, is_planned):
+    """Its rows have moved: some would be read twice and others never."""
     with reader.export_snapshot() as snapshot:
         if is_planned:
             pieces = reader.plan("public", "t", TYPES, snapshot=snapshot, piece_bytes=SMALL).pieces
@@ -118,7 +116,7 @@ def test_tables_are_emptied_and_asked_for_rows(harness, reader, session):
 
 
 @pytest.mark.usefixtures("reader")
-def test_table_that_was_emptied_is_told_from_one_into_which_a_row_was_written_since(harness, session):
+def test_emptied_table_differs_from_one_that_got_a_row_since(harness, session):
     table = session.describe("public", "copy")
     mark = session.empty_marked(table)
     assert session.files_mark(table) == mark
@@ -158,7 +156,7 @@ def test_buckets_find_the_rows_in_which_two_tables_differ(harness, reader):
 
 @pytest.mark.parametrize("key", [("id",), ("a",), ("id", "a")])
 def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
-    """Keys of two columns, keys that several rows have, NULLs and quotes; a key that no row has is no error."""
+    """Keys of two columns, non-unique keys, NULLs and quotes; a key without a row is no error."""
     harness.insert("t", [(b"it's", b'\\ % and "')])
     every = reader.bucket_rows("public", "t", key, ("id", "a"), buckets=1, wanted=[0], rows_max=1000)
     keys = [row.key for row in every if row.key[0] in {"0007", "0014", "0100", "it's", None, "x" * 49, '\\ % and "'}]
@@ -168,7 +166,7 @@ def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
     assert reader.keyed_rows("public", "t", key, ("id", "a"), keys=[]) == ()
 
 
-def test_version_of_a_row_is_another_one_when_it_was_written_if_it_is_known(harness, reader, session):
+def test_known_version_of_a_row_changes_when_the_row_is_written(harness, reader, session):
     def version() -> str:
         (found,) = reader.keyed_rows("public", "t", ("id",), ("id", "a"), keys=[("0007",)])
         return found.version
@@ -181,7 +179,7 @@ def test_version_of_a_row_is_another_one_when_it_was_written_if_it_is_known(harn
 
 
 def test_rows_can_be_read_as_text_changed_digested_and_written(harness, reader, session):
-    """What a function of the user's makes of rows has the digest that the rows have where they are written."""
+    """Rows changed by a user's function have the same digest as the rows written."""
     total = TableDigest()
 
     def changed(opened):

@@ -1,7 +1,7 @@
-"""What every destination database must do for those who write: one suite over the database in memory and PostgreSQL 18.
+"""The contract of destination databases for writers: one suite over the memory database and PostgreSQL 18.
 
-The harness gives what differs: making tables, looking at rows, losing the answer of a COMMIT. What a destination keeps
-besides the rows is in `test_destination_records`.
+The harness provides what differs: creating tables, reading rows, losing the answer of a COMMIT.
+`test_destination_records` tests a destination's records besides the rows.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_duplicates_without_key_are_paired_one_to_one(harness, session):
 
 
 def test_many_rows_in_one_write(harness, session):
-    """Past the size where a connector takes another way for inserts."""
+    """Beyond the size at which a connector inserts in another way."""
     table = keyed(harness, session)
     rows = [(int4(k), b"v%d" % k, None if k % 3 else b"") for k in range(3000)]
     changed = [(k, b"w", b"") for k, _, _ in rows]
@@ -158,7 +158,7 @@ def test_truncate_empties_tables_and_can_be_rolled_back(harness, session):
     assert harness.rows("t") == harness.rows("t2") == []
 
 
-def test_truncate_of_a_partition_of_the_source_s_deletes_its_rows_where_there_is_none(harness, session):
+def test_truncate_of_a_partition_deletes_its_rows_where_it_does_not_exist(harness, session):
     table = keyed(harness, session, "t")
     commit(session, insert(table, [(int4(1), b"x", None), (int4(2), b"y", None)]))
     session.begin()
@@ -217,7 +217,7 @@ def test_what_was_written_ahead_is_there_for_what_follows(harness, session):
 def test_what_was_written_ahead_goes_with_a_rollback(harness, session):
     table = keyed(harness, session)
     commit(session, insert(table, [(int4(1), b"x", None)]))
-    for key in (1, 2):  # one that is refused, one that is not
+    for key in (1, 2):  # one insert is refused, one is not
         session.begin()
         session.write_ahead([insert(table, [(int4(key), b"again", None)])])
         session.rollback()
@@ -264,10 +264,8 @@ def test_a_row_is_removed_behind_what_was_written_ahead(harness, session):
     assert harness.rows("t") == [(int4(2), b"x", None)]
 
 
-def test_a_question_that_was_prepared_before_a_column_got_another_type_is_asked_again_in_another_session(
-    harness, session, open_session
-):
-    """The rows are not at fault: the server does not answer with other types than it did.
+def test_query_prepared_before_a_type_change_is_retried_in_a_new_session(harness, session, open_session):
+    """The rows are not at fault: the server refuses to answer a prepared query with other types.
 
     Here the column is one that does not arrive.
     """
@@ -408,7 +406,7 @@ def test_row_held_by_another_transaction_makes_the_database_unavailable(harness,
     assert harness.rows("t") == [(int4(1), b"y", None)]
 
 
-def test_key_inserted_by_another_transaction_makes_the_database_unavailable(harness, open_session):
+def test_key_inserted_by_an_open_transaction_makes_database_unavailable(harness, open_session):
     one, two = open_session(0), open_session(1)
     table = keyed(harness, one)
     harness.impatient(two)
@@ -485,8 +483,10 @@ def test_table_that_fits_has_no_finding(harness, session, destination):
     assert destination.preflight_tables([version_of(keyed(harness, session))]) == ()
 
 
-def test_an_error_of_the_check_behind_the_rows_is_told_in_the_server_s_words(harness, session, monkeypatch):
-    """The check of the table's form is the last statement of a batch, and no row's: it can be cancelled, for example."""
+def test_error_of_the_check_after_the_rows_has_the_servers_message(harness, session, monkeypatch):
+    """The check of the table's definition is a batch's last statement, after all rows. It can be cancelled, for
+    example.
+    """
     if not isinstance(harness, PostgresHarness):
         pytest.skip("nothing is checked")
     table = keyed(harness, session)

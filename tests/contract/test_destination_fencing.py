@@ -1,6 +1,6 @@
-"""What every destination database must refuse: older epochs, older incarnations, and epochs that a crash has ended.
+"""What every destination database must refuse: older epochs, older incarnations, and epochs ended by a crash.
 
-One suite over the database in memory and PostgreSQL 18; see `test_destination`.
+One suite over the memory database and PostgreSQL 18, like `test_destination`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_session_of_an_older_epoch_leaves_the_newer_ones_session_alone(harness, 
     newer.commit(ranges((0, 10)), 0)
 
 
-def test_what_commit_answered_survives_a_crash_whatever_the_database_is_set_to(harness, destination, open_session):
+def test_answered_commit_survives_a_crash_whatever_the_settings(harness, destination, open_session):
     harness.commit_lazily()
     session = open_session(0)
     table = keyed(harness, session)
@@ -73,7 +73,7 @@ def test_what_commit_answered_survives_a_crash_whatever_the_database_is_set_to(h
     assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 200
 
 
-def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_is_set_to(harness):
+def test_recorded_low_watermark_survives_a_crash_whatever_the_settings(harness):
     harness.commit_lazily()
     destination = harness.destination()
     destination.prepare(TOPOLOGY)
@@ -83,13 +83,13 @@ def test_low_watermark_that_was_recorded_survives_a_crash_whatever_the_database_
     assert harness.destination().raise_epoch(TOPOLOGY, APPLY).low_watermark == 500
 
 
-def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(harness, destination, open_session):
+def test_lazy_commit_is_durable_when_its_log_is_flushed(harness, destination, open_session):
     session = open_session(0, is_lazy=True)
     table = keyed(harness, session)
     epoch = destination.progress(TOPOLOGY, APPLY).epoch
     commit(session, insert(table, [(int4(1), b"x", None)]), applied=ranges((0, 10)))
     written = destination.log_positions(TOPOLOGY, APPLY, epoch).written
-    # waits for the disk, and takes what was committed before there
+    # waits for the disk, and flushes earlier commits with it
     destination.record_low_watermark(TOPOLOGY, APPLY, epoch, 0)
     assert destination.log_positions(TOPOLOGY, APPLY, epoch).flushed >= written
     commit(session, insert(table, [(int4(2), b"x", None)]), applied=ranges((10, 20)))
@@ -97,7 +97,7 @@ def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(
     found = harness.destination()
     with pytest.raises(DestinationRestarted):
         found.log_positions(TOPOLOGY, APPLY, epoch)
-    # The server may have taken the second one to disk by itself: if not, rows and progress are gone.
+    # The server may have flushed the second commit by itself; if not, rows and progress are lost together.
     progress = found.raise_epoch(TOPOLOGY, APPLY)
     assert progress.low_watermark == 10 * len(harness.rows("t"))
     assert progress.low_watermark >= 10
@@ -106,7 +106,7 @@ def test_lazy_commit_is_durable_when_the_log_is_flushed_to_where_it_was_written(
 
 
 def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harness, destination, open_session):
-    """Another server's lost commit must not disappear below a low watermark that is recorded after the crash."""
+    """Another server's lost commit must not disappear below a low watermark recorded after the crash."""
     commit(open_session(0), applied=ranges((0, 10)))
     epoch = destination.progress(TOPOLOGY, APPLY).epoch
     harness.crash()
@@ -131,7 +131,7 @@ def test_epoch_ends_with_a_crash_and_nothing_is_recorded_for_it_afterwards(harne
     session.close()
 
 
-def test_epoch_that_the_destination_does_not_know_yet_was_lost_with_a_restore(destination, open_session):
+def test_epoch_unknown_to_the_destination_was_lost_with_a_restore(destination, open_session):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     with pytest.raises(DestinationRestarted, match=r"restored|lost"):
         open_session(0, epoch=epoch + 3)
@@ -141,7 +141,7 @@ def test_epoch_that_the_destination_does_not_know_yet_was_lost_with_a_restore(de
 
 
 def test_first_epoch_is_not_given_out_again_after_a_restore_to_before_it(harness, destination):
-    """An apply process that ran from the beginning thaws: its epoch must not be the one of the driver that began again."""
+    """An apply process that ran from the beginning thaws: its epoch must not be that of the restarted driver."""
     lost = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     harness.forget_applies()
     found = harness.destination()

@@ -1,6 +1,6 @@
-"""What every destination database must keep: progress and fencing, the error queue, instantiations; and its set-up.
+"""The records of every destination database: progress and fencing, the error queue, instantiations; and its set-up.
 
-One suite over the database in memory and PostgreSQL 18; see `test_destination`. Longer than 500 lines: all of it shares
+One suite over the memory database and PostgreSQL 18, like `test_destination`. Longer than 500 lines: all of it shares
 the harness and its records.
 """
 
@@ -110,7 +110,7 @@ def test_session_of_an_older_epoch_cannot_be_opened(destination, open_session):
 
 
 def test_new_epoch_ends_open_transactions_of_the_old_one(harness, destination, open_session):
-    """Two live appliers: the older one's transaction is gone, and it can neither commit nor open again."""
+    """Two live appliers: the older one's transaction is ended, and it can neither commit nor open again."""
     old = open_session(0)
     table = keyed(harness, old)
     old.begin()
@@ -180,7 +180,7 @@ def test_error_transaction_is_listed_with_its_batches_and_hashes(destination, se
     session.commit(ranges((0, 150)), 0)
     (listed,) = destination.errors(TOPOLOGY, APPLY)
     assert listed.created_us > 1_700_000_000_000_000
-    # Rows of all parts; where and when it committed, from the last one.
+    # Rows of all parts; place and time of its commit, from the last one.
     assert listed == error_transaction(
         number=number,
         readable=("id=1", "a=x"),
@@ -254,7 +254,7 @@ def test_error_is_deleted_together_with_the_data_that_mends_it(harness, destinat
     assert list(destination.error_key_hashes(TOPOLOGY, APPLY)) == []
 
 
-def test_errors_are_taken_out_together_with_what_they_had_as_far_as_it_is_not_too_much(destination, session):
+def test_errors_are_taken_out_with_their_contents_up_to_a_bound(destination, session):
     session.begin()
     nothing = np.empty(0, np.uint64)
     first, second, third = (
@@ -302,7 +302,7 @@ def test_error_can_be_deleted_from_outside(destination, session):
     assert not destination.delete_errors(TOPOLOGY, [number])
 
 
-def test_several_errors_are_deleted_at_once_and_the_answer_names_those_that_were_there(destination, session):
+def test_deleting_several_errors_names_those_that_existed(destination, session):
     one, two, three = (put_parts(session, batch) for batch in (b"a", b"b", b"c"))
     assert destination.delete_errors(TOPOLOGY, [three, one, three + 1]) == {one, three}
     assert [error.number for error in destination.errors(TOPOLOGY)] == [two]
@@ -311,7 +311,7 @@ def test_several_errors_are_deleted_at_once_and_the_answer_names_those_that_were
 
 
 def put_parts(session, *parts: bytes) -> int:
-    """An error transaction with these parts, each with the hash of its place; its number."""
+    """Write an error transaction with these parts, each with the hash of its position; return its number."""
     session.begin()
     number = 0
     for part, batch in enumerate(parts):
@@ -368,7 +368,7 @@ def test_edit_that_is_not_the_next_one_or_of_nothing_changes_nothing(destination
     assert len(destination.error_edits(TOPOLOGY)) == 1
 
 
-def test_edits_say_what_became_of_the_transaction_and_the_original_goes_with_it(destination, session):
+def test_edits_record_their_outcome_and_the_original_is_deleted(destination, session):
     executed, deleted = put_parts(session, b"a"), put_parts(session, b"b")
     for number in (executed, deleted):
         assert destination.edit_error(TOPOLOGY, edit_of(number), part=0, batch=b"x", key_hashes=np.empty(0, np.uint64))
@@ -411,7 +411,7 @@ def test_error_that_failed_again_says_why_and_waits_behind_nobody(destination, s
     destination.note_failure(TOPOLOGY, dataclasses.replace(again, number=number + 1))
 
 
-def test_role_that_is_not_there_is_refused_and_the_transaction_can_be_rolled_back(harness, destination, session):
+def test_missing_role_is_refused_and_the_transaction_can_be_rolled_back(harness, destination, session):
     table = keyed(harness, session)
     session.begin()
     with pytest.raises(DataError):
@@ -478,7 +478,7 @@ def test_instantiation_knows_the_table_that_it_was_recorded_of(harness, destinat
 
 
 def test_instantiation_says_which_table_may_get_its_changes(harness, destination):
-    """Whoever renames the source's table must not reach a table of the destination alone."""
+    """A rename of the source's table must not reach another table of the destination."""
     for name in ("t", "of_the_destination_alone"):
         harness.create_table(name, [("id", "int4")], key=["id"])
     destination.raise_epoch(TOPOLOGY, APPLY)
@@ -500,7 +500,7 @@ def test_instantiation_says_which_table_may_get_its_changes(harness, destination
 def test_instantiation_is_of_a_table_and_not_of_its_name(destination):
     destination.raise_epoch(TOPOLOGY, APPLY)
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "u", 130, "DONE"))
-    recorded(destination, ("1", "u", 120, "DONE"), ("2", "t", 130, "DONE"))  # they changed their names
+    recorded(destination, ("1", "u", 120, "DONE"), ("2", "t", 130, "DONE"))  # they exchanged their names
     assert states(destination) == [("2", "t", 130, "DONE"), ("1", "u", 120, "DONE")]
 
 
@@ -512,7 +512,7 @@ def test_table_that_takes_the_place_of_another_replaces_its_record(destination):
     assert states(destination) == [("3", "t", 200, "COPYING"), ("2", "u", 130, "DONE")]
 
 
-def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ours_forgotten(destination):
+def test_tables_without_changes_are_left_and_uncopied_ones_forgotten(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(
         destination,
@@ -540,7 +540,7 @@ def test_tables_whose_changes_come_no_more_are_left_and_those_that_were_never_ou
         ("5/77", "stays_1", 155, "DONE"),
     ]
     assert destination.leave_out(TOPOLOGY, APPLY, kept=["5"]) == ()
-    with pytest.raises(FencedError):  # a driver that is not gone yet
+    with pytest.raises(FencedError):  # a driver that still runs
         recorded(destination, ("1", "done", 120, "DONE"), epoch=epoch)
     assert destination.leave_out("another", APPLY, kept=[]) == ()
     assert (destination.recorded_applies(TOPOLOGY), destination.recorded_applies("another")) == ((APPLY,), ())
@@ -580,7 +580,7 @@ def others(destination, apply=APPLY, *, topology=TOPOLOGY, name="t") -> list[tup
     ]
 
 
-def test_of_two_apply_processes_that_claim_a_table_the_second_one_gets_it_only_beside_the_first(destination):
+def test_second_claim_of_a_table_is_granted_only_beside_the_first(destination):
     for apply in (APPLY, OTHER):
         destination.raise_epoch(TOPOLOGY, apply)
     assert claim(destination, APPLY, beside=())
@@ -615,7 +615,7 @@ def test_claims_at_the_same_time_are_granted_to_one(harness, destination):
             each.close()
 
 
-def test_records_without_rows_are_no_copies_and_those_of_every_topology_are(destination):
+def test_only_records_with_rows_count_as_copies_in_every_topology(destination):
     for topology, apply in ((TOPOLOGY, APPLY), (TOPOLOGY, OTHER), ("another", APPLY)):
         destination.raise_epoch(topology, apply)
     epoch = destination.progress(TOPOLOGY, OTHER).epoch
@@ -670,7 +670,7 @@ def test_database_that_is_ready_has_no_findings(destination):
     assert destination.preflight("top", sessions=4) == ()
 
 
-def test_removing_a_topology_leaves_nothing_of_it_and_everything_of_the_others(destination, session):
+def test_removing_a_topology_leaves_only_the_others(destination, session):
     session.begin()
     session.put_error(error_transaction(), b"x", np.array([7], np.uint64), part=0)
     session.commit(ranges((0, 150)), 0)
@@ -740,7 +740,7 @@ def test_nothing_is_forgotten_where_nothing_was_prepared(destination):
     assert destination.forget(TOPOLOGY, APPLY) == ()
 
 
-def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_them(destination, open_session, harness):
+def test_joining_copies_move_the_low_watermark_back_to_the_oldest(destination, open_session, harness):
     session = open_session()
     table = keyed(harness, session)
     assert table is not None
@@ -768,7 +768,7 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
     session.begin()
     session.commit(ranges((0, 200)), 0)
     joining = [record("first", 120, "COPIED"), record("second", 150, "COPIED")]
-    for _ in range(2):  # an answer that was lost: the same call again
+    for _ in range(2):  # the answer was lost, so the call is repeated
         progress = destination.join_tables(TOPOLOGY, APPLY, epoch, joining, through=200)
         assert (progress.low_watermark, progress.above, progress.ahead_scn) == (120, (), 200)
         assert destination.progress(TOPOLOGY, APPLY) == progress
@@ -779,7 +779,7 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
         "first": ("JOINING", 120),
         "second": ("JOINING", 150),
     }
-    # What the session knew of its progress is not so any more: it must not commit before it is opened again.
+    # The session's progress is outdated: it must not commit before it is reopened.
     session.begin()
     with pytest.raises(FencedError):
         session.commit(ranges((200, 300)), 200)
@@ -789,12 +789,12 @@ def test_copied_tables_join_and_the_low_watermark_goes_back_to_the_oldest_of_the
     again.commit(ranges((120, 130)), 120)
     progress = destination.progress(TOPOLOGY, APPLY)
     assert (progress.low_watermark, progress.above, progress.ahead_scn) == (130, (), 200)
-    # The next driver still knows how far the others are.
+    # The next driver still knows the others' progress.
     assert destination.raise_epoch(TOPOLOGY, APPLY).ahead_scn == 200
 
 
 def test_table_that_is_to_be_copied_again_does_not_join_any_more(destination):
-    """The call of a copy that asked before, and was answered late."""
+    """An earlier copy asked before, and was answered late."""
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     recorded(destination, ("1", "a", 120, "COPIED"), ("2", "b", 120, "COPIED"))
     joining = destination.instantiations(TOPOLOGY, APPLY)
@@ -810,7 +810,7 @@ def test_only_the_current_epoch_lets_tables_join(destination):
         destination.join_tables(TOPOLOGY, APPLY, epoch, (), through=10)
 
 
-def test_calls_of_handlers_that_nobody_lived_through_are_counted_until_they_are_forgotten(destination):
+def test_fatal_handler_calls_are_counted_until_they_are_forgotten(destination):
     def begin(scn: int, function: str = "m:f (1)", apply: str = "a") -> int:
         return destination.begin_handler_call("top", apply, Scn(scn), function)
 
@@ -830,7 +830,7 @@ def mark_of(stamp: str) -> RowMark:
     )
 
 
-def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(destination):
+def test_marks_are_recorded_of_known_tables_only_over_the_seen_ones(destination):
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     for identity in ("1", "2"):
         destination.record_instantiation(
@@ -847,7 +847,7 @@ def test_marks_are_recorded_of_tables_with_a_record_and_only_over_what_was_seen(
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == first
     assert destination.row_marks(TOPOLOGY, APPLY, "another") == destination.row_marks(TOPOLOGY, "another", "src") == {}
     destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("b")}, was=first)
-    # 1 is another one by now
+    # mark 1 has changed by now
     destination.record_row_marks(TOPOLOGY, APPLY, epoch, "src", {"1": mark_of("c"), "2": mark_of("c")}, was=first)
     assert destination.row_marks(TOPOLOGY, APPLY, "src") == {"1": mark_of("b"), "2": mark_of("c")}
     destination.raise_epoch(TOPOLOGY, APPLY)

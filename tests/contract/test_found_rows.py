@@ -1,7 +1,7 @@
-"""How many rows an UPDATE or a DELETE finds at a destination, and what becomes of several: substitute keys, rows
-without a key.
+"""How many rows an UPDATE or DELETE finds at a destination, and the treatment of several rows.
 
-A set must never hide that one of its rows found two and another found none: the counts would add up.
+Substitute keys and keyless rows are included. A set must never hide that one of its rows found two and another found
+none, although the counts add up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Seen = Callable[..., DestinationSession]
 
 @pytest.fixture
 def seen(harness: Harness) -> Iterator[Seen]:
-    """Opens a session of an apply process with settings."""
+    """Return a function that opens an apply server's session with settings."""
     opened: list[DestinationSession] = []
 
     def make(*, server: int = 0, key_columns: tuple[KeyColumns, ...] = BY_A, **settings) -> DestinationSession:
@@ -100,7 +100,7 @@ def test_set_in_which_one_row_finds_two_and_another_none_does_not_add_up(harness
 
 
 def test_one_row_that_finds_several_counts_all_of_them(harness, seen):
-    """So that an apply server can tell several rows from none; it rolls back."""
+    """So an apply server can distinguish several rows from none; it rolls back."""
     session = seen()
     s = table(harness, session)
     commit(session, insert(s, [row(1, 5), row(2, 5)]))
@@ -127,14 +127,14 @@ def test_with_allow_duplicate_rows_one_of_several_rows_is_changed(harness, seen,
     commit(session, insert(s, [row(1, 5), row(2, 5), row(3, 6, b"other"), row(4, 7), row(5, 7)]))
     old = [row(1, 5)] if is_one else [row(1, 5), row(9, 6), row(9, 7)]
     new = [(a, b, b"y") for a, b, _ in old]
-    # of a = 6 the old value differs
+    # the old value of a = 6 differs
     assert commit(session, update(s, old, new, sets=[2], compare=[2])) == (1 if is_one else 2,)
     assert [found[2] for found in harness.rows("s")].count(b"y") == (1 if is_one else 2)
     assert commit(session, delete(s, [(a, b, b"x") for a, b, _ in old[:1]], compare=[2])) == (1,)
     assert len(harness.rows("s")) == 4
 
 
-def test_key_of_the_source_that_is_none_here_does_not_change_one_of_several_rows(harness, seen):
+def test_source_key_unknown_here_does_not_change_one_of_several_rows(harness, seen):
     """A log with keys only, and a destination whose key has more columns: which row is meant is not known."""
     session = seen(key_columns=())
     s = table(harness, session, key=("id", "a"))
@@ -176,7 +176,7 @@ def test_equal_rows_are_changed_one_to_one_where_nothing_is_said(harness, seen):
     assert commit(session, delete(s, [row(1, 5)])) == (1,)
 
 
-def test_rows_with_a_null_in_the_substitute_key_are_found_by_all_their_values(harness, seen):
+def test_rows_with_null_in_the_substitute_key_are_found_by_all_values(harness, seen):
     session = seen()
     s = table(harness, session, key=())
     rows = [(int4(1), None, b"x"), (int4(2), None, b"x")]

@@ -1,6 +1,4 @@
-"""Users' SQL at every destination database: in the transaction of the data, with marks to go back to, and never its
-end.
-"""
+"""Users' SQL at every destination database: in the data's transaction, with marks to roll back to, and never ending it."""
 
 from __future__ import annotations
 
@@ -89,7 +87,7 @@ def test_the_savepoint_before_a_mark_is_there_behind_it(harness, session):
     assert keys(harness) == [1]
 
 
-def test_a_refused_statement_is_undone_to_the_mark_and_the_transaction_goes_on(harness, session):
+def test_refused_statement_is_undone_to_the_mark_and_the_rest_continues(harness, session):
     session.begin()
     put(session, 1)
     mark = session.mark()
@@ -195,7 +193,7 @@ def test_numbers_of_json_that_was_read_are_sent_as_they_were(harness, session):
     session.commit((), 0)
 
 
-def test_a_statement_that_takes_too_long_is_refused_and_bounds_nothing_else(harness, session):
+def test_slow_statement_is_refused_and_its_limit_bounds_nothing_else(harness, session):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     session.begin()
@@ -215,7 +213,7 @@ def test_a_statement_that_takes_too_long_is_refused_and_bounds_nothing_else(harn
     assert keys(harness) == [1]
 
 
-def test_a_text_that_reads_otherwise_the_second_time_still_holds_one_statement(harness, session):
+def test_text_that_parses_differently_again_still_holds_one_statement(harness, session):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     text = "select '\\', '; commit; select 1 --'"
@@ -256,7 +254,7 @@ _CHANGES = [
 
 
 @pytest.mark.parametrize("text", _CHANGES)
-def test_sql_that_changes_the_session_is_an_error_and_the_next_transaction_has_it_as_it_was(harness, session, text):
+def test_sql_that_changes_the_session_is_an_error_and_is_reverted(harness, session, text):
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     harness._admin.execute(
@@ -336,8 +334,8 @@ def test_a_value_that_cannot_be_sent_is_the_statements_error(harness, session, t
     assert keys(harness) == [1]
 
 
-def test_a_statement_that_was_prepared_before_an_alter_is_run_again_in_another_session(harness, session, open_session):
-    """What runs often is prepared, with the columns that its table has then. The transaction is not at fault."""
+def test_statement_prepared_before_an_alter_is_retried_in_a_new_session(harness, session, open_session):
+    """Frequent statements are prepared with their table's columns at that time. The transaction is not at fault."""
     if not isinstance(harness, PostgresHarness):
         pytest.skip("there is no SQL")
     harness._admin.execute(

@@ -1,4 +1,4 @@
-"""latest_timestamp at every destination database: what was committed last wins, with its whole row, whoever made it.
+"""latest_timestamp at every destination database: the last commit wins, with its whole row, whoever made it.
 
 Rows are (id, a, b, t, n, u). Times are the machine's: changes by users of the site have their commit's.
 """
@@ -20,8 +20,9 @@ from tests.support.histories.conflicts import Lcr, batch_of
 
 @pytest.fixture(params=[("b", "a"), ("b", "a", "c"), None], ids=["one source", "two sources", "two sources by row"])
 def any_site(request, harness, session):
-    """Of two sites, where only deletes are noted, of three, where sets are, or of three whose role has not the right to
-    stamp, where each row is.
+    """A site among two, where only deletes are noted; among three, where sets are; or one whose role may not stamp.
+
+    In the last case each row is noted.
     """
     if request.param is None:
         if isinstance(harness, MemoryHarness):
@@ -32,7 +33,7 @@ def any_site(request, harness, session):
 
 @pytest.fixture(params=[True, False], ids=["by set", "by row"])
 def site(request, harness, session):
-    """Of three sites."""
+    """One of three sites."""
     if not request.param:
         if isinstance(harness, MemoryHarness):
             pytest.skip("PostgreSQL's")
@@ -53,7 +54,7 @@ def test_a_change_that_is_later_than_the_users_replaces_the_whole_row(any_site, 
     )
 
 
-def test_a_change_that_is_earlier_than_the_users_is_discarded_though_other_columns_changed(any_site, destination):
+def test_change_earlier_than_the_users_loses_even_with_other_columns(any_site, destination):
     before = any_site.user(WAS, changed(WAS, t=11))
     assert any_site.apply(Lcr(old=WAS, new=changed(WAS, a="x")), at=before - 1) is None
     assert any_site.rows() == [changed(WAS, t=11)]
@@ -80,8 +81,8 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
 
 
 @on_a_server_in_soak
-def test_a_row_that_was_applied_before_its_table_took_the_method_loses_as_a_copied_one(harness, session):
-    """So nothing may be under way then: docs/conflicts.md."""
+def test_row_applied_before_its_table_had_the_method_loses_like_a_copy(harness, session):
+    """So no change may be in flight at that time: docs/conflicts.md."""
     site = Site(harness, session)
     timed, site.fits = site.fits, TableFits(session.describe, session.missing_alter)
     assert site.apply(Lcr(new=HERE), source="c", at=now()) is None
@@ -162,7 +163,7 @@ def test_a_key_that_a_user_changed_is_gone_and_the_new_one_is_there(any_site):
 
 
 @on_a_server_in_soak
-def test_a_key_update_takes_what_was_changed_earlier_and_leaves_what_was_changed_later(site):
+def test_key_update_replaces_earlier_changes_and_keeps_later_ones(site):
     before = site.user(WAS, HERE)
     assert site.apply(Lcr(old=WAS, new=changed(THERE, id=2)), at=before - 1) is None
     assert site.rows() == [HERE, changed(THERE, id=2)]
@@ -243,7 +244,7 @@ def test_sets_find_the_rows_that_were_changed_later_and_write_all_others(harness
 
 @on_a_server_in_soak
 @pytest.mark.parametrize("last", [THERE, None])
-def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last_one_is_noted(harness, session, last):
+def test_first_change_of_a_row_in_a_set_decides_and_the_last_is_noted(harness, session, last):
     site = Site(harness, session, rows=[WAS, changed(WAS, id=2)])
     at = now() - MINUTE
     for row in site.rows():
@@ -280,7 +281,7 @@ def test_of_several_changes_of_a_row_in_a_set_the_first_one_decides_and_the_last
 @on_a_server_in_soak
 @pytest.mark.parametrize("old", [WAS, HERE], ids=["differs", "as it was"])
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
-def test_a_change_that_may_be_earlier_than_the_users_whose_time_is_lost_is_not_guessed(any_site, session, old, new):
+def test_change_possibly_earlier_than_a_lost_time_is_not_guessed(any_site, session, old, new):
     any_site.sample()
     before = any_site.user(WAS, HERE)
     after = any_site.sample()
@@ -312,7 +313,7 @@ def test_what_takes_the_key_of_a_row_whose_time_is_lost_is_not_guessed(any_site)
 
 
 @on_a_server_in_soak
-def test_what_the_user_changed_before_a_sample_is_earlier_though_its_time_is_lost(site, session):
+def test_users_change_before_a_sample_is_earlier_despite_its_lost_time(site, session):
     site.user(WAS, HERE)
     at = site.sample() + 1
     if not site.is_memory:
@@ -389,7 +390,7 @@ def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(any_site, s
     failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "does not know any more when" in failure.message
-    assert session.forget_changes(age_s=0, count=1000) >= 1  # and the set that made the row
+    assert session.forget_changes(age_s=0, count=1000) >= 1  # also the set that made the row
     failure = any_site.apply(Lcr(old=WAS, new=THERE), at=before - 1)
     assert failure is not None
     assert "may be forgotten (tombstones: retention_days, count)" in failure.message
@@ -400,7 +401,7 @@ def test_a_delete_whose_time_is_lost_is_not_forgotten_without_a_mark(any_site, s
 # ------------------------------------------------------------------ clocks
 
 
-def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_passed_it(any_site, session):
+def test_change_ahead_of_the_clock_waits_until_the_clock_passes_it(any_site, session):
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
     at = now() + 300_000
@@ -412,8 +413,8 @@ def test_nothing_is_applied_that_is_ahead_of_the_clock_before_the_clock_has_pass
     assert any_site.rows() == [THERE]
 
 
-def test_of_several_changes_of_a_row_in_a_set_the_one_that_is_furthest_ahead_of_the_clock_counts(any_site, session):
-    """A source's clock that was set back between them: alone, the first one is refused."""
+def test_change_of_a_row_furthest_ahead_of_the_clock_counts_for_its_set(any_site, session):
+    """A source's clock was set back between them: alone, the first one is refused."""
     if not isinstance(session, PostgresSession):
         pytest.skip("the database in memory has no clock of its own")
     batch = batch_of(

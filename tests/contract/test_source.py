@@ -1,4 +1,4 @@
-"""What every source promises: its log stream, its decoder, its markers and snapshots."""
+"""The contract of sources: log stream, decoder, markers and snapshots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def harness(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
 
 
 def write_history(harness: SourceHarness) -> None:
-    """Every command, every kind of value, two tags."""
+    """Write every command, every kind of value, two tags."""
     with harness.transaction() as user:
         user.insert("t", id="1", a=None, big=LARGE.decode())
     with harness.transaction(ONE) as user:
@@ -62,7 +62,7 @@ def write_history(harness: SourceHarness) -> None:
 
 
 def said(transactions: list[ReadTransaction]) -> list[tuple]:
-    """Transactions without markers and positions."""
+    """Return the transactions without markers and positions."""
     return [
         (t.tag, [(row.command, row.table.name, row.old_image, row.old, row.new) for row in t.rows], len(t.truncates))
         for t in transactions
@@ -76,7 +76,7 @@ def read_history(harness: SourceHarness) -> Reading:
     return found.through(harness.source.write_marker(b"end"))
 
 
-def test_stream_brings_every_committed_transaction_in_order_with_its_tag_and_values(harness: SourceHarness) -> None:
+def test_stream_has_every_commit_in_order_with_tag_and_values(harness: SourceHarness) -> None:
     found = read_history(harness)
     inserted, tagged, other, moved, truncated = said(found.transactions)
     assert inserted == (
@@ -125,7 +125,7 @@ def test_decoder_forgets_the_transaction_in_progress_when_it_comes_again(harness
         assert said(again.transactions) == said(found.transactions)
 
 
-def test_descriptions_are_found_without_decoding_and_have_the_columns_of_the_table(harness: SourceHarness) -> None:
+def test_descriptions_are_found_without_decoding_and_have_the_columns(harness: SourceHarness) -> None:
     found = read_history(harness)
     described = harness.decoder(found.stream.options).describe(np.frombuffer(bytes(found.data), np.uint8))
     columns = {version.name: [(column.name, column.is_key) for column in version.columns] for version in described}
@@ -161,7 +161,7 @@ def test_what_was_confirmed_does_not_come_again_and_the_rest_does(harness: Sourc
     assert harness.source.open_stream(TOPOLOGY, FIRST_SCN).start_scn <= second.commit_scn
 
 
-def test_marker_is_behind_what_was_committed_before_it_and_comes_in_the_log(harness: SourceHarness) -> None:
+def test_marker_follows_earlier_commits_and_is_in_the_log(harness: SourceHarness) -> None:
     found = reading(harness)
     write_history(harness)
     marker = harness.source.write_marker(b"content")

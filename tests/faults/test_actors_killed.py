@@ -45,7 +45,7 @@ def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System,
 
 
 @pytest.mark.fault("SIGKILL of an actor")
-def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no_other_component_with_it(
+def test_process_killed_after_processes_apart_stops_no_other_component(
     one_way: System,
 ):
     spec = replace(one_way.spec, processes_apart=True)
@@ -58,7 +58,7 @@ def test_processes_come_apart_and_together_and_one_that_is_killed_alone_takes_no
         processes = wait_processes(apart)
         assert processes == {name: {name} for name in processes} != together
 
-        # The propagation shares a process with this queue else.
+        # Otherwise the propagation shares a process with this queue.
         before = pids(apart)
         apart.wait_restarted("queue:q_src", apart.kill("queue:q_src"))
         after = pids(apart)

@@ -1,4 +1,4 @@
-"""What an apply process knows and says over the lives of its drivers: the error queue's holds, and why it cannot go on."""
+"""An apply process's state across its drivers: the error queue's holds, and the reason why it is aborted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def empty(one_way: System) -> Iterator[System]:
 
 
 @pytest.mark.fault("SIGKILL of the apply process while the error queue holds a transaction")
-def test_what_depends_on_an_error_transaction_joins_it_in_order_also_under_the_next_driver(empty: System):
+def test_dependents_join_an_error_transaction_in_order_across_drivers(empty: System):
     empty.execute("dst", "INSERT INTO notes VALUES (1, 'in the way')")
     empty.execute("src", "INSERT INTO notes VALUES (1, 'first'), (2, 'first')")
     empty.execute("src", "UPDATE notes SET body = 'second' WHERE id = 2")
@@ -63,7 +63,7 @@ def test_what_depends_on_an_error_transaction_joins_it_in_order_also_under_the_n
 
 
 @pytest.mark.fault("an error that an operator must mend")
-def test_driver_that_ends_with_an_error_for_an_operator_leaves_apply_aborted_with_its_words_until_it_is_started(
+def test_error_for_an_operator_keeps_apply_aborted_until_it_is_started(
     empty: System,
 ):
     name = apply_name(empty)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @pytest.fixture
 def conflict(one_way: System) -> Iterator[str]:
-    """The destination has a row that the source is going to insert; afterwards both sides are equal again."""
+    """Give the destination a row that the source is going to insert; afterwards both sides are equal again."""
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
     one_way.execute("dst", "INSERT INTO notes VALUES (1, 'in the way')")
@@ -27,10 +27,10 @@ def conflict(one_way: System) -> Iterator[str]:
 
 
 @pytest.mark.fault("SIGKILL while writing to the error queue")
-def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writing_it(one_way: System, conflict: str):
+def test_transaction_enters_the_error_queue_once_despite_a_kill(one_way: System, conflict: str):
     with armed(one_way, "apply.error_queue_write", times=2) as fired:
         one_way.execute("src", conflict)
-        # Depends on it: joins it in the error queue, behind it. Independent ones go on.
+        # Depends on it: joins it in the error queue. Independent transactions continue.
         one_way.execute("src", "UPDATE notes SET body = 'changed' WHERE id = 1")
         one_way.execute("src", "INSERT INTO notes VALUES (3, 'independent')")
         wait_until("the kill came twice", lambda: fired() == 2)
@@ -43,7 +43,7 @@ def test_transaction_enters_the_error_queue_once_when_its_server_is_killed_writi
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL while executing an error transaction")
-def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_it(one_way: System, conflict: str):
+def test_error_transaction_is_executed_once_despite_a_kill(one_way: System, conflict: str):
     one_way.execute("src", conflict)
     one_way.wait_caught_up()
     (error,) = errors(one_way)
@@ -59,11 +59,9 @@ def test_error_transaction_is_executed_once_when_its_server_is_killed_executing_
 
 @pytest.mark.fault("SIGKILL while executing many error transactions")
 @pytest.mark.parametrize("place", values(["apply.execute_error", "apply.after_commit"], "apply.after_commit"))
-def test_error_transactions_executed_together_are_applied_once_when_their_server_is_killed(
-    one_way: System, conflict: str, place: str
-):
+def test_error_transactions_executed_together_apply_once_despite_a_kill(one_way: System, conflict: str, place: str):
     one_way.execute("src", conflict)
-    for number in range(20):  # each depends on the one before it
+    for number in range(20):  # each depends on its predecessor
         one_way.execute("src", f"UPDATE notes SET body = 'changed {number}' WHERE id = 1")
     one_way.wait_caught_up()
     numbers = [error["number"] for error in errors(one_way)]

@@ -1,6 +1,4 @@
-"""Two apply processes of a site share its Spark application: what happens to one, or to the application, and what it
-does to the other.
-"""
+"""Two apply processes of a site share its Spark application: faults of one, or of the application, and the other."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ pytestmark = [pytest.mark.unit("drivers"), pytest.mark.cluster, pytest.mark.post
 
 TABLES = ("accounts", "branches", "history", "notes")
 LOAD_S = 240.0  # longer than two drivers and an application take to start on a busy machine
-ENDED_S = 60.0  # a killed process is gone, and missed, within seconds
+ENDED_S = 60.0  # a killed process is gone, and its loss noticed, within seconds
 Both = tuple[ApplyDrivers, ApplyDrivers]
 
 
@@ -36,9 +34,7 @@ def running(drivers: ApplyDrivers) -> Driver:
 
 
 def undisturbed(driver: Driver) -> tuple[int, list[int], list[int]]:
-    """What stays as it is while nothing happens to an apply process: its epoch, its tasks' processes and how often they
-    began.
-    """
+    """Return what stays for an undisturbed apply process: its epoch, its tasks' processes and their start counts."""
     status = driver.status()
     return status.epoch, driver.server_pids(), [server.attempts for server in status.servers]
 
@@ -51,7 +47,7 @@ def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
 
 @contextlib.contextmanager
 def loaded(both: Both) -> Iterator[None]:
-    """Both sources are written to during the block."""
+    """Write to both sources during the block."""
     with (
         load(both[0].queue.source_dsn, clients=2, duration_s=LOAD_S),
         load(both[1].queue.source_dsn, clients=2, duration_s=LOAD_S),
@@ -63,7 +59,7 @@ def loaded(both: Both) -> Iterator[None]:
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of one of two apply processes")
-def test_killed_apply_process_leaves_the_tasks_and_the_stream_of_the_other_alone(both: Both):
+def test_killed_apply_process_leaves_the_others_tasks_and_stream_alone(both: Both):
     first, second = running(both[0]), running(both[1])
     application = both[0].spark.child.pid
     with loaded(both):

@@ -1,4 +1,4 @@
-"""A process of the site's Spark application is killed while its apply process applies: only tasks are run again."""
+"""A process of the site's Spark application is killed while its apply process applies: only tasks are restarted."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
         pytest.param("master", "no executor has come back", marks=pytest.mark.soak),
     ],
 )
-def test_application_that_lost_its_head_is_replaced_under_the_same_coordinator(
-    one_way: System, victim: str, words: str
-):
+def test_headless_application_is_replaced_under_the_same_coordinator(one_way: System, victim: str, words: str):
     application, before = one_way.status(application_name(one_way)), _coordinator(one_way)
     with pgbench_through(one_way) as running:
         running.wait_arriving()
@@ -68,7 +66,7 @@ def test_killed_worker_is_replaced_under_the_same_application(one_way: System):
         running.wait_arriving()
         wait_until("every apply server runs", lambda: _all_serve(one_way))
         victims = spark_processes(one_way)["workers"]
-        for worker in victims:  # both: then something is certain to have been at work
+        for worker in victims:  # both, so that one of them was certainly busy
             worker.kill()
         wait_until(
             "every apply server runs in another process",
@@ -83,7 +81,7 @@ def _application(system: System) -> Any:
 
 
 def _coordinator(system: System) -> tuple[int, Any]:
-    """The process and the epoch of the apply process."""
+    """Return the process and the epoch of the apply process."""
     name = apply_name(system)
     return system.pid(name), wait_until("it has an epoch", lambda: system.status(name).get("epoch"))
 

@@ -1,4 +1,4 @@
-"""Two drivers of one apply process live at once: the older one is fenced out, whatever it still wants."""
+"""Two drivers of one apply process live at once: the older one is fenced out in every case."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 @contextlib.contextmanager
 def another_driver(system: System) -> Iterator[Driver]:
-    """A driver that no actor looks after, as one left over on a machine that was cut off."""
+    """Start a driver without an actor, like one left over on a machine that was cut off."""
     apply = system.spec.applies[0]
     configuration = ApplyHost(system.spec, apply.name, "")._configuration()
     queue = Peer(
@@ -45,7 +45,7 @@ def another_driver(system: System) -> Iterator[Driver]:
 
 @pytest.mark.fault("two live apply drivers")
 def test_older_driver_that_was_stopped_for_a_while_is_fenced_out(one_way: System):
-    """The older one has work in hand when it freezes; when it wakes up, the newer one has long gone on."""
+    """The older one freezes during its work; when it thaws, the newer one has long been applying."""
     name = apply_name(one_way)
     one_way.call(name, "stop_component")
     one_way.wait_state(name, "DISABLED")
@@ -53,7 +53,7 @@ def test_older_driver_that_was_stopped_for_a_while_is_fenced_out(one_way: System
         wait_until("the older driver serves", lambda: older.status().ready)
         with pgbench_through(one_way) as running:
             running.wait_arriving(50)
-            # a status may be older
+            # the status may be outdated
             wait_until("the older driver says so", lambda: older.status().transactions_applied > 0)
             os.kill(older.process.pid, signal.SIGSTOP)
             one_way.call(name, "start_component")

@@ -1,4 +1,4 @@
-"""What another user of the machine can do to a topology that runs, and what a file in the command's folder can."""
+"""Attacks by another user of the machine on a running topology, and by a file in the command's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.wire.attackers import (
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-# Shows where a component that was made by a command in this folder searches modules.
+# Prints the module search path of a component created by a command in this folder.
 _SEARCHED = """
 import json, sys
 from headrace.deployment.deployment import Deployment
@@ -39,7 +39,7 @@ print(json.dumps(ray.get(ray.remote(num_cpus=0)(lambda: __import__("sys").path).
 
 
 def processes(system: System) -> Iterator[psutil.Process]:
-    """Every process of the topology; all of them inherit one variable."""
+    """Yield every process of the topology; all of them inherit one variable."""
     assert system.spec.name
     folder = os.environ[FOLDER_ENVIRONMENT]
     for process in psutil.process_iter():
@@ -49,15 +49,15 @@ def processes(system: System) -> Iterator[psutil.Process]:
 
 
 def listening(system: System) -> list[tuple[str, Address]]:
-    """Name and address of every process of the topology for each socket that it listens at."""
+    """Return name and address of every process of the topology for each socket that it listens on."""
     return list(listening_of(processes(system)))
 
 
-def test_a_silent_connection_of_another_user_to_every_port_of_a_topology_stops_nothing(one_way: System):
+def test_silent_connections_of_another_user_to_every_port_stop_nothing(one_way: System):
     found = listening(one_way)
     daemons = [process for process in processes(one_way) if "spark_apply.application.daemon" in process.cmdline()]
     with silent_connections([address for _, address in found]) as opened:
-        # What is listened at for a moment alone, a result's port for instance, may be gone.
+        # Short-lived sockets, such as a result's port, may be closed.
         assert {address for _, address in listening(one_way)} & {address for _, address in found} <= set(opened)
         assert {address for _, address in listening_of(daemons)} & set(opened)
         one_way.execute("src", "INSERT INTO notes VALUES (4711, 'while they are silent')")
@@ -76,9 +76,9 @@ def test_no_port_of_a_topology_does_what_another_user_tells_it(one_way: System):
 
 
 def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
-    """Of an application: its master's port, the driver's two, and one of each executor."""
+    """The ports of an application: its master's port, the driver's two, and one of each executor."""
     assert_spark_reads_nothing(listening(one_way))
-    # Everybody on the machine reads command lines.
+    # Every user of the machine can read command lines.
     files = list(one_way.spec.state_dir.rglob("executor.options"))
     secrets = {file.read_text().splitlines()[0].partition("=")[2] for file in files}
     assert secrets
@@ -93,7 +93,7 @@ def test_no_process_of_spark_reads_what_another_user_sends(one_way: System):
     one_way.assert_converged(["notes"])
 
 
-def test_no_port_of_a_topology_serves_another_user_who_speaks_as_its_components_do(one_way: System):
+def test_no_port_serves_another_user_who_speaks_the_components_protocol(one_way: System):
     spec = one_way.spec
     (capture,), (propagation,), (apply,) = spec.captures, spec.propagations, spec.applies
     calls = [(method, spec.name, capture.name, "src", "src") for method in ("Watch", "Checkpoint", "Ship")]

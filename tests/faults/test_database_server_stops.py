@@ -17,10 +17,8 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 
 @pytest.mark.fault("immediate stop of the destination server")
-def test_destination_server_stops_immediately_and_what_it_had_in_memory_alone_comes_again(one_way: System):
-    """Nothing is told upstream that is not on the destination's disk: `pgbench_through` finds everything there, and
-    once.
-    """
+def test_commits_lost_by_an_immediate_destination_stop_are_sent_again(one_way: System):
+    """Only what is on the destination's disk is reported upstream: `pgbench_through` finds every change exactly once."""
     server, before = one_way.servers["dst"], _lost(one_way)
     with wal_in_memory(server.dsn()), pgbench_through(one_way) as running:
         running.wait_arriving()
@@ -33,7 +31,7 @@ def test_destination_server_stops_immediately_and_what_it_had_in_memory_alone_co
 
 
 def _lost(system: System) -> list[Any]:
-    """What each subscriber is known to have lost of what it had acknowledged."""
+    """Return what each subscriber is known to have lost of its acknowledged changes."""
     return [
         (each["subscriber"], each["lost"])
         for component in system.wait_overview()["components"]
@@ -42,7 +40,7 @@ def _lost(system: System) -> list[Any]:
 
 
 @pytest.mark.fault("immediate stop of the source server")
-def test_source_server_stops_immediately_and_what_it_acknowledged_arrives_once(one_way: System):
+def test_commits_acknowledged_before_an_immediate_source_stop_arrive_once(one_way: System):
     server = one_way.servers["src"]
     streams = one_way.status("site:src")["resumes_total"]
     with psycopg.connect(server.dsn()) as unfinished, writing(one_way, "src") as writers:

@@ -1,6 +1,6 @@
-"""Downstream capture of a whole running topology: it takes the place of a local one under load, without a copy; then
-the source's machine is lost
-with all its files, and the destination gets every acknowledged commit.
+"""Downstream capture in a whole running topology: it replaces a local capture process under load, without a copy.
+
+Then the source's machine is lost with all its files, and the destination gets every acknowledged commit.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def system(sites_to_lose: Sites) -> Sites:
 
 
 def _lose_source(system: Sites) -> None:
-    """What is left of a machine that burns: nothing of its processes, nothing of its disk."""
+    """Simulate a machine that burns: kill its processes and delete its disk."""
     site = psutil.Process(system.pid("site:a"))
-    site.suspend()  # else it starts its server again
+    site.suspend()  # otherwise it restarts its server
     kill(server_processes(system.servers["a"]))
     shutil.rmtree(site_folder(system.spec, "a"))
     kill([site])
@@ -60,9 +60,7 @@ def _instantiated(system: Sites) -> list[tuple[object, ...]]:
 
 
 def _replaced(local: Sites) -> tuple[Sites, set[int]]:
-    """The downstream capture process takes the place of the local one while writers commit; what they were
-    acknowledged.
-    """
+    """Replace the local capture process by the downstream one while writers commit; return the acknowledged commits."""
     writers = [Writer(local.servers["a"].dsn(), number, SCHEMA) for number in range(4, 7)]
     wait_until("they commit", lambda: all(len(writer.acknowledged) > 50 for writer in writers))
     wait_until("rows arrive", lambda: local.execute("b", "SELECT count(*) FROM down.rows WHERE id > 0")[0][0] > 0)
@@ -75,7 +73,7 @@ def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     )
     for writer in writers:
         writer.stop()
-    # A row that came twice would be in the error queue, as its key is there already.
+    # A duplicate row would be in the error queue, as its key exists already.
     system.assert_converged(("down.rows",))
     assert _instantiated(system) == before, "nothing was copied again"
     running = system.deployment.connect().names()
@@ -84,7 +82,7 @@ def _replaced(local: Sites) -> tuple[Sites, set[int]]:
     return system, {row for writer in writers for row in writer.acknowledged}
 
 
-def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit_is_applied_when_the_source_is_lost(
+def test_downstream_capture_applies_acknowledged_commits_of_lost_source(
     system: Sites,
 ) -> None:
     system.wait_caught_up()
@@ -118,6 +116,6 @@ def test_downstream_capture_replaces_local_capture_and_every_acknowledged_commit
 
     wait_until("every acknowledged commit is applied", lambda: acknowledged <= applied())
     assert len(acknowledged) > 150
-    assert len(applied() - acknowledged) <= len(writers)  # a commit whose answer was on its way
+    assert len(applied() - acknowledged) <= len(writers)  # commits whose answer was in flight
     assert system.execute("b", "SELECT count(*) FROM down.rows WHERE id < 0") == [(COPIED,)]
-    system.wait_state("capture:c", "WAITING FOR REDO")  # it mines the copy to its end, and needs no source for that
+    system.wait_state("capture:c", "WAITING FOR REDO")  # it mines the copy to its end, without the source

@@ -1,5 +1,4 @@
-"""A process dies, or its disk is full, between doing something durable and telling of it: nothing is lost, nothing
-comes twice.
+"""A process dies, or its disk is full, between a durable action and its report: nothing is lost or duplicated.
 
 The failpoint names say where; `headrace.base.failpoints` has the list. Each test asserts that its fault fired.
 """
@@ -16,7 +15,7 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 
 def _through(system: System, component: str, name: str, action: str = "kill", times: int = 1) -> None:
-    """Arm a failpoint of a component while pgbench writes, until it has fired so often."""
+    """Arm a failpoint of a component while pgbench writes, until it has fired that often."""
     with system.failpoint(component, name, action, times) as fired:
         with pgbench_through(system):
             wait_until(f"{name} fired {times} times", lambda: fired() >= times)

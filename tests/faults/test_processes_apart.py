@@ -1,7 +1,6 @@
-"""`processes: apart` on Ray and Spark: a component that is killed or aborted is so alone, also while the running
-topology is edited.
+"""`processes: apart` on Ray and Spark: a killed or aborted component affects no other, even during an edit.
 
-A queue that is killed, and the way there and back under load, are in `test_actors_killed`.
+`test_actors_killed` has the kill of a queue, and the way there and back under load.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from topology.edits.changes import Component, components_of
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-# An error of the destination's configuration: apply is right to ask for an operator.
+# An error of the destination's configuration: apply correctly waits for an operator.
 _REFUSE = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the configuration is wrong' USING ERRCODE = 'F0000'; END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON notes FOR EACH ROW EXECUTE FUNCTION refuse();
@@ -37,7 +36,7 @@ _ACCEPT = "DROP FUNCTION IF EXISTS refuse CASCADE"
 
 @pytest.fixture
 def apart(one_way: System) -> Iterator[System]:
-    """The shared topology by a file with `processes: apart`, not yet up; afterwards its processes are shared again."""
+    """The shared topology with a file that has `processes: apart`, not yet up; afterwards processes are shared again."""
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
     yield replace(
@@ -49,40 +48,38 @@ def apart(one_way: System) -> Iterator[System]:
 
 
 def _sharing(system: System) -> list[Component]:
-    """The components of a topology that share processes, unless the file has `processes: apart`."""
+    """Return the components of a topology that share processes, unless the file has `processes: apart`."""
     together = replace(system.spec, processes_apart=False)
     return [each for each in components_of(system.spec) if process_of(together, each) != each.name]
 
 
 def _abort(system: System, number: int) -> None:
-    """Have the apply process meet an error that an operator must correct."""
+    """Make the apply process meet an error that an operator must correct."""
     system.execute("dst", _REFUSE)
     system.execute("src", f"INSERT INTO notes VALUES ({number}, 'refused for a while')")
     system.wait_state(apply_name(system), "ABORTED")
 
 
 @pytest.mark.fault("an error that an operator must correct")
-def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_alone_once_it_is_corrected(
-    one_way: System, apart: System
-):
+def test_aborted_component_moves_apart_and_back_and_resumes_when_fixed(one_way: System, apart: System):
     name = apply_name(apart)
     assert not {each.name for each in _sharing(apart)} & listed_actors(one_way).keys()
     _abort(one_way, 1)
-    # What is wrong with it holds up nobody: every component has a process of its own.
-    with contextlib.suppress(ApplyError):  # it may be aborted again before `up` looks
+    # Its error blocks no other: every component has its own process.
+    with contextlib.suppress(ApplyError):  # it may be aborted again before `up` checks it
         apart.deployment.up()
     processes = wait_processes(apart)
     assert processes == {each: {each} for each in processes}
     assert "the configuration is wrong" in apart.wait_state(name, "ABORTED")["last_error"]["message"]
     before = pids(apart)
 
-    # Ray lists each by its name, as an actor of its own.
+    # Ray lists each by its name, as a separate actor.
     assert {each.kind for each in _sharing(apart)} == {"queue", "propagation", "capture", "apply"}
     listed = listed_actors(apart)
     assert {each: listed.get(each) for each in before} == before
     assert len({listed[each.name] for each in _sharing(apart)}) == len(_sharing(apart))
 
-    # The others work, and it begins in the process that it has.
+    # The others work, and it restarts in its process.
     captured = int(apart.status("capture:capture_src")["rows_total"])
     apart.execute("src", "INSERT INTO notes VALUES (2, 'captured meanwhile')")
     wait_until("it is captured", lambda: int(apart.status("capture:capture_src")["rows_total"]) > captured)
@@ -92,7 +89,7 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
     apart.assert_converged(["notes"])
     assert pids(apart) == before
 
-    # Back, while it is aborted and the cause is gone: nobody needs to start it.
+    # Back, while it is aborted and the cause is gone: no operator needs to start it.
     _abort(apart, 3)
     one_way.execute("dst", _ACCEPT)
     assert one_way.deployment.up().state == "RUNNING"
@@ -101,9 +98,9 @@ def test_an_aborted_component_comes_apart_and_back_with_the_others_and_begins_al
     assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(3,)]
 
 
-@pytest.mark.soak  # a queue: test_actors_killed
+@pytest.mark.soak  # test_actors_killed has a queue
 @pytest.mark.fault("SIGKILL of an actor")
-def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apart: System):
+def test_each_kind_of_component_killed_apart_stops_no_other(apart: System):
     apart.deployment.up()
     wait_processes(apart)
     with pgbench_through(apart) as running:
@@ -134,15 +131,13 @@ def test_each_kind_of_component_that_is_killed_apart_takes_no_other_with_it(apar
         pytest.param(CONTROLLER, marks=pytest.mark.soak),
     ],
 )
-def test_a_component_that_is_killed_while_processes_come_apart_is_where_the_edit_wants_it(
-    one_way: System, apart: System, victim: str
-):
+def test_component_killed_during_the_edit_restarts_in_its_new_process(one_way: System, apart: System, victim: str):
     name = CONTROLLER if victim == CONTROLLER else next(each for each in pids(one_way) if each.startswith(f"{victim}:"))
     together, old = wait_processes(one_way), one_way.pid(name)
     with pgbench_through(one_way) as running, ThreadPoolExecutor(1) as pool:
         running.wait_arriving()
         editing = pool.submit(apart.deployment.up)
-        # The first component has a process of its own.
+        # The first component has its own process.
         wait_until("the edit is under way", lambda: one_way.deployment.connect().processes().keys() - together.keys())
         killed = apart.pid(name)
         os.kill(killed, signal.SIGKILL)

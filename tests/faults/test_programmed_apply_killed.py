@@ -1,5 +1,6 @@
-"""A process of an apply process ends while it runs a handler, resolves a conflict or edits an error: real processes, a
-real PostgreSQL destination, no Ray and no Spark.
+"""A process of an apply process dies while it runs a handler, resolves a conflict or edits an error.
+
+Real processes and a real PostgreSQL destination, without Ray and Spark.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from tests.support.values.writes import version_of
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 EXIT = 7
-"""What the handler ends its process with, so that no other end of it is taken for the fault."""
+"""Exit code of a process that the handler ends, so that no other end is taken for the fault."""
 
 LIFE_S = 180.0
-"""Bounds one process: it starts, imports and applies three rows in a few seconds, also on a busy machine."""
+"""Bound of one process: it starts, imports and applies three rows in a few seconds, even on a busy machine."""
 
 WAITING = "SELECT count(*) FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
 
@@ -51,7 +52,7 @@ def run(lcr, session):
 
 
 PATIENCE_S = 300.0
-"""How long a handler may take in these tests: what it waits for is held until its process was killed."""
+"""Time limit of a handler in these tests: its lock is held until its process was killed."""
 
 LOGGED = """
 def run(lcr, session):
@@ -67,7 +68,7 @@ def run(lcr, error, session):
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What an apply process does with users' rules while its process is killed.
+    """An apply process with users' rules whose process is killed.
 
     Args:
         rules: its handlers.
@@ -75,11 +76,11 @@ class Scenario:
         held: the table that another session has locked, for which the process waits at that moment.
         rows: of `c` at the destination beforehand, as (id, a, t).
         transactions: applied as one group.
-        committed: how many of them are committed when the process is killed: an error handler's transaction has a
-            commit of its own.
+        committed: how many of them are committed when the process is killed: an error handler's transaction commits
+            separately.
         after: `c` in the end, as (id, a).
         logged: the handlers' own table in the end.
-        resolved: how many conflicts the history has in the end.
+        resolved: number of conflicts in the history in the end.
     """
 
     rules: HandlerRules
@@ -139,14 +140,14 @@ class Placed(Handled):
 
 
 def live(dsn: str, epoch: int, incarnation: int, first: int) -> None:
-    """The life of one apply server: the transactions from this one on, carefully behind the first death."""
+    """Run an apply server: apply the transactions from this one on, carefully after the first death."""
     at = Placed(dsn, epoch, incarnation, rules_of(ENDS, dml=["run"]))
     at.scn = 100 + 10 * (first - 1)
     at.apply(*[inserts(key) for key in range(first, 4)], is_careful=incarnation > 1)
 
 
 def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
-    """The life of one apply server: what is left of a scenario's transactions, carefully behind the first death."""
+    """Run an apply server: apply the rest of a scenario's transactions, carefully after the first death."""
     scenario, is_careful = SCENARIOS[name], incarnation > 1
     at = Placed(dsn, epoch, incarnation, scenario.rules, scenario.conflicts)
     done = scenario.committed if is_careful else 0
@@ -155,12 +156,8 @@ def live_through(dsn: str, epoch: int, incarnation: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", values(SCENARIOS, "a procedure DML handler"))
-def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(
-    destination_database: str, name: str
-) -> None:
-    """The process stands inside the handler, or the resolution, for as long as another session holds what it wants to
-    write.
-    """
+def test_next_process_repeats_a_killed_ones_work_exactly_once(destination_database: str, name: str) -> None:
+    """The process stays inside the handler, or the resolution, while another session holds what it wants to write."""
     scenario = SCENARIOS[name]
     database, epoch = prepared(destination_database)
     with (
@@ -186,7 +183,7 @@ def test_process_is_killed_in_the_middle_and_the_next_one_does_all_of_it_once(
 
 
 def prepared(dsn: str) -> tuple[PostgresDestination, int]:
-    """A destination with the tables `c` and `log`, and the epoch of its apply process."""
+    """Return a destination with the tables `c` and `log`, and the epoch of its apply process."""
     columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
     database = PostgresDestination(dsn, site="b")
     database.prepare(TOPOLOGY)
@@ -197,7 +194,7 @@ def prepared(dsn: str) -> tuple[PostgresDestination, int]:
 
 
 def spawned(life: Callable[..., None], *arguments: object) -> BaseProcess:
-    """A process of its own, forked from one that has imported what takes seconds, and nothing else."""
+    """Start a process, forked from one that has only imported slow modules."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["headrace.databases.postgres.destination.database", "spark_apply.server.apply_server"]
@@ -211,7 +208,7 @@ def contents(admin: psycopg.Connection[Any]) -> dict[str, list[Any]]:
     return {name: admin.execute(f"SELECT id, a FROM public.{name} ORDER BY id").fetchall() for name in ("c", "log")}
 
 
-def test_a_handler_that_ends_its_process_each_time_is_told_and_nothing_is_lost_or_twice(
+def test_handler_that_always_ends_its_process_is_reported_without_loss(
     destination_database: str,
 ) -> None:
     database, epoch = prepared(destination_database)
@@ -241,10 +238,8 @@ QUITS = {
 
 
 @pytest.mark.parametrize("how", values(QUITS, "its own session"))
-def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_or_twice(
-    destination_database: str, how: str
-) -> None:
-    """Nobody else can end this: the server is up, and its process lives."""
+def test_handler_that_always_ends_its_session_is_reported_without_loss(destination_database: str, how: str) -> None:
+    """No other cause ends the session: the server is up, and its process lives."""
     database, epoch = prepared(destination_database)
     text = LOGGED.replace(
         "    lcr.execute",
@@ -265,7 +260,7 @@ def test_a_handler_that_ends_its_session_each_time_is_told_and_nothing_is_lost_o
 
 
 def edit(dsn: str, number: int, batch: bytes) -> None:
-    """The life of an apply process that gives an error transaction other rows."""
+    """Run an apply process that edits the rows of an error transaction."""
     database = PostgresDestination(dsn, site="b")
     made = ErrorEdit(
         number=number,
@@ -285,10 +280,8 @@ def edit(dsn: str, number: int, batch: bytes) -> None:
 @pytest.mark.parametrize(
     "held", values(["headrace.apply_error_part", "headrace.apply_error_edit"], "headrace.apply_error_edit")
 )
-def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_and_the_next_edit_is_made_once(
-    destination_database: str, held: str
-) -> None:
-    """It stands between two of the edit's statements for as long as another session holds the table of the second."""
+def test_edit_killed_halfway_changes_nothing_and_the_next_is_made_once(destination_database: str, held: str) -> None:
+    """The edit waits between two statements while another session holds the second one's table."""
     database, epoch = prepared(destination_database)
     with (
         psycopg.connect(destination_database, autocommit=True) as admin,
@@ -308,11 +301,11 @@ def test_a_process_that_is_killed_while_it_edits_an_error_leaves_it_as_it_was_an
         killed.join(LIFE_S)
         assert killed.exitcode == -signal.SIGKILL
         holder.rollback()
-        # Nothing of it is left; an execution would have the rows as they were.
+        # The edit has left nothing; an execution would apply the original rows.
         wait_until("its session has ended", lambda: admin.execute(WAITING, (held,)).fetchone() == (0,))
         assert (list(database.error_batches(error.number)), database.error_edits(TOPOLOGY)) == (before, ())
         assert {number: hashes.tolist() for number, hashes in database.error_key_hashes(TOPOLOGY, APPLY)} == keys
-        # The second one is of an operator who does not know that the first one came through.
+        # The second edit is by an operator who does not know that the first one succeeded.
         ends = []
         for _ in range(2):
             successor = spawned(edit, destination_database, error.number, edited)

@@ -13,8 +13,8 @@ from tests.support.clusters.system import System, wait_until
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 CUTS = 3
-TRIES_MAX = 10  # in a cut of a second: pauses between tries double from a tenth
-TRIES_PER_S = 2.0  # in one that lasts longer, because the machine stalls
+TRIES_MAX = 10  # for a cut of a second: pauses between tries double from a tenth
+TRIES_PER_S = 2.0  # for a longer cut, because the machine stalls
 
 
 @pytest.mark.fault("connection reset, and refused for a while")

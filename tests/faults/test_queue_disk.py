@@ -11,11 +11,11 @@ from tests.support.clusters.system import System, wait_until
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROWS = 20_000
-ROW_BYTES = 1000  # several times the memory of both queues together
+ROW_BYTES = 1000  # all rows together are several times the memory of both queues
 
 
 @pytest.mark.fault("ENOSPC from the disk of spill files")
-def test_queue_that_cannot_spill_pauses_its_publisher_and_goes_on_by_itself(one_way: System):
+def test_queue_that_cannot_spill_pauses_its_publisher_and_recovers(one_way: System):
     queue = f"queue:{one_way.spec.applies[0].queue}"
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
@@ -32,7 +32,7 @@ def test_queue_that_cannot_spill_pauses_its_publisher_and_goes_on_by_itself(one_
             assert paused["spill_bytes"] == 0
             assert paused["memory_bytes"] < 2 * paused["memory_bytes_max"]
             assert fired() > 0
-        # There is space again: nobody needs to tell.
+        # Space is free again, which the queue notices by itself.
         wait_until("the queue spills", lambda: one_way.status(queue)["spill_bytes"] > 0)
     finally:
         one_way.call(apply_name(one_way), "start_component")

@@ -1,4 +1,4 @@
-"""An intermediate site, which has queues and no database, passes changes on, whatever of it is killed."""
+"""An intermediate site, which has queues and no database, passes changes on, whichever of its actors is killed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def relay(sites: Sites) -> Sites:
 
 
 @pytest.mark.fault("SIGKILL of an intermediate site's actor and of its queue")
-def test_changes_pass_through_a_site_without_a_database_whose_actors_are_killed(relay: Sites):
-    queue, onward = "queue:q_relay", "apply:apply_b"  # which dequeues from there: no propagation in between
+def test_changes_pass_an_intermediate_site_whose_actors_are_killed(relay: Sites):
+    queue, onward = "queue:q_relay", "apply:apply_b"  # dequeues from there, without a propagation in between
     assert relay.status(onward)["dequeues_from"] == "q_relay"
     with writing(relay, "a", SCHEMA) as writers:
         writers.wait_arriving("b")

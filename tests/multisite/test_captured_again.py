@@ -1,5 +1,6 @@
-"""Changes that are captured again, in virtual time: one destination lost them, or an operator set a start SCN back; the
-others drop what they have.
+"""Changes that are captured again, in virtual time: one destination lost them, or an operator set a start SCN back.
+
+The other destinations drop what they have.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from topology.spec import TopologySpec
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SECONDS = 20.0  # virtual: redo of the first seconds is given up by the end
-ROOM_BYTES = 1 << 20  # all redo of a run: what is given up is given up as nobody needs it
-HOUR_S = 3600.0  # of virtual time: longer than a run
+SECONDS = 20.0  # virtual seconds; redo of the first ones is purged by the end
+ROOM_BYTES = 1 << 20  # room for all redo of a run: redo is purged only because it is no longer needed
+HOUR_S = 3600.0  # virtual seconds; longer than a run
 
 
 def fan_out(retention_s: float, *, is_direct: bool) -> TopologySpec:
-    """One source with three destinations, on the smallest redo segments."""
+    """Return one source with three destinations, on the smallest redo segments."""
     spec = read_topology(EXAMPLES / "fan_out.yaml", {})
     spec = replace(spec, applies=tuple(replace(each, combined=is_direct) for each in spec.applies))
     return replace(spec, captures=tuple(replace(each, checkpoint_retention_s=retention_s) for each in spec.captures))
@@ -41,8 +42,8 @@ def run(folder: Path, retention_s: float, *steps: Step, seed: int = 1, is_direct
 
 @pytest.mark.fault("a backup that is restored")
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 6))])
-def test_a_restored_destination_gets_what_it_lost_and_the_others_get_nothing_twice(tmp_path: Path, seed: int) -> None:
-    """The observers see every commit at every site: what came twice to one that had it would be found."""
+def test_restored_destination_catches_up_without_duplicates_elsewhere(tmp_path: Path, seed: int) -> None:
+    """The observers see every commit at every site, so they would find a duplicate."""
     sim = run(
         tmp_path,
         HOUR_S,

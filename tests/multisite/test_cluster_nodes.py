@@ -1,8 +1,7 @@
-"""A cluster of a head and a node per site: what its death, its restart, or one more of them does to a topology under
-load.
+"""A cluster of a head and a node per site under load: a node dies, restarts or is added.
 
 The tests of the unit share one cluster and one topology (a sends to b and c, c sends to b); each test leaves the sites
-equal. Databases are the user's own, beside the nodes.
+equal. Databases are the user's own, outside the nodes.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SITE = """
   {name}: {{database: {{kind: postgres, dsn: "${{{variable}}}"}}, node: {{site_{name}: 1}}}}"""
 SITES = ("a", "b", "c")
 UP_S = 600.0  # half a minute on a quiet machine
-CLIENTS = 2  # at each source: three apply processes write what they write, and a small machine does all of it
+CLIENTS = 2  # at each source: three apply processes apply their changes, all on one small machine
 
 
 class Cluster:
@@ -69,7 +68,7 @@ class Cluster:
         self.system = System(Deployment.read(self.write("b", "c")), self.servers, folder)
 
     def write(self, *destinations: str) -> Path:
-        """Write the file, with these sites as destinations of a; and the variables it refers to."""
+        """Write the file with these sites as destinations of a, and the variables it refers to."""
         names = dict.fromkeys((*SITES, *destinations))
         for name in names:
             server = self.servers[name]
@@ -89,7 +88,7 @@ class Cluster:
                 connection.execute(TABLES)
 
     def up(self, *destinations: str, progress: Progress | None = None) -> Overview:
-        """`headrace up` of the file with these destinations, on the head."""
+        """Run `headrace up` on the head with these destinations."""
         self.system.deployment = Deployment.read(self.write(*destinations), self.nodes.address, to_start=True)
         overview = self.system.deployment.up(timeout_s=UP_S, progress=progress)
         assert overview.state == "RUNNING", overview.findings
@@ -101,13 +100,13 @@ class Cluster:
             server.destroy()
             os.environ.pop(variable(name), None)
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ observations
 
     def components(self) -> dict[str, ComponentStatus]:
         return {each.name: each for each in self.system.deployment.overview().components if each.state != "BYPASSED"}
 
     def away(self, site: str) -> set[str]:
-        """What does not answer once it is told that the node of a site is not there."""
+        """Return the components that do not answer, when they are known to be unavailable with a site's node."""
 
         def is_told() -> bool:
             return any(
@@ -130,13 +129,13 @@ class Cluster:
 
 
 class Load:
-    """Writers at both sources, and what they must have become at the end."""
+    """Writers at both sources, and the state that they must lead to."""
 
     def __init__(self, cluster: Cluster, x: Writers, y: Writers) -> None:
         self.cluster, self.x, self.y = cluster, x, y
 
     def wait_arriving(self) -> None:
-        """What is written from now on arrives everywhere."""
+        """Wait until changes written after this call arrive everywhere."""
         for site in ("b", "c"):
             self.x.wait_arriving(site)
         self.y.wait_arriving("b")
@@ -155,7 +154,7 @@ def variable(site: str) -> str:
 
 @contextlib.contextmanager
 def loaded(cluster: Cluster, *more: str) -> Iterator[Load]:
-    """Write at a and c during the block; then all that was acknowledged is everywhere, once."""
+    """Write at a and c during the block; then every acknowledged commit is everywhere exactly once."""
     with writing(cluster.system, "a", "x", CLIENTS) as x, writing(cluster.system, "c", "y", CLIENTS) as y:
         load = Load(cluster, x, y)
         load.wait_arriving()
@@ -170,7 +169,7 @@ def loaded(cluster: Cluster, *more: str) -> Iterator[Load]:
 
 
 def _open(stack: ExitStack, _: pytest.Config) -> Cluster:
-    folder = Path(tempfile.mkdtemp(prefix="hn-"))  # short, as the sockets of Ray lie below it
+    folder = Path(tempfile.mkdtemp(prefix="hn-"))  # short, because it holds Ray's sockets
     folder.chmod(0o711)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     made = Cluster(folder)
@@ -233,7 +232,7 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
 
 
 def test_no_process_of_spark_on_a_node_reads_what_another_user_sends(cluster: Cluster):
-    """Ray was started here as its own manual says, and knows no secret of Spark's."""
+    """Ray was started here as its manual says, and has no secret of Spark's."""
     node = cluster.nodes["b"].processes()
     assert_spark_reads_nothing([each for each in listening_of(node) if "java" in each[0]])
 
@@ -296,14 +295,14 @@ def test_a_site_is_added_and_removed_under_load(cluster: Cluster):
     "SIGKILL of every process of the head; all nodes are started anew, one of them beside processes that hang"
 )
 def test_everything_goes_on_from_what_is_durable_after_the_head_was_killed(cluster: Cluster):
-    """What hangs on a node still has its files open: nothing begins there before it has ended."""
+    """A frozen process on a node still has its files open: nothing starts there before it has ended."""
     system, nodes = cluster.system, cluster.nodes
     told: dict[str, str] = {}
     with loaded(cluster) as load:
         pids = {name: system.pid(name) for name in cluster.components()}
         system.deployment.disconnect()
         assert nodes.head.kill() > 1
-        load.wait_arriving()  # what runs goes on for a while
+        load.wait_arriving()  # running processes continue for a while
         for site in ("a", "c"):
             nodes[site].stop()
         hanging = nodes["b"].freeze()

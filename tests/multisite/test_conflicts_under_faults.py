@@ -1,9 +1,8 @@
-"""Sites on real servers that change the same rows, while several things break at once: their handlers make all of them
-equal all the same.
+"""Sites on real servers that change the same rows during simultaneous faults: their handlers make them converge.
 
-In each round users write everywhere, and then, at once: one site is cut off, the capture process of another one is
-killed, apply servers and drivers die, and the server of the third one stops in the middle of a transaction and comes
-back. Without Ray: the parts of each site are stepped by the test.
+In each round users write everywhere, and several faults happen at once. One site is cut off, the capture process of
+another one is killed, apply servers and drivers die, and the server of the third one stops in the middle of a
+transaction and restarts. Without Ray: the test steps the parts of each site.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from tests.support.ways.real_sites import RealSites, network_of, site_names
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-RESTARTING = "dbs2"  # has a server of its own
+RESTARTING = "dbs2"  # has its own server
 ROUNDS = scaled(3, 9)
 WRITES = 8  # of all users in a round
-CRASHES = 0.03  # of the steps of an apply process that kill a part of it: several a round
-BEFORE_MAX = 40  # steps of an apply process before its server stops: from none to a few transactions
-IN_TEST = "latest_timestamp with tombstones (3 sites)"  # beside one over a hub
+CRASHES = 0.03  # share of an apply process's steps that kill a part of it: several a round
+BEFORE_MAX = 40  # steps of an apply process before its server stops: none to a few transactions
+IN_TEST = "latest_timestamp with tombstones (3 sites)"  # in addition to one over a hub
 THREE = [each for each in CONVERGENT if each.sites == 3]
 
 
 class Struck:
-    """The sites of a combination, which are struck.
+    """The sites of a combination, with faults.
 
     Args:
-        sites: they.
+        sites: the sites.
         server: of `RESTARTING`.
-        seed: decides who is struck.
+        seed: determines the faults.
     """
 
     def __init__(self, sites: RealSites, server: EmbeddedServer, seed: int) -> None:
         self._sites, self._network, self._server = sites, sites.network, server
         self._rng = random.Random(seed)
         self._others = [name for name in sites.users.names if name != RESTARTING]
-        self.killed: set[int | None] = set()  # the server's lives that were ended
+        self.killed: set[int | None] = set()  # ended incarnations of the server
         for engine in self._network.engines.values():
             engine.crash = CRASHES
 
@@ -68,14 +67,15 @@ class Struck:
         back = self._network.sites[RESTARTING]
         back.reconnect()
         with contextlib.suppress(DatabaseUnavailable):
-            back.destination.progress(self._network.spec.name, "any")  # on a connection of before: the next one is new
-        if self._rng.random() < 0.5:  # else a driver hears of the server's new life after the capture process's
+            # fails on the old connection; the next one is new
+            back.destination.progress(self._network.spec.name, "any")
+        if self._rng.random() < 0.5:  # otherwise a driver notices the restart after the capture process does
             self._run(reached)
         self._network.kill_captures(killed)
         self._run(reached)
 
     def heal(self) -> None:
-        """Until nothing moves any more: a hub sends on what it applies."""
+        """Run until nothing moves any more: a hub sends on what it applies."""
         for _ in self._sites.users.names:
             self._send()
             self._run(list(self._network.engines))
@@ -93,7 +93,7 @@ class Struck:
             engine.run()
             for number in range(engine.parallelism):
                 if number not in engine.servers:
-                    # its session ends that of the one that was killed, whose rows are locked
+                    # its session ends that of the killed one, which has rows locked
                     engine.start_server(number)
 
 
@@ -104,7 +104,7 @@ def sites_of(
     postgres_folder: Path,
     tmp_path: Path,
 ) -> Iterator[Callable[[Combination], tuple[RealSites, EmbeddedServer]]]:
-    """Makes the sites of a combination, one of them on a server of its own."""
+    """Make the sites of a combination, one of them on its own server."""
     with lazy_server(postgres_folder, wal_level="logical", track_commit_timestamp="on") as server:
         made: list[RealSites] = []
 
@@ -137,7 +137,7 @@ def sites_of(
         for each in (*THREE, *(each for each in OVER_A_HUB if each.name == "delta"))
     ],
 )
-def test_sites_end_equal_and_without_errors_when_several_things_break_at_once(
+def test_sites_converge_without_errors_under_simultaneous_faults(
     sites_of: Callable[[Combination], tuple[RealSites, EmbeddedServer]],
     combination: Combination,
 ) -> None:

@@ -1,9 +1,7 @@
-"""Two sources ship their redo to two other sites, which capture it; all three databases get the rows from there.
+"""Two sources send their redo to two other sites, which capture it; all three databases get the rows from there.
 
-With TLS, on Ray and Spark.
-
-While users write at both sources, things break there and where their redo is captured, at once: what is everywhere in
-the end is what each source has.
+With TLS, on Ray and Spark. While users write at both sources, faults happen at once at the sources and where their redo
+is captured. In the end every site has what each source has.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ CHANGES = (
     "UPDATE shipped.of_{0} SET v = %(v)s WHERE id = %(id)s",
     "DELETE FROM shipped.of_{0} WHERE id = %(id)s",
 )
-# What is killed, and whose server stops at once, in each round: all together.
+# Components killed and the server stopped in each round: all together.
 ROUNDS = ((("redo:a@c", "capture:c_b"), "a"), (("apply:a_at_b", "queue:q_b"), "c"), (("redo:b@relay", "site:a"), "b"))
 
 
@@ -68,7 +66,7 @@ def values(rng: random.Random, _: str, number: int) -> dict[str, int]:
     "killed redo receivers, capture, queue and apply processes, and servers that stop at once, all together, where redo"
     " of two sources is captured"
 )
-def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_where_their_redo_is_captured(
+def test_sites_have_both_sources_rows_when_downstream_sites_break(
     system: Sites,
 ):
     with random_users(system, CHANGES, values, "downstream among sites:") as done:
@@ -76,7 +74,7 @@ def test_each_site_has_what_both_sources_have_when_several_things_break_at_once_
         for names, stopped in ROUNDS:
             server = system.servers[stopped].pid()
             killed = {name: system.kill(name) for name in names}
-            system.servers[stopped].stop(immediate=True)  # its site starts it again
+            system.servers[stopped].stop(immediate=True)  # its site restarts it
             for name, pid in killed.items():
                 system.wait_restarted(name, pid)
             wait_writing(done)

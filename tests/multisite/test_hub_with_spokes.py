@@ -1,9 +1,8 @@
-"""Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`,
-one after the other.
+"""Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`.
 
-One topology for the unit: that of the example with a spoke less, as the third one is like the second. Before and behind
-each scenario everything is as it should be; while it lasts, clients write at all sites. `make test` has
-each kind of fault that no other topology meets; `make soak` has the rest, each in another place.
+One topology for the unit: that of the example with one spoke less, as the third is like the second. Before and after
+each scenario everything is healthy; during it, clients write at all sites. `make test` has each kind of fault that no
+other topology meets; `make soak` has the rest, each in another place.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "hub_and_spoke.yaml"
 SCHEMA = "stock"
 HUB, SPOKE, OTHER = SITES = ("dbs1", "dbs2", "dbs3")
 TABLES = (f"{SCHEMA}.{ROWS_TABLE}", f"{SCHEMA}.{LOG_TABLE}")
-A_WHILE_S = 3.0  # in force: several tries in vain
-WRITTEN_MIN = 3  # transactions of each site that is not the target: the fault met a topology that works
+A_WHILE_S = 3.0  # seconds in force: several vain tries
+WRITTEN_MIN = 3  # transactions of each site except the target: the fault hit a working topology
 
 Target = Callable[[TopologySpec], str]
 
 
 def component(kind: str, site: str, source: str = "") -> Target:
-    """The first component of a kind at a site; of an apply process, the one that takes a source's changes."""
+    """Return the first component of a kind at a site; of apply processes, the one for a source."""
 
     def find(spec: TopologySpec) -> str:
         names = [each.name for each in components_of(spec) if (each.kind, each.site) == (kind, site)]
@@ -62,7 +61,7 @@ def apply(site: str, source: str) -> Target:
 
 
 def link(site: str, other: str) -> Target:
-    """The link by which changes go from one site to another: a propagation's, or that of a combined apply process."""
+    """Return the link by which changes go from one site to another: a propagation's, or a combined apply process's."""
     return lambda spec: next(
         each.name
         for each in links_of(spec)
@@ -81,7 +80,7 @@ SCENARIOS: dict[str, tuple[str, Target, float]] = {
     "a spoke is parted from all others": ("parted", at(OTHER), A_WHILE_S),
     "the link from a spoke to the hub is slow": ("delayed", link(SPOKE, HUB), A_WHILE_S),
 }
-# Kinds of faults that the tests of one way have, in other places.
+# Kinds of faults that the one-way tests have in other places.
 ELSEWHERE: dict[str, tuple[str, Target, float]] = {
     "the hub's log writer is killed": ("kill site", component("site", HUB), 0.0),
     "the hub's capture process is killed": ("kill capture", component("capture", HUB), 0.0),
@@ -94,7 +93,7 @@ ELSEWHERE: dict[str, tuple[str, Target, float]] = {
 }
 
 
-# They overlap: while a spoke is parted, the capture process of the other one dies, and the hub's server.
+# They overlap: during the partition of a spoke, the capture process of the other one and the hub's server die.
 AT_ONCE: tuple[tuple[str, Target], ...] = (
     ("parted", at(OTHER)),
     ("kill capture", component("capture", SPOKE)),
@@ -103,7 +102,7 @@ AT_ONCE: tuple[tuple[str, Target], ...] = (
 
 
 def of_the_example() -> str:
-    """The example's file with one spoke less, and its state beside it."""
+    """Return the example's file with one spoke less, and its state in the same folder."""
     text = EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state")
     for spoke in ("  dbs4: {database: {kind: embedded}}\n", ", dbs4"):
         assert text.count(spoke) == 1
@@ -112,7 +111,7 @@ def of_the_example() -> str:
 
 
 class Hub:
-    """The topology of the example, in a folder of its own, and chaos on it once a test asks for that.
+    """The topology of the example in its own folder, and chaos on it when a test asks for that.
 
     Args:
         stack: ends both.
@@ -133,7 +132,7 @@ class Hub:
         self._chaos: Chaos | None = None
 
     def chaos(self) -> Chaos:
-        """Its links go through proxies; nothing is broken yet.
+        """Return chaos with proxies in the links and no faults yet.
 
         It keeps other runs of chaos out until the topology ends.
         """
@@ -164,7 +163,7 @@ def hub(lent: Hub) -> System:
 
 
 def assert_identical(hub: System) -> None:
-    """Everything is applied, nothing is in an error queue, and all sites have the same rows."""
+    """Assert that everything is applied, all error queues are empty, and all sites have the same rows."""
     hub.wait_caught_up()
     for each in hub.spec.applies:
         assert hub.call(f"apply:{each.name}", "errors") == []
@@ -180,7 +179,7 @@ def command(hub: System, *arguments: str) -> list[str]:
 
 
 @pytest.mark.fault("the faults of a seed")
-def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub: System):
+def test_command_injects_its_seeds_faults_and_reports_that_all_healed(hub: System):
     # its first fault kills a capture process
     arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")
     done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)
@@ -206,7 +205,7 @@ def test_command_breaks_what_its_seed_says_and_reports_that_all_of_it_healed(hub
 
 
 def _errors_at_end(started: subprocess.Popen[str]) -> str:
-    """What it wrote to standard error once it has ended; one that does not end is made to show where its threads are."""
+    """Return its standard error when it has ended; a process that does not end must dump its threads."""
     try:
         return started.communicate(timeout=HEALED_S)[1]
     except subprocess.TimeoutExpired:
@@ -217,7 +216,7 @@ def _errors_at_end(started: subprocess.Popen[str]) -> str:
 @pytest.mark.fault("SIGINT and SIGKILL of headrace chaos itself, while a process stands still")
 @pytest.mark.parametrize("how", cases({"SIGINT": signal.SIGINT, "SIGKILL": signal.SIGKILL}, core=["SIGKILL"]))
 def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal.Signals):
-    """Ctrl-C undoes it at once; after a SIGKILL the next run does it first."""
+    """Ctrl-C undoes the faults at once; after a SIGKILL the next run does it first."""
     remembered = hub.deployment.spec.state_dir / "chaos.json"
     started = subprocess.Popen(
         command(hub, "--for", "1h", "--seed", "3", "--faults", "freeze"),
@@ -232,7 +231,7 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
             processes = [psutil.Process(each["pid"]) for each in json.loads(remembered.read_text())["frozen"]]
             return processes if any(map(is_stopped, processes)) else []
         except (OSError, psutil.Error):
-            return []  # not yet, or no more: the next one will
+            return []  # not yet or no longer; the next call answers
 
     try:
         frozen = wait_until("something stands still", standing_still)
@@ -263,7 +262,7 @@ def chaos(lent: Hub) -> Chaos:
 
 @contextlib.contextmanager
 def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
-    """Clients write at every site before the block, during it, and behind it."""
+    """Let clients write at every site before, during and after the block."""
     with ExitStack() as stack:
         loads = []
         for site in SITES:

@@ -1,8 +1,8 @@
-"""`ray up` makes a cluster of cluster.local.yaml, a topology runs on it, and what fails there is brought back by Ray.
+"""`ray up` makes a cluster of cluster.local.yaml, a topology runs on it, and Ray restarts what fails there.
 
-The file is the one that users get, with its addresses, its user, its mounts and its commands, `ray stop` among them:
-machines are namespaces (`tests.support.clusters.machines`). One command is another one: the environment of Python is that of the
-tests, as nothing is downloaded.
+The file is the one for users, with its addresses, user, mounts and commands, including `ray stop`: machines are
+namespaces (`tests.support.clusters.machines`). One command differs: the environment of Python is that of the tests, as
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ replicate:
   - {tables: [public.*], from: dbs1, to: [dbs2]}
 """
 TABLE = "CREATE TABLE written (number bigint PRIMARY KEY)"
-ROWS = 500  # more than one batch, and no more work for the machine
+ROWS = 500  # more than one batch, and little work for the machine
 PROGRAMS = Path(sys.prefix) / "bin"
-# Of dbs1's sessions others are the destination's, which looks at the source.
+# Other sessions at dbs1 are the destination's, which reads from the source.
 OWN_SESSIONS = {
     "dbs1": "SELECT active_pid FROM pg_replication_slots WHERE active",
     "dbs2": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'headrace%'",
 }
-COMMAND_S = 420.0  # the longest, `headrace up`, takes a minute on a machine that does other work beside
-# Ray gives a node up after half a minute, looks at its machines every five seconds, and then starts Ray there: 50 s on
-# a quiet machine.
+COMMAND_S = 420.0  # the longest, `headrace up`, takes a minute on a busy machine
+# Ray gives a node up after half a minute, checks its machines every five seconds, and then starts Ray there: 50 s on a
+# quiet machine.
 BACK_S = 300.0
 SHORT_CUT_S = KEEPALIVE_S + KEEPALIVE_TIMEOUT_S + 3.0  # both ends of a stream notice it
-# The living nodes, as the head knows them. It asks a node every 3 s whether it lives, waits 10 s for the answer, and
-# gives the node up behind the fifth that does not come: 62 to 65 s after the link went down (Ray's `health_check_*`).
+# The live nodes, as the head knows them. It asks a node every 3 s whether it lives, waits 10 s for the answer, and
+# gives the node up after the fifth missing answer: 62 to 65 s after the link went down (Ray's `health_check_*`).
 NODES = """python - <<'END'
 import logging, ray
 ray.init("auto", log_to_driver=False, logging_level=logging.ERROR)
@@ -72,7 +72,7 @@ INSTALL = "~/headrace-env/bin/pip install"
 
 
 def cluster_file() -> dict[str, Any]:
-    """The file, with the environment of the tests in the place of the one that pip makes."""
+    """Return the file, with the tests' environment in place of the one that pip makes."""
     cluster: dict[str, Any] = yaml.safe_load((PROJECT / FILE).read_text())
     (made,) = (number for number, command in enumerate(cluster["setup_commands"]) if INSTALL in command)
     cluster["setup_commands"][made] = f"ln -sfn {sys.prefix} ~/headrace-env"
@@ -80,7 +80,7 @@ def cluster_file() -> dict[str, Any]:
 
 
 class Cluster:
-    """The machines, what `ray up` makes of them, and the topology, whose databases they all reach.
+    """The machines with the cluster of `ray up`, and the topology, whose databases they all reach.
 
     Args:
         folder: of everything.
@@ -110,12 +110,12 @@ class Cluster:
         }
 
     def _files(self, *sites: str) -> dict[str, str]:
-        """The certificates of a machine, in the folder of the topology's file."""
+        """Return the certificates of a machine, in the folder of the topology's file."""
         names = ["ca.pem", *(f"{site}.{kind}" for site in sites for kind in ("pem", "key"))]
         return {f"{HOME}/certs/{name}".lstrip("/"): (self._certificates / name).read_text() for name in names}
 
     def ask(self, command: str) -> tuple[int, str, str]:
-        """Give a command on the head, as an operator does: exit code, output, errors."""
+        """Run a command on the head as an operator does; return exit code, output, errors."""
         environment = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"} | {
             f"{site.upper()}_DSN": server.dsn() for site, server in self.servers.items()
         }
@@ -125,7 +125,7 @@ class Cluster:
         return done.returncode, done.stdout, done.stderr
 
     def tell(self, command: str) -> str:
-        """Give a command that succeeds."""
+        """Run a command that must succeed."""
         code, output, errors = self.ask(command)
         assert code == 0, f"{command}: {output[-4000:]}{errors[-4000:]}"
         return output
@@ -137,14 +137,14 @@ class Cluster:
         return overview
 
     def components(self) -> dict[str, tuple[str, str]]:
-        """Of each component: its site, and whether it answers."""
+        """Map each component to its site, and whether it answers."""
         return {
             each["name"]: (each["site"], "away" if each["state"] == "UNREACHABLE" else "there")
             for each in self.overview()["components"]
         }
 
     def write(self) -> None:
-        """More rows at the source."""
+        """Write more rows at the source."""
         with psycopg.connect(self.servers["dbs1"].dsn(), autocommit=True) as connection:
             connection.execute(
                 "INSERT INTO written SELECT generate_series(%s::bigint, %s)", (self.written + 1, self.written + ROWS)
@@ -156,7 +156,7 @@ class Cluster:
             return [number for (number,) in connection.execute("SELECT number FROM written ORDER BY 1")]
 
     def wait_arrived(self) -> None:
-        """All that was written is at the destination, once."""
+        """Wait until all written rows are at the destination exactly once."""
         wait_until("all rows arrive", lambda: len(self.found()) >= self.written, BACK_S)
         assert self.found() == list(range(1, self.written + 1))
 
@@ -166,12 +166,12 @@ class Cluster:
             return cursor.fetchall() if cursor.description else []
 
     def sessions(self, site: str) -> set[int]:
-        """The sessions of a site's own processes at its database: those that apply changes, or read the log."""
+        """Return the sessions of a site's own processes at its database: those that apply changes or read the log."""
         return {pid for (pid,) in self.execute(site, OWN_SESSIONS[site])}
 
     def nodes_alive(self) -> set[str]:
-        """The ids of the nodes that Ray's head takes to be alive."""
-        # Ray may say there, too, that one has ended
+        """Return the ids of the nodes that Ray's head takes to be alive."""
+        # Ray may print there, too, that a node has ended
         return set(next(line for line in self.tell(NODES).splitlines() if line.startswith("node ")).split()[1:])
 
     def end(self) -> None:
@@ -188,10 +188,10 @@ def _open(stack: ExitStack, _: pytest.Config) -> Cluster:
     stack.enter_context(made.machines.running())
     note_started("Ray by `ray up`")
     made.tell("ray get-auth-token --generate")
-    # The folder that it sends to the machines is the one that it is called in.
+    # It sends the folder that it is called in to the machines.
     made.tell(f"cd {PROJECT} && ray up --yes ~/{FILE}")
     note_started("topology")
-    # Nothing is said against the cluster: it asks for the token, and its nodes have Spark's secret.
+    # No finding about the cluster: it requires the token, and its nodes have Spark's secret.
     findings = json.loads(made.tell("headrace up hr.yaml --address auto --json"))["findings"]
     assert [each for each in findings if "Ray" in each["path"] + each["problem"]] == []
     return made
@@ -211,7 +211,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 # --------------------------------------------------------------------------- tests
 
 
-def test_ray_up_starts_ray_on_every_machine_of_the_file_and_each_site_runs_on_its_own(cluster: Cluster):
+def test_ray_up_starts_every_machine_and_sites_run_on_their_own(cluster: Cluster):
     cluster.write()
     cluster.wait_arrived()
     assert {name: where for name, (_, where) in cluster.components().items()} == dict.fromkeys(
@@ -224,7 +224,7 @@ def test_ray_up_starts_ray_on_every_machine_of_the_file_and_each_site_runs_on_it
 
 
 @pytest.mark.fault("SIGKILL of every process of Ray on a machine")
-def test_ray_that_ends_on_a_machine_is_started_again_by_ray_and_the_topology_is_as_before(cluster: Cluster):
+def test_ray_restarts_itself_on_a_machine_and_the_topology_recovers(cluster: Cluster):
     before, node = cluster.components(), cluster.nodes["dbs2"]
     raylets = node.running("raylet")
     assert node.kill_all_but_sshd() > 5
@@ -233,7 +233,7 @@ def test_ray_that_ends_on_a_machine_is_started_again_by_ray_and_the_topology_is_
 
 
 @pytest.mark.fault("the power of a machine, which boots again with nothing but its sshd")
-def test_a_machine_that_boots_again_gets_its_ray_from_ray_and_goes_on_from_its_redo(cluster: Cluster):
+def test_rebooted_machine_gets_ray_again_and_continues_from_its_redo(cluster: Cluster):
     before, node = cluster.components(), cluster.nodes["dbs1"]
     raylets = node.running("raylet")
     node.cut_power()
@@ -246,7 +246,7 @@ def test_a_machine_that_boots_again_gets_its_ray_from_ray_and_goes_on_from_its_r
 
 @pytest.mark.parametrize("site", ["dbs2", "dbs1"])
 @pytest.mark.fault("the link of a machine is down, for longer than its streams live and for less time than Ray waits")
-def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_started_again(cluster: Cluster, site: str):
+def test_machine_cut_off_briefly_continues_without_any_restart(cluster: Cluster, site: str):
     before, node = cluster.components(), cluster.nodes[site]
     began, nodes, raylets = _began(node), cluster.nodes_alive(), node.running("raylet")
     with _written_once(cluster, before) as writers:
@@ -256,23 +256,21 @@ def test_a_machine_that_was_cut_off_for_a_short_time_goes_on_and_nothing_is_star
             time.sleep(max(0.0, since + SHORT_CUT_S - time.monotonic()))
         took_s = time.monotonic() - since
         writers.wait_arriving("dbs2")
-    # else this machine was so slow that the autoscaler has started Ray there again
+    # otherwise this machine was so slow that the autoscaler restarted Ray there
     if took_s < AUTOSCALER_HEARTBEAT_TIMEOUT_S:
         assert (node.running("raylet"), cluster.nodes_alive(), _began(node)) == (raylets, nodes, began)
 
 
 @pytest.mark.parametrize("site", ["dbs2", "dbs1"])
 @pytest.mark.fault("the link of a machine is down, for longer than Ray takes to give its node up")
-def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_is_lost_or_doubled(
-    cluster: Cluster, site: str
-):
+def test_machine_given_up_by_ray_returns_without_loss_or_duplicates(cluster: Cluster, site: str):
     before, node = cluster.components(), cluster.nodes[site]
     nodes, raylets = cluster.nodes_alive(), node.running("raylet")
     with _written_once(cluster, before) as writers:
         with node.cut_off():
             wait_until("Ray has given the node up", lambda: len(nodes - cluster.nodes_alive()) == 1, BACK_S)
             wait_until("status says so", lambda: "is not there" in _problem_of(cluster.overview(), site), BACK_S)
-            # What was given up goes on there, and could write.
+            # The given-up processes still run there, and could write.
             assert node.running("raylet") == raylets
             old = cluster.sessions(site)
             assert old
@@ -289,7 +287,7 @@ def test_a_machine_that_was_cut_off_until_ray_gave_it_up_comes_back_and_nothing_
 
 @contextlib.contextmanager
 def _written_once(cluster: Cluster, before: Mapping[str, tuple[str, str]]) -> Iterator[Writers]:
-    """Rows are written during the block; then everything is there, and each of them once on both sides."""
+    """Write rows during the block; then all of them are on both sides exactly once."""
     with writing(cluster, "dbs1") as writers:
         writers.wait_arriving("dbs2")
         yield writers
@@ -301,7 +299,7 @@ def _written_once(cluster: Cluster, before: Mapping[str, tuple[str, str]]) -> It
 
 
 def _assert_told(overview: Mapping[str, Any], before: Mapping[str, tuple[str, str]], site: str) -> None:
-    """All that is of the machine is away, and nothing else; and nothing claims that the destination has all."""
+    """Assert that exactly the machine's components are unavailable, and that nothing claims a complete destination."""
     there = {each["name"]: each["state"] for each in overview["components"] if each["state"] != "BYPASSED"}
     assert {name for name, state in there.items() if state == "UNREACHABLE"} == {
         name for name in there if before[name][0] == site
@@ -316,12 +314,12 @@ def _problem_of(overview: Mapping[str, Any], site: str) -> str:
 
 
 def _began(node: Machine) -> set[int]:
-    """The processes of the node's components."""
+    """Return the processes of the node's components."""
     return {pid for pid, command in node.processes().items() if command.startswith("ray::ProcessActor")}
 
 
 def _wait_as(before: dict[str, tuple[str, str]], cluster: Cluster, node: Machine, raylets: set[int]) -> None:
-    """Until everything is as before, of which Ray alone starts Ray on the machine; then it works as before."""
+    """Wait until everything is as before, with Ray on the machine started by Ray alone; then it works as before."""
     assert raylets
     wait_until("Ray runs there again", lambda: node.running("raylet") - raylets, BACK_S)
     wait_until("all is there again", lambda: cluster.components() == before, BACK_S)

@@ -1,5 +1,6 @@
-"""Two sites on Ray and Spark, with TLS, whose users change the same rows while several things break at once: the last
-change of each row wins at both.
+"""Two sites on Ray and Spark, with TLS, whose users change the same rows during simultaneous faults.
+
+The last change of each row wins at both sites.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ tombstones: {}
 TABLES = (
     "CREATE TABLE rooms (id integer PRIMARY KEY, guest text, nights integer); ALTER TABLE rooms REPLICA IDENTITY FULL"
 )
-KEYS = 8  # few, so that both sites change a row before they hear of each other
+KEYS = 8  # few, so that both sites change a row before they get each other's change
 CHANGES = (
     "INSERT INTO meeting.rooms VALUES (%(id)s, %(guest)s, 1) ON CONFLICT DO NOTHING",
     "UPDATE meeting.rooms SET guest = %(guest)s WHERE id = %(id)s",
@@ -55,7 +56,7 @@ def values(rng: random.Random, site: str, number: int) -> dict[str, object]:
     "a killed capture process, a killed apply process and a server that stops at once, all together, at both sites in"
     " turn"
 )
-def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_at_once(system: Sites):
+def test_last_change_of_each_row_wins_under_simultaneous_faults(system: Sites):
     with random_users(system, CHANGES, values, "same rows at") as done:
         wait_writing(done)
         for number in range(ROUNDS):
@@ -66,7 +67,7 @@ def test_the_last_change_of_each_row_is_at_both_sites_when_several_things_break_
                 f"capture:{captures[0]}": system.kill(f"capture:{captures[0]}"),
                 f"apply:{applies[0]}": system.kill(f"apply:{applies[0]}"),
             }
-            system.servers[there].stop(immediate=True)  # its site starts it again
+            system.servers[there].stop(immediate=True)  # its site restarts it
             for name, pid in killed.items():
                 system.wait_restarted(name, pid)
             wait_writing(done)

@@ -1,8 +1,8 @@
-"""Named scenarios over three to five sites, in virtual time: real cores, and a script that says what breaks when.
+"""Named scenarios over three to five sites, in virtual time: real cores, and a script of faults over time.
 
-After every commit, and at the end, `headrace.simulation.checking.observer` checks what must hold at every site: nothing lost,
-nothing twice, order, watermarks, convergence. The seed decides all that a script does not say; in `make soak` they are
-new ones, and printed.
+After every commit, and at the end, `headrace.simulation.checking.observer` checks the invariants of every site: no
+loss, no duplicates, order, watermarks, convergence. The seed determines everything that a script leaves open; in `make
+soak` seeds are new, and printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from topology.spec import TopologySpec
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SECONDS = 10.0  # virtual, in which users write: thirty transactions, before, while and after things break
+SECONDS = 10.0  # virtual seconds in which users write: thirty transactions, before, during and after faults
 SEEDS = 6  # of each scenario, in `make soak`
 _SITES = "\n".join(f"  s{number}: {{database: {{kind: embedded}}}}" for number in range(1, 6))
 FIVE: dict[str, str] = {
@@ -69,7 +69,7 @@ conflict_handlers:
   - {table: t.b, method: delta, columns: [n]}
 """
 FIVE |= {
-    # The redo of each site is mined at the next one, and all three write.
+    # The redo of each site is mined at the next one; all three write.
     "downstream": _DOWNSTREAM,
     "downstream, same rows": _DOWNSTREAM + _LATEST,
     "five hub, same rows": FIVE["four spokes"] + _MAXIMUM,
@@ -142,7 +142,7 @@ SCENARIOS: dict[str, Scenario] = {
         "downstream",
         (parted(1, 4, "s2"), killed(2, site="s1"), database_down(2.1, 3, "s1")),
     ),
-    # the same rows written everywhere, and several things at once
+    # the same rows written everywhere, and several faults at once
     "same rows at three sites: capture dies while another site is cut off and a third one's database restarts": (
         "latest_timestamp",
         (
@@ -180,7 +180,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
 }
 
-# Variants, for `make soak`: the same harm at another time, at another site, or in another topology.
+# Variants, for `make soak`: the same fault at another time, at another site, or in another topology.
 VARIANTS = {
     "one of three sites is cut off for most of the time",
     "three sites restart one after the other",

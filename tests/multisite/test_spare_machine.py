@@ -1,7 +1,7 @@
-"""A machine takes a site over that has no database, without its disk, while the machine that the head gave up works on.
+"""A spare machine takes over a site without a database and without its disk, while the given-up machine still works.
 
-On a cluster of its own, as no other test has the head give a node up that runs. Without Ray, and in any order:
-tests/unit/actors/staging/test_two_lives_of_a_queue.py.
+On its own cluster, as no other test lets the head give up a running node.
+tests/unit/actors/staging/test_two_lives_of_a_queue.py tests it without Ray, in any order.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ captures: {capture_a: {site: a, source: a, queue: q_a, rules: {include: [{schema
 propagations: {to_relay: {from: q_a, to: q_relay}, from_relay: {from: q_relay, to: q_b}}
 applies: {apply_b: {site: b, source: a, queue: q_b}}
 """
-GIVEN_UP_S = 600.0  # 65 s by Ray's own settings, and a busy machine starts processes then
+GIVEN_UP_S = 600.0  # 65 s with Ray's own settings; a busy machine also starts processes then
 
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
-    """A head, which gives a node up as Ray does by itself, and a node for the relay."""
+    """A head, which gives a node up by Ray's default rules, and a node for the relay."""
     monkeypatch.setattr(ray_nodes, "_PATIENT", {})
-    folder = Path(tempfile.mkdtemp(prefix="hs-"))  # short, as the sockets of Ray lie below it
+    folder = Path(tempfile.mkdtemp(prefix="hs-"))  # short, because it holds Ray's sockets
     folder.chmod(0o711)
     note_started("Ray of several nodes")
     try:
@@ -87,15 +87,15 @@ def system(nodes: RayNodes) -> Iterator[System]:
 
 @pytest.mark.skipif(not has_own_disks(), reason="the nodes would share a disk, and its locks")
 @pytest.mark.fault("the head gives a node up that works on, and another one without its disk takes its site over")
-def test_nothing_is_lost_or_doubled_while_two_machines_run_the_queue_of_one_site(system: System, nodes: RayNodes):
+def test_two_machines_running_one_queue_lose_and_duplicate_nothing(system: System, nodes: RayNodes):
     node, queue = nodes["relay"], "queue:q_relay"
     with writing(system, "a", SCHEMA, 2) as writers:
         writers.wait_arriving("b")
         given_up = node.processes()
         old = psutil.Process(system.pid(queue))
         assert old in given_up
-        # The head hears nothing of the node any more. What runs there does not notice, and neither do those that are
-        # connected to it.
+        # The head gets no more answers of the node. Processes there do not notice, and neither do those connected to
+        # them.
         (raylet,) = (process for process in given_up if process.name() == "raylet")
         raylet.suspend()
         nodes.frozen.append(raylet)

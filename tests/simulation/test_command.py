@@ -1,4 +1,4 @@
-"""`headrace simulate`: what it prints, and its exit codes."""
+"""`headrace simulate`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.topologies.planted_defects import PLANTED
 
 ROOT = Path(__file__).parents[2]
 RELAY = ROOT / "examples" / "relay.yaml"
-LINES_MAX = 80  # the trace has 60 at most; the rest says what does not hold, and how to see it again
-PLANTED_HERE = "a queue tells as durable what it has received"  # its first seed finds it in half a second
+LINES_MAX = 80  # the trace has 60 at most; the rest names the broken invariant, and how to reproduce it
+PLANTED_HERE = "a queue tells as durable what it has received"  # found by its first seed in half a second
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -64,7 +64,7 @@ def test_several_seeds_stop_at_none_when_all_hold(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("defect")
-def test_planted_defect_exits_with_1_and_prints_its_seed_and_a_bounded_trace(run: Run) -> None:
+def test_planted_defect_exits_with_1_and_prints_its_seed_and_short_trace(run: Run) -> None:
     code, out, _ = run(RELAY, "--seed", 1)
     lines = out.splitlines()
     assert code == FINDING

@@ -1,6 +1,4 @@
-"""Sites whose users change the same rows, while everything breaks: with handlers that converge, all of them end with
-the rows of the changes that win.
-"""
+"""Sites whose users change the same rows under random faults: with converging handlers, all end with the winning rows."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from topology.spec import TopologySpec
 
 pytestmark = pytest.mark.slow
 
-MOMENT_S = 5.0  # virtual, in which users write: most contested rows are changed several times
+MOMENT_S = 5.0  # virtual seconds in which users write: most contested rows are changed several times
 SEEDS = 6  # of each topology, in `make soak`
-CONFLICTS_MIN = 3  # resolved in one run, of some dozens that are usual
+CONFLICTS_MIN = 3  # resolved in one run; some dozens are usual
 _SITES = (
     "sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}, dbs3: {database: {kind:"
     " embedded}}}\n"
@@ -70,7 +68,7 @@ def contested(spec: TopologySpec) -> Contested:
     [*(pytest.param(name, marks=pytest.mark.soak) for name in ("latest_timestamp", "conflicts")), "conflicting_sites"],
 )
 def test_sites_end_with_the_changes_that_win_whatever_breaks(name: str) -> None:
-    """`tests.simulation.test_topology` has the examples for a moment, as all others."""
+    """`tests.simulation.test_topology` runs these examples briefly, as all others."""
     resolved = [
         run(name, seed, Settings(seconds=MOMENT_S)).seen.get("conflicts resolved", 0)
         for seed in seeds(name, test=1, soak=SEEDS)

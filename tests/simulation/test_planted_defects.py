@@ -1,5 +1,6 @@
-"""A simulation that cannot fail proves nothing: defects are planted in the product, one at a time, and every one is
-found.
+"""A simulation that cannot fail proves nothing: every defect that is planted in the product must be found.
+
+Each is planted alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def test_planted_defect_is_found(monkeypatch: pytest.MonkeyPatch, planted: Plant
         if not outcome.is_fine:
             print(f"{planted.name}: seed {seed} finds it: {outcome.invariant}: {outcome.place}: {outcome.problem}")
             assert outcome.trace
-            # A defect that no longer fits the code that it replaces breaks down by itself: that finds nothing.
+            # A planted defect that no longer fits the code raises an error: then nothing was found.
             assert not outcome.problem.startswith(UNFIT), outcome.problem
             return
     pytest.fail(f"{planted.name}: none of {planted.seeds} seeds from {planted.first} on finds it")

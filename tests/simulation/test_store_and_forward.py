@@ -1,9 +1,8 @@
-"""Destinations that are reachable for some minutes an hour, in virtual time: each catches up every time, and the source
-keeps nothing for them.
+"""Destinations that are reachable for some minutes an hour, in virtual time, catch up every time.
 
-What a source keeps for a destination is WAL only where its redo log is full, and that only where the queue takes
-nothing more, or where nothing becomes durable. So it is the queue's credit, the redo that is still needed, and the
-spill file that are watched.
+The source keeps nothing for them. A source keeps WAL for a destination only if its redo log is full. That happens only
+if the queue accepts nothing more, or nothing becomes durable. So the tests watch the queue's credit, the redo that is
+still needed, and the spill file.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ pytestmark = pytest.mark.slow
 DESTINATIONS = 12
 HOURS = scaled(3, 12)
 STEP_S = 10.0  # of simulated time
-OPEN_S = 600  # of simulated time: a window
-BATCH_BYTES = 6_000  # one a minute and destination-independent: 360 kB an hour
+OPEN_S = 600  # simulated seconds: a window
+BATCH_BYTES = 6_000  # one a minute, whatever the destinations: 360 kB an hour
 MEMORY, SPILL = 100_000, 2_000_000
 BANDWIDTH = 16_384
 START_US = 1_700_000_000_000_000 // 3_600_000_000 * 3_600_000_000  # a full hour
@@ -67,7 +66,7 @@ def topology(folder: Path, minutes: list[int]) -> TopologySpec:
 
 
 class Destination:
-    """One site behind a line that exists for ten minutes an hour, and breaks in between."""
+    """A site behind a line that exists for ten minutes an hour, and breaks in between."""
 
     def __init__(self, world: World, spec: TopologySpec, number: int, minute: int) -> None:
         self.world, self.minute = world, minute
@@ -81,15 +80,15 @@ class Destination:
             self.name, lambda name: world.near if name == "q_dbs1" else self.far if self.is_reachable() else None
         )
         self.runner = PropagationRunner(spec.propagation(self.name), self.links, clock=clock)
-        self.caught_up: list[int] = []  # at the end of each window, the position
+        self.caught_up: list[int] = []  # position at the end of each window
 
     def is_reachable(self) -> bool:
         minute = self.world.clock.time_us() / 60e6 % 60
-        # The line goes down a little after the window: what is on its way when that closes has to arrive.
+        # The line goes down a little after the window: data in flight when the window closes must arrive.
         return not self.is_broken and (minute - self.minute) % 60 < OPEN_S / 60 + 1
 
     def step(self) -> None:
-        """Its host's turn, when it asked for one; the line breaks, at random, once in a while."""
+        """Take the host's turn, if it is due; the line breaks at random."""
         now = self.world.clock.monotonic()
         if now < self.due_s:
             return
@@ -105,11 +104,11 @@ class Destination:
             self.runner.close()
             self.is_open = False
         self.apply()
-        # A host looks once a second even where nothing happens, which would only make this slow.
+        # A host checks once a second even if nothing happens, which would only slow this test.
         self.due_s = now + (pause if 0 < pause < 1 else STEP_S if pause else 0.001)
 
     def check(self) -> bool:
-        """Near the end of a window everything from before its last two minutes has arrived, whatever broke."""
+        """Check near the end of a window that everything older than its last two minutes has arrived, whatever broke."""
         clock = self.world.clock
         left_s = OPEN_S - (clock.time_us() / 1e6 - 60 * self.minute) % 3600
         if not 0.5 < left_s <= STEP_S + 0.5 or clock.monotonic() < OPEN_S:
@@ -128,7 +127,7 @@ class Destination:
 
 
 class World:
-    """A source that commits all the time, its queue, and the destinations."""
+    """A source that commits steadily, its queue, and the destinations."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng, self.folder, self.clock = random.Random(seed), folder, VirtualClock(START_US)
@@ -171,7 +170,7 @@ def keep_house(queue: QueueCore) -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_and_the_source_keeps_nothing(
+def test_destinations_reachable_ten_minutes_an_hour_catch_up_each_time(
     tmp_path: Path,
 ) -> None:
     world = World(seed_of("destinations that are reachable ten minutes an hour"), tmp_path)
@@ -198,6 +197,6 @@ def test_destinations_that_are_reachable_ten_minutes_an_hour_catch_up_each_time_
         "no line broke: this proves less than it says"
     )
     assert world.spill_max > 100_000
-    # What is needed again is an hour's changes and a window's, at most, however many destinations there are.
+    # At most an hour's and a window's changes are needed again, however many destinations there are.
     assert world.redo_max <= 60 + OPEN_S / 60 + 5
     print(f"{windows_checked} windows, redo needed for {world.redo_max} min at most, spilled {world.spill_max} bytes")

@@ -1,8 +1,8 @@
-"""Whole topologies under random harm: nothing lost, nothing twice, in order, watermarks that hold, and convergence.
+"""Whole topologies under random faults: no loss, no duplicates, order, valid watermarks, and convergence.
 
-`make test` has always the same seeds, few of them: what it says depends on the code alone. Among them are those that
-are known to break and to show all that is to be seen. `make soak` goes on with new ones for minutes: what must hold
-does not depend on them. Each is printed with what replays it.
+`make test` always has the same few seeds, so its result depends on the code alone. They include seeds that are known to
+cause and show everything the tests look for. `make soak` continues with new seeds for minutes: the invariants do not
+depend on them. Each is printed with the command that replays it.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ REFUSED = {
 }
 EXAMPLES = sorted({path.stem for path in (ROOT / "examples").glob("*.yaml")} - set(REFUSED))
 SIX = ("one_way", "two_way", "n_way", "hub_and_spoke", "relay", "several_sources")
-QUICK = set(SIX) - {"hub_and_spoke"}  # in `make check`; that one takes two seconds
-# Seeds that do and show all that is looked for, in seconds, as long as the product does not draw other numbers; then
-# others are tried until they do.
+QUICK = set(SIX) - {"hub_and_spoke"}  # in `make check`; the excluded one takes two seconds
+# Seeds that cause and show everything the tests look for, in seconds. If a change of the product draws other numbers,
+# further seeds are tried until they do.
 KNOWN = (("one_way", 13), ("two_way", 2), ("relay", 11), ("n_way", 3), ("hub_and_spoke", 4), ("several_sources", 6))
 KNOWN_DOWNSTREAM = (("downstream", 6),)
-KNOWN_SPLIT = (("fan_out", 25), ("hub_and_spoke", 26))  # the second one gives a merge up, as one in thirty does
-SEEDS_MAX = 150  # by then all that is looked for was done and seen; a few dozen are usual
-MOMENT_S = 6.0  # virtual: enough that every component works, and a few die
+KNOWN_SPLIT = (("fan_out", 25), ("hub_and_spoke", 26))  # the second one abandons a merge, as one in thirty does
+SEEDS_MAX = 150  # by then everything was caused and seen; a few dozen are usual
+MOMENT_S = 6.0  # virtual seconds: enough that every component works, and a few die
 FIXED_SEED = 1
-HARM_MIN = 5  # things that break in one run, at least; a hundred are usual
-# of each example in `make soak`: a random seed of a small topology may break nearly nothing in a moment (3742243604 of
-# keys: 2); then another one must
+HARM_MIN = 5  # least number of faults in one run; a hundred are usual
+# seeds of each example in `make soak`: a random seed of a small topology may cause nearly no faults in a short run
+# (3742243604 of keys: 2); then another one must
 SEEDS = 4
 
-# These histories have no conflicts: see the tests of the apply engine.
+# These histories have no conflicts; the tests of the apply engine have them.
 NEVER = {"apply.conflict", "apply.error_queue_write", "apply.execute_error"}
 RECEIVER = {name for name in FAILPOINTS if name.startswith("redo_receiver.")}  # of downstream capture
 DOWNSTREAM_KINDS = {"kill redo", "redo stream cut", "standby power loss", "commits lost", *RECEIVER}
@@ -61,7 +61,7 @@ SPLITTABLE = ("fan_out", "hub_and_spoke", "n_way", "extended_secondaries")
 SPLITTING_SEED = 2
 SWITCHING_SEED = 25
 CRASHED_AFTER_RESTORE_SEED = 478003324
-# Redo is full, to the bound, of what the capture process of a split stream mines again for a refused destination.
+# Redo is full, up to the bound, of what the capture process of a split stream mines again for a refused destination.
 MINED_AGAIN_SEED = 1371554842
 DOWNSTREAM_FAN_OUT = """
 topology: downstream_fan_out
@@ -128,15 +128,14 @@ SEEN = {
 def run_until_seen(
     names: Sequence[str], known: Sequence[tuple[str, int]], kinds: set[str], sights: set[str], soak_s: float
 ) -> None:
-    """Run these examples until all of this has fired and been seen; in `make soak` with new seeds for so long, whatever
-    they show.
+    """Run these examples until all of this has fired and been seen; in `make soak` also with new seeds.
 
     Args:
         names: of the examples.
         known: with their seeds, which all run.
-        kinds: of what must fire.
-        sights: what must be seen.
-        soak_s: how long, at least.
+        kinds: that must fire.
+        sights: that must be seen.
+        soak_s: least time, in `make soak`.
     """
     fired: Counter[str] = Counter()
     seen: Counter[str] = Counter()
@@ -174,8 +173,9 @@ def test_example_converges_whatever_breaks(name: str) -> None:
 @pytest.mark.seeded
 @pytest.mark.parametrize("name", ["renames", "exchanged_names", "forwarded_names"])
 def test_renamed_tables_converge_whatever_breaks(name: str) -> None:
-    """At a capture process, a propagation and an apply process, one behind the other; two sites that call one table
-    differently; a hub that sends on what it calls otherwise.
+    """At a capture process, a propagation and an apply process in a row.
+
+    Also at two sites that call one table differently, and at a hub that forwards a table under another name.
     """
     outcomes = [run(name, seed, Settings(seconds=2 * MOMENT_S)) for seed in seeds(name, test=2, soak=2 * SEEDS)]
     assert sum(sum(outcome.fired.values()) for outcome in outcomes) >= HARM_MIN
@@ -184,7 +184,7 @@ def test_renamed_tables_converge_whatever_breaks(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.seeded
 def test_subsets_converge_whatever_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a capture process, a propagation and an apply process; two of them behind each other."""
+    """At a capture process, a propagation and an apply process; two of them in a row."""
     moved: Counter[int] = Counter()
 
     def counted(batch, commands, keep):
@@ -215,25 +215,21 @@ def test_topologies_converge_whatever_breaks() -> None:
 @pytest.mark.long
 @pytest.mark.seeded
 def test_downstream_capture_converges_whatever_breaks() -> None:
-    """The redo is copied to another site and mined there: what breaks there is all seen."""
+    """The redo is copied to another site and mined there; every fault of that is seen."""
     run_until_seen(("downstream",), KNOWN_DOWNSTREAM, DOWNSTREAM_KINDS, DOWNSTREAM_SEEN, soak_s=90)
 
 
 @pytest.mark.long
 @pytest.mark.seeded
 def test_streams_are_split_off_and_merged_whatever_breaks() -> None:
-    """Among several destinations of one queue: by thresholds and by hand, given up in between, while the others are
-    ahead.
-    """
+    """Among several destinations of one queue: by thresholds and by hand, abandoned halfway, with the others ahead."""
     run_until_seen(SPLITTABLE, KNOWN_SPLIT, SPLIT_KINDS, SPLIT_SEEN, soak_s=90)
 
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_streams_of_a_downstream_capture_process_are_split_off_and_merged_whatever_breaks(tmp_path: Path) -> None:
-    """Seed 1 found that a stream could be merged below what was told to be durable, where another destination had lost
-    commits since.
-    """
+def test_downstream_streams_split_and_merge_whatever_breaks(tmp_path: Path) -> None:
+    """Seed 1 merged a stream below its reported durable position, after another destination had lost commits."""
     file = tmp_path / "downstream_fan_out.yaml"
     file.write_text(DOWNSTREAM_FAN_OUT, encoding="utf-8")
     spec, fired, until = read_topology(file), Counter[str](), time.monotonic() + 45
@@ -252,15 +248,15 @@ def test_streams_are_split_off_and_merged() -> None:
 
 @pytest.mark.long
 def test_a_restored_destination_may_lose_to_a_crash_what_it_was_sent_again() -> None:
-    """Until that is on its disk it is behind what it had told before it was restored, and that is no broken promise."""
+    """Until that is on its disk, it is behind what it reported before the restore, which breaks no promise."""
     run("downstream", CRASHED_AFTER_RESTORE_SEED)
 
 
 @pytest.mark.long
 def test_redo_that_is_full_of_what_is_mined_again_does_not_stay_full() -> None:
-    """The split stream's destination is refused; the others of the source stood still.
+    """The split stream's destination was refused, and the source's other destinations stood still.
 
-    See `tests.unit.actors.test_capture_mining_again`.
+    `tests.unit.actors.test_capture_mining_again` tests the capture process alone.
     """
     run("fan_out", MINED_AGAIN_SEED, Settings())
 
@@ -288,7 +284,7 @@ def test_each_kind_of_fault_can_be_had_alone(fault: str) -> None:
 
 @pytest.mark.long
 def test_seed_decides_everything_in_every_process() -> None:
-    """Bit for bit, also where strings hash differently."""
+    """Bit for bit, even if strings hash differently."""
 
     def digest(hash_seed: str) -> str:
         done = subprocess.run(
@@ -313,7 +309,7 @@ def test_seed_decides_everything_in_every_process() -> None:
         )
         return str(json.loads(done.stdout)["outcomes"][0]["digest"])
 
-    # This process has another hash seed, by chance.
+    # This process has a random hash seed.
     assert digest("1") == simulate(example("extended_secondaries"), 11, Settings(seconds=3.0)).digest
 
 
@@ -322,8 +318,8 @@ def test_other_seed_is_another_run() -> None:
     assert first != second
 
 
-def test_nothing_is_kept_for_a_refused_apply_process_that_is_switched_to_queues() -> None:
-    # The first seed does it, as long as the product does not draw other numbers; of the others one in fifteen does.
+def test_nothing_is_kept_for_a_refused_apply_process_switched_to_queues() -> None:
+    # The first seed causes it, unless a change of the product draws other numbers; of the others one in fifteen does.
     for seed in (SWITCHING_SEED, *range(1, 100)):
         if run("one_way", seed, Settings()).fired.get("refused one switched", 0):
             return

@@ -1,4 +1,4 @@
-"""A labelled transaction is followed over every kind of topology, with the real components in virtual time."""
+"""A labelled transaction is tracked over every kind of topology, with the real components in virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABEL = "order 7"
 
 
 def labelled_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    """An example in which users label every transaction of theirs, and nothing breaks."""
+    """Run an example without faults in which users label every transaction."""
     spec = read_topology(
         ROOT / "examples" / f"{name}.yaml", {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}
     )
@@ -92,7 +92,7 @@ def test_label_goes_on_where_an_apply_process_forwards_what_it_wrote(
     assert forwarded, "what came from a spoke goes to the others, and not home"
 
 
-def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_tell_the_rest(
+def test_killed_process_remembers_nothing_and_its_positions_tell_the_rest(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,9 +102,9 @@ def test_process_that_was_killed_is_said_to_remember_nothing_and_its_positions_t
     before = tracked(sim)
     sim.clock.advance(60.0)
     apply.kill()
-    apply.driver = driver  # for its position, as the next driver reads it from the destination
+    apply.driver = driver  # the next driver reads this position from the destination
     found = tracked(sim)
-    forgotten = {"APPLIED": "PASSED", "DISCARDED": "DISCARDED"}  # what capture left out it still knows
+    forgotten = {"APPLIED": "PASSED", "DISCARDED": "DISCARDED"}  # capture still knows what it discarded
     verdicts = [arrival.verdict for each in found.transactions for arrival in each.arrivals]
     assert verdicts == [forgotten[arrival.verdict] for each in before.transactions for arrival in each.arrivals]
     assert "PASSED" in verdicts

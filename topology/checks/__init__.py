@@ -1,5 +1,6 @@
-"""What can be told wrong of a topology before anything runs, and what is asked of its databases.
+"""Checks of a topology before anything runs, and the questions to its databases.
 
-`static` judges the topology alone, with `topology.proof`; `transformations` those of its rules. `logging_needs` says which columns a
-source's log must have, `functions` which functions of users are called where.
+`static` judges the topology alone, with `topology.proof`; `transformations` judges the transformations of its rules.
+`logging_needs` lists the columns that a source's log must have. `functions` lists users' functions and the components
+that call them.
 """

@@ -1,4 +1,4 @@
-"""Users' functions of a topology, by the component that calls them: what `headrace status` and `check` speak of."""
+"""Users' functions of a topology, by the component that calls them, for `headrace status` and `headrace check`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["custom_transformations", "functions_of"]
 
 
 def custom_transformations(spec: TopologySpec) -> Iterator[tuple[str, str, CustomTransformation]]:
-    """Kind and name of each client with a custom transformation, and the transformation.
+    """Yield kind and name of each client with a custom transformation, and the transformation.
 
-    Once for each client and function.
+    Each pair of client and function comes once.
     """
     for kind, clients in (("capture", spec.captures), ("propagation", spec.propagations), ("apply", spec.applies)):
         for client in clients:
@@ -23,9 +23,9 @@ def custom_transformations(spec: TopologySpec) -> Iterator[tuple[str, str, Custo
 
 
 def functions_of(spec: TopologySpec) -> dict[str, tuple[UserFunction, ...]]:
-    """The functions that each component calls, transformations before handlers.
+    """Return the functions that each component calls, transformations before handlers.
 
-    Components that call none are not in it.
+    Components that call no function are absent.
     """
     found: dict[str, list[UserFunction]] = {}
     for kind, name, custom in custom_transformations(spec):

@@ -1,7 +1,7 @@
-"""Supplemental logging: which columns must be in a source's log, derived from everything that a topology configures.
+"""Supplemental logging: the columns that a source's log must have, derived from everything that a topology configures.
 
-Each kind of thing that needs values in the log is one function in `NEEDS` or `LISTED`: it says of which tables, of
-which client, and why.
+Each kind of configuration that needs values in the log has one function in `NEEDS` or `LISTED`. It names the tables,
+the client and the reason.
 
 Source: Oracle Streams Replication Administrator's Guide, "Specifying Supplemental Logging".
 """
@@ -20,7 +20,7 @@ __all__ = ["listed_needs", "log_needs"]
 
 
 def log_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
-    """Everything that clients of a source's changes need in its log; keys aside, which every table has there.
+    """Return everything that clients of a source's changes need in its log beyond keys, which are always logged.
 
     Args:
         spec: routed.
@@ -30,7 +30,7 @@ def log_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
 
 
 def listed_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
-    """What `plan` lists: `log_needs`, and what conflict handlers and dependencies need.
+    """Return what `plan` lists: `log_needs`, and the needs of conflict handlers and dependencies.
 
     Args:
         spec: routed.
@@ -40,7 +40,7 @@ def listed_needs(spec: TopologySpec, source: str) -> tuple[LogNeed, ...]:
 
 
 def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Rules with conditions and subsets, of every client that the changes pass."""
+    """Yield the needs of rules with conditions and subsets, of every client that the changes pass."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
@@ -62,7 +62,7 @@ def _conditions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Binds of statement DML handlers, and the columns that functions are declared to need."""
+    """Yield binds of statement DML handlers, and the columns that functions are declared to need."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
@@ -85,7 +85,7 @@ def _handlers(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Substitute keys: what finds a row must be in the log with its old value."""
+    """Yield substitute keys: the log must have old values of the columns that find a row."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
@@ -99,7 +99,7 @@ def _keys(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Functions of rules, which look at new values of the columns that they may change."""
+    """Yield the needs of functions in rules, which read new values of the columns that they can change."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
@@ -118,7 +118,7 @@ def _functions(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 def _conflicts(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Conflict handlers: old values tell that there is a conflict, and new ones of the whole column list resolve it."""
+    """Yield the needs of conflict handlers: old values detect a conflict, new ones of the whole column list resolve it."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
@@ -139,7 +139,7 @@ def _conflicts(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 def _dependencies(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
-    """Value dependencies: rows depend on each other by the values before a change as well."""
+    """Yield the needs of value dependencies: rows also depend on each other by the values before a change."""
     for apply in spec.applies:
         for way in ways_to(spec, apply) if apply.source == source else ():
             before = tuple(each.rules for each in way.clients)
@@ -154,9 +154,9 @@ def _dependencies(spec: TopologySpec, source: str) -> Iterator[LogNeed]:
 
 
 LISTED: Final[tuple[Callable[[TopologySpec, str], Iterator[LogNeed]], ...]] = (_conflicts, _dependencies)
-"""What `plan` lists, too.
+"""Needs that only `plan` lists.
 
-Whether a table lacks it is found with everything else of the table: `headrace.databases.conflict_lists`,
+The checks of a table find whether it lacks them: `headrace.databases.conflict_lists`,
 `headrace.databases.dependency_columns`.
 """
 

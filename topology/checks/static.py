@@ -1,7 +1,7 @@
-"""What can be told wrong from the topology alone.
+"""Checks of the topology alone.
 
-Names that lead nowhere, components at the wrong site, LCRs that never arrive, arrive twice, or come home. Live
-databases are asked later, by the preflight.
+They find names without a target, components at the wrong site, and LCRs that never arrive, arrive twice or return. The
+preflight asks the live databases later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """Names that the file declares but that could not be read: they have problems of their own already."""
+    """Names that the file declares but that could not be read. They have problems of their own already."""
 
     sites: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
@@ -45,11 +45,11 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What is wrong with a topology, and who gets what.
+    """Problems of a topology, and the proof of who gets what.
 
     Args:
         findings: all of them.
-        of_proof: those that say who gets what wrongly: it can run, and must not be started.
+        of_proof: those of the proof: such a topology can run, and must not be started.
         proof: None where names or positions lead nowhere.
     """
 
@@ -59,22 +59,22 @@ class Checked:
 
 
 def check(spec: TopologySpec) -> tuple[Finding, ...]:
-    """Every problem and warning of a topology.
+    """Return every problem and warning of a topology.
 
     Args:
-        spec: the topology, routed (see `topology.routing.ways.route`).
+        spec: the topology, as `topology.routing.ways.route` returns it.
     """
     return check_and_prove(spec).findings
 
 
 def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_whole: bool = True) -> Checked:
-    """Every problem and warning of a topology, and the proof of who gets what.
+    """Return every problem and warning of a topology, and the proof of who gets what.
 
     Args:
-        spec: the topology, routed (see `topology.routing.ways.route`).
+        spec: the topology, as `topology.routing.ways.route` returns it.
         broken: names that are declared but unreadable; references to them are not reported again.
-        is_whole: every entry of `replicate` is in it; otherwise what seems to do nothing may be what a wrong entry is
-            about.
+        is_whole: the topology has every entry of `replicate`. If not, a component that seems idle can belong to an
+            entry that is wrong.
     """
     broken = broken or Declared()
     findings = [
@@ -87,7 +87,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
     ]
     proof: Proof | None = None
     of_proof: tuple[Finding, ...] = ()
-    # Paths are looked for only where every name leads somewhere: else one mistake would be reported many times.
+    # Paths are searched only where every name has a target; otherwise one mistake would be reported many times.
     if not any(finding.is_error for finding in findings) and broken == Declared():
         classes = ChangeClasses.of(spec)
         chained = [
@@ -100,7 +100,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
         if not chained:
             findings += [*transformation_findings(spec, classes), *_filtered_subsets(spec, classes)]
         findings += chained
-        # Likewise, the proof goes by the ways: where two publishers feed a queue there is no order to speak of.
+        # The proof follows the ways, for the same reason: where two publishers feed a queue, the order is undefined.
         if not chained:
             proof = Proof(spec, classes)
             with_handlers = proof.telling_apart(table for apply in spec.applies for table in apply.conflicts.tables)
@@ -111,26 +111,26 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
 
 
 def one_database_twice(identities: Mapping[str, str]) -> Iterator[Finding]:
-    """Sites that are one database under two names.
+    """Yield a finding for each site whose database is another site's under a second name.
 
     Args:
-        identities: site -> what tells its database from every other (`SourceDatabase.database_identity`); empty: it
-            was not asked, or there is none.
+        identities: site -> what distinguishes its database from every other (`SourceDatabase.database_identity`);
+            empty: not asked, or no database.
     """
     first: dict[str, str] = {}
     for site, identity in identities.items():
         if identity and first.setdefault(identity, site) != site:
             yield Finding(
                 path=f"sites.{site}",
-                problem=f"is the same database as sites.{first[identity]}, by another name",
+                problem=f"is the same database as sites.{first[identity]}, under another name",
                 fix="correct the dsn of one of them; a table is not replicated into itself",
             )
 
 
 def lasting_identities(spec: TopologySpec, identities: Mapping[str, str]) -> dict[str, str]:
-    """What of databases' identities stays when their servers restart, or a standby with their data is promoted.
+    """Return the parts of databases' identities that survive a restart and the promotion of a standby with their data.
 
-    Of users' servers only.
+    Only users' servers are included.
 
     Args:
         spec: the topology.
@@ -141,15 +141,13 @@ def lasting_identities(spec: TopologySpec, identities: Mapping[str, str]) -> dic
 
 
 def another_database(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Finding]:
-    """Sites whose connection string leads to another database than the one that was prepared.
+    """Yield sites whose connection string leads to another database than the prepared one.
 
-    What is recorded of a site is of that one.
-
-    A destination's progress, its copies and its error queue stand in its database; a source's redo is the log of its
-    server.
+    The records of a site are about the prepared database: a destination's database stores its progress, its copies and
+    its error queue; a source's redo is the log of its server.
 
     Args:
-        before: site -> what `lasting_identities` said when the topology was prepared last.
+        before: site -> what `lasting_identities` returned when the topology was prepared last.
         now: the same now.
     """
     for site, identity in now.items():
@@ -158,11 +156,10 @@ def another_database(before: Mapping[str, str], now: Mapping[str, str]) -> Itera
             yield Finding(
                 path=f"sites.{site}.dsn",
                 problem=f"leads to another database ({_database_text(identity)}) than the one that was prepared"
-                f" ({_database_text(was)}): what is copied and applied there, and where it goes on, is recorded in that"
-                " one",
+                f" ({_database_text(was)}), which records the copies and the progress of this site",
                 fix="correct the dsn; a promoted standby of the old server has its system identifier. To replicate with"
-                " the other database instead, take the"
-                " site out of the file and run `headrace up`, then put it back with the new dsn and run `headrace up`"
+                " the other database instead, remove the"
+                " site from the file and run `headrace up`, then put it back with the new dsn and run `headrace up`"
                 " again: its tables are copied anew",
             )
 
@@ -221,7 +218,7 @@ def _references(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
 
 
 def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
-    """Components that stand at the wrong site."""
+    """Yield components at the wrong site."""
     kind_of = {site.name: site.database.kind for site in spec.sites}
     site_of = {queue.name: queue.site for queue in spec.queues if queue.site in kind_of}
     for capture in spec.captures:
@@ -253,7 +250,7 @@ def _places(spec: TopologySpec, broken: Declared) -> Iterator[Finding]:
 
 
 def _downstream(spec: TopologySpec) -> Iterator[Finding]:
-    """Copies of redo that cannot be, or that capture processes want differently."""
+    """Yield copies of redo that cannot exist, or that their capture processes define differently."""
     first: dict[str, str] = {}
     folders: dict[tuple[str, str], str] = {}
     for receiver in redo_receivers(spec):
@@ -318,7 +315,7 @@ def _databases(spec: TopologySpec) -> Iterator[Finding]:
 
 
 def _certificates(spec: TopologySpec) -> Iterator[Finding]:
-    """Sites without a certificate beside sites with one: neither could reach the other."""
+    """Yield sites without a certificate when others have one: neither could reach the other."""
     with_one = [site.name for site in spec.sites if site.tls is not None]
     for site in spec.sites:
         if with_one and site.tls is None:
@@ -388,9 +385,9 @@ def _undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
 
 
 def _subsets(spec: TopologySpec) -> Iterator[Finding]:
-    """Tables that several positive rules of one client take, one of them with row migration.
+    """Yield tables that several positive rules of one client take, one of them with row migration.
 
-    Only one of them could be followed.
+    Only one of the rules could be followed.
     """
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
         for client in clients:
@@ -415,7 +412,7 @@ def _subsets(spec: TopologySpec) -> Iterator[Finding]:
 
 
 def _filtered_subsets(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """Conditions of other rules on the way of a subset: what they discard is missing in it, or stays in it."""
+    """Yield conditions of other rules on the way of a subset: rows they discard are missing from it, or stay in it."""
     told: set[str] = set()
     for apply in spec.applies:
         for way in ways_to(spec, apply):
@@ -430,15 +427,14 @@ def _filtered_subsets(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Fi
                                 yield _warning(
                                     path,
                                     f"its condition discards changes of {subset.rule}, of which {subset.client} takes a"
-                                    " subset: the destination would lack rows of it, keep rows that left it, or have"
-                                    " them as they were",
-                                    "leave the condition out, or let a condition take the place of the subset",
+                                    " subset: at the destination the subset would have missing, extra or outdated rows",
+                                    "remove the condition, or replace the subset by a condition",
                                 )
 
 
 @dataclass(frozen=True, slots=True)
 class _SubsetOnWay:
-    """A subset, the name of its client, and what its table is called at each client of the way."""
+    """A subset, the name of its client, and its table's name at each client of the way."""
 
     rule: Rule
     client: str
@@ -454,7 +450,7 @@ def _subsets_on(way: Way, classes: ChangeClasses) -> Iterator[_SubsetOnWay]:
     ]
     for table in (TableName(*each) for each in classes.tables if having):
         if way.carry(table) is None:
-            continue  # another table may have its name on the way
+            continue  # the table does not arrive; another one may have its name on the way
         names = tuple(each.table for each in way.passages(table))
         yield from (
             _SubsetOnWay(rule, client, names)
@@ -464,7 +460,7 @@ def _subsets_on(way: Way, classes: ChangeClasses) -> Iterator[_SubsetOnWay]:
 
 
 def _looks_at(rule: Rule, table: TableName) -> bool:
-    """Whether a rule's condition decides by rows or commands of a table; tags alone are no matter of rows."""
+    """Return whether a rule's condition decides by rows or commands of a table, not by tags alone."""
     return (
         rule.condition is not None
         and rule.subset is None
@@ -473,7 +469,7 @@ def _looks_at(rule: Rule, table: TableName) -> bool:
 
 
 def _publishers(spec: TopologySpec) -> Iterator[Finding]:
-    """A queue takes the LCRs of one source from one publisher: their positions form one chain.
+    """Yield queues that take the LCRs of one source from several publishers: a source's positions must form one chain.
 
     Two ways from a source to one apply process always meet in such a queue.
     """
@@ -493,7 +489,7 @@ def _publishers(spec: TopologySpec) -> Iterator[Finding]:
 
 
 def _idle(spec: TopologySpec) -> Iterator[Finding]:
-    """Things that do nothing: not wrong, but hardly meant."""
+    """Yield components that do nothing: not wrong, but hardly intended."""
     for queue in spec.queues:
         if not spec.subscribers(queue.name):
             yield _warning(
@@ -505,7 +501,7 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
         if not propagation.sources:
             yield _warning(
                 f"propagations.{propagation.name}",
-                "no apply process behind it wants what it could forward",
+                "no apply process behind it takes anything that it could forward",
                 f"add an apply process behind queue {propagation.to_queue}, or remove it",
             )
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
@@ -514,7 +510,7 @@ def _idle(spec: TopologySpec) -> Iterator[Finding]:
                 yield _warning(
                     f"{kind}.{client.name}.rules.include",
                     "is empty: nothing passes",
-                    "add a rule, or leave include out",
+                    "add a rule, or remove include",
                 )
     used = {queue.site for queue in spec.queues} | {capture.source for capture in spec.captures}
     for site in spec.sites:

@@ -1,13 +1,12 @@
-"""What can be told wrong of transformations, from the file alone and from the tables that there are.
+"""Checks of transformations, from the file alone and from the existing tables.
 
 From the file
-    Every table has one transformation at a client: rules that overlap must transform alike.
-    Before an apply process, a rule that renames names its tables itself, not in a condition.
-    Columns of a subset arrive as they are: a TRUNCATE deletes, and `headrace verify` compares, the subset's rows at the
-    destination. Conditions behind a transformation speak of columns that come from the source.
+    Every table has one transformation at a client: overlapping rules must transform alike.
+    Before an apply process, a rule that renames must name its tables itself, not in a condition.
+    Columns of a subset arrive unchanged: at the destination a TRUNCATE deletes the subset's rows, and `headrace verify`
+    compares them. Conditions after a transformation may only use columns that come from the source.
 From the tables
-    A transformation that cannot be applied, columns that it names and that are not there, and two tables that arrive as
-    one.
+    A transformation that cannot be applied, missing columns that it names, and two tables that arrive as one.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ __all__ = [
 
 
 def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """Rules of one client that take the same table and transform it differently, and names that change where they cannot.
+    """Yield rules of one client that transform the same table differently, and renames where names must not change.
 
     Args:
-        spec: its names all lead somewhere.
+        spec: every name in it has a target.
         classes: of `spec`.
     """
     for kind, clients in (("captures", spec.captures), ("propagations", spec.propagations), ("applies", spec.applies)):
@@ -55,15 +54,15 @@ def overlap_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Fin
                 if kind != "applies" and _is_named_by_condition(rule):
                     yield Finding(
                         path=f"{kind}.{client.name}.rules.include[{number}].transform",
-                        problem="renames the tables that a condition names (object_owner or object_name): which they"
-                        " are is not proven, and clients behind see other names",
+                        problem="renames the tables that a condition names (object_owner or object_name): the proof"
+                        " cannot tell which tables they are, and later clients see other names",
                         fix="name the schema or table in the rule itself, with table or schema; or rename at the apply"
                         " process",
                     )
 
 
 def _is_named_by_condition(rule: Rule) -> bool:
-    """Whether a rule renames the tables that its condition speaks of by their names."""
+    """Return whether a rule renames the tables that its condition selects by name."""
     if rule.condition is None or rule.transformation is None or not rule.transformation.renames:
         return False
     return any(
@@ -97,7 +96,7 @@ def _text(rule: Rule) -> str:
 
 
 def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """What a transformation does to clients behind it, and to other tables.
+    """Yield the harm that a transformation does to later clients and to other tables.
 
     Args:
         spec: routed, without `overlap_findings`.
@@ -116,7 +115,7 @@ def transformation_findings(spec: TopologySpec, classes: ChangeClasses) -> Itera
 
 
 def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
-    """Conditions and subsets that speak of columns which are other ones there, or will be."""
+    """Yield conditions and subsets whose columns differ from the source's there, or are changed later."""
     kinds = ("captures", *("propagations" for _ in way.propagations), "applies")
     for table in classes.tables:
         passages = tuple(way.passages(TableName(*table)))
@@ -133,7 +132,7 @@ def _columns(way: Way, classes: ChangeClasses) -> Iterator[Finding]:
                     path = f"{kind}.{client.name}.rules.{section}[{number}]"
                     yield from _rule_columns(path, rule, passed, later)
             if not client.rules.keeps(*passage.table):
-                break  # it never comes to the clients behind: another table may have its name there
+                break  # the table does not reach later clients; another one may have its name there
 
 
 def _rule_columns(
@@ -147,24 +146,24 @@ def _rule_columns(
             if name is None:
                 yield Finding(
                     path=path,
-                    problem=f"speaks of {column}, which no column of the source is at this client: a transformation"
-                    " before it adds or removes it",
-                    fix="put the condition where the column still is, at the client that transforms it or before",
+                    problem=f"names {column}, which is not a column of the source at this client: an earlier"
+                    " transformation adds or removes it",
+                    fix="put the condition where the column still exists: at the client that transforms it or before",
                 )
             elif condition is rule.subset and (
                 name != column or not all(each.leaves_alone(column) for each in (*passed, *later))
             ):
                 yield Finding(
                     path=f"{path}.subset",
-                    problem=f"speaks of {column}, which a transformation on the way renames, removes or may change: a"
-                    " TRUNCATE could not delete the rows of the subset at the destination, nor could they be compared",
+                    problem=f"names {column}, which a transformation on the way renames, removes or may change: the"
+                    " subset's rows at the destination could not be deleted by a TRUNCATE, or compared",
                     fix="let the columns of a subset arrive under their own names and with their values; say which"
                     " other columns a function changes: {function: ..., columns: [...]}",
                 )
 
 
 def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
-    """Two tables of a source that arrive at a site as one, through one apply process or two."""
+    """Yield two tables of a source that arrive at a site as one, through one apply process or two."""
     groups: dict[tuple[str, str], list[ApplySpec]] = {}
     for apply in spec.applies:
         groups.setdefault((apply.site, apply.source), []).append(apply)
@@ -178,7 +177,7 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                 arrives = way.carry(table)
                 if arrives is None:
                     continue
-                # One table that arrives twice is found by the proof (`topology.proof.duplicates`).
+                # The proof finds one table that arrives twice (`topology.proof.duplicates`).
                 other, by = first.setdefault(arrives, (table, way.apply))
                 if other != table:
                     apart = (
@@ -187,12 +186,12 @@ def _same_name(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Finding]:
                     yield Finding(
                         path=f"applies.{way.apply.name}",
                         problem=f"{other} and {table} of {source} would both arrive at {site} as {arrives}{apart}",
-                        fix="give each its own name, or leave one of them out",
+                        fix="give each its own name, or exclude one of them",
                     )
 
 
 def ways_before(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
-    """Ways of the same source to the same site that end in apply processes which the file names before one.
+    """Return the ways from the same source to the same site that end in apply processes listed earlier in the file.
 
     Args:
         spec: routed.
@@ -210,13 +209,13 @@ def arrival_findings(
     versions: Sequence[TableVersion],
     before: Sequence[Way] = (),
 ) -> tuple[tuple[Finding, ...], tuple[TableVersion, ...]]:
-    """What is wrong with the transformations of the tables that there are.
+    """Check the transformations of the existing tables.
 
     Args:
         apply: where they arrive.
-        ways: to it.
+        ways: the ways to `apply`.
         versions: of the source's tables, captured or not.
-        before: `ways_before`: what arrives over them has its names there, too.
+        before: `ways_before`: tables that arrive over them occupy their names there.
 
     Returns:
         Findings, and the versions that can be transformed.
@@ -243,7 +242,7 @@ def arrival_findings(
                 Finding(
                     path=path,
                     problem=f"would arrive at {apply.site} as {arrives.qualified_name}, as {other.qualified_name} does",
-                    fix="give each its own name, or leave one of them out of the rules",
+                    fix="give each its own name, or exclude one of them by a rule",
                 )
             )
         for way in ways:
@@ -253,7 +252,7 @@ def arrival_findings(
 
 
 def _unknown_binds(apply: ApplySpec, arrives: TableVersion) -> Iterator[Finding]:
-    """Columns that handlers of a table speak of, and that its LCRs do not have: they would be NULL without a sign."""
+    """Yield columns that a table's handlers use and that its LCRs lack: they would silently be NULL."""
     known = {column.name for column in arrives.columns}
     for entry, handler in apply.handlers.of_rows():
         if (handler.owner, handler.name) != TableName.of(arrives):
@@ -269,17 +268,15 @@ def _unknown_binds(apply: ApplySpec, arrives: TableVersion) -> Iterator[Finding]
 
 
 def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[CapturedTable]) -> None:
-    """See that no two tables of a source arrive at a site as one.
+    """Refuse two tables of a source that arrive at a site as one.
 
-    A rename at the source can bring that about while everything runs.
-
-    `arrival_findings` says it of an edit. Nothing of either table may be applied or removed then: nobody can tell their
-    rows apart.
+    A rename at the source can cause this while everything runs. `arrival_findings` reports it for an edit. Neither
+    table may then be applied or removed, because their rows cannot be told apart.
 
     Args:
         spec: routed.
         apply: of `spec`.
-        captured: the tables of its source as they are called now.
+        captured: the tables of its source under their present names.
 
     Raises:
         UnfitTableError: two arrive under one name, through one apply process or two.
@@ -294,23 +291,21 @@ def refuse_one_name(spec: TopologySpec, apply: ApplySpec, captured: Sequence[Cap
                     f"{both} of {apply.source} both arrive at {apply.site} as {name} since one of them was renamed:"
                     " their rows would be mixed up",
                     hint=f"give one of them another name at {apply.source}, or another rename_table in the file and run"
-                    f" `headrace up`; leave {name} at {apply.site} as it is. Apply goes on as soon as the names differ",
+                    f" `headrace up`; leave {name} at {apply.site} as it is. Apply resumes when the names differ",
                     table=str(name),
                 )
 
 
 def lost_columns(spec: TopologySpec, source: str, versions: Callable[[], Sequence[TableVersion]]) -> tuple[str, ...]:
-    """Columns that transformations name and that their tables do not have now.
+    """Return columns that transformations name and that their tables no longer have.
 
-    They were renamed or dropped while everything runs.
-
-    `arrival_findings` refuses such a file. Later a column that is to be kept would be left out under its new name, and
-    one that is to be left out or masked would travel under it.
+    They were renamed or dropped while everything ran. `arrival_findings` refuses such a file beforehand. Later, a
+    column to keep would be omitted under its new name, and a column to omit or mask would be sent under it.
 
     Args:
         spec: routed.
         source: name of a source's site.
-        versions: gives its captured tables as they are now; not asked where no transformation names a column of one
+        versions: returns its captured tables as they are now; not called where no transformation names a column of one
             table.
     """
     ways = [way for apply in spec.applies if apply.source == source for way in ways_to(spec, apply)]
@@ -334,9 +329,9 @@ def lost_columns(spec: TopologySpec, source: str, versions: Callable[[], Sequenc
 
 
 def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
-    """Columns that a rule for this one table names, and that it does not have.
+    """Yield columns that a rule for exactly this table names, and that the table lacks.
 
-    Probably misspelt, and then something travels that should not.
+    They are probably misspelt, and then columns are sent that should not be.
     """
     for client, column in _unmet_columns(way, version):
         yield Finding(
@@ -347,7 +342,7 @@ def _unmet(path: str, way: Way, version: TableVersion) -> Iterator[Finding]:
 
 
 def _unmet_columns(way: Way, version: TableVersion) -> Iterator[tuple[str, str]]:
-    """Each such column, behind the name of the client."""
+    """Yield each such column, after the name of its client."""
     names: list[str] = [column.name for column in version.columns]
     for client, (table, transformation, _) in zip(way.clients, way.passages(version), strict=True):
         if transformation is None:

@@ -1,4 +1,4 @@
-"""SCNs that the file gives capture processes, and redo that capture processes which are new or moved will find, or not.
+"""SCNs that the file gives capture processes, and whether new or moved capture processes find their redo.
 
 Source: Oracle Streams Concepts and Administration 11.2, "First SCN and Start SCN Specifications During Capture Process
 Creation".
@@ -24,14 +24,14 @@ def scn_findings(
     oldest_scn: Callable[[str, str], Scn | None],
     applied_scn: Callable[[ApplySpec], Scn | None],
 ) -> tuple[Finding, ...]:
-    """Capture processes that would not find the redo that they are to mine, and SCNs that cannot be had.
+    """Return findings for capture processes whose redo is missing, and for SCNs that cannot take effect.
 
     Args:
         before: the topology that was prepared last; None: none was.
-        after: the one that is wanted.
-        oldest_scn: from where on the redo of a source (its name) can be mined at a site; FIRST_SCN: there is none;
-            None: it is not known.
-        applied_scn: what an apply process has applied; None: it is not known, or it never ran.
+        after: the wanted topology.
+        oldest_scn: the lowest SCN from which a source's redo (by name) can be mined at a site; FIRST_SCN: no redo
+            there; None: unknown.
+        applied_scn: the applied SCN of an apply process; None: unknown, or it never ran.
     """
     known = {} if before is None else {each.name: each for each in before.captures}
     found: list[Finding] = []
@@ -51,15 +51,15 @@ def scn_findings(
 
 
 def _keeps(before: TopologySpec, capture: CaptureSpec) -> bool:
-    """Whether the site of a capture process had redo of its source.
+    """Return whether the site of a capture process had redo of its source.
 
-    One that begins gets the oldest that the source has.
+    A new site gets the oldest redo that the source has.
     """
     return capture.site == capture.source or receiver_at(before, capture) is not None
 
 
 def _changed(earlier: CaptureSpec, capture: CaptureSpec) -> Iterator[Finding]:
-    """SCNs in the file are of a capture process that begins."""
+    """Report changed SCNs of a running capture process: the file gives the SCNs of a new one."""
     for key, flag in (("first_scn", "--first-scn"), ("start_scn", "--start-scn")):
         old, new = getattr(earlier, key), getattr(capture, key)
         if new not in {old, FIRST_SCN}:
@@ -67,8 +67,7 @@ def _changed(earlier: CaptureSpec, capture: CaptureSpec) -> Iterator[Finding]:
                 path=f"captures.{capture.name}.{key}",
                 problem=f"changes to {scn_text(new)}, and the capture process runs already: the file says where a new"
                 " one begins",
-                fix=f"leave {key} as it was or out, and run `headrace capture FILE {capture.name} {flag}"
-                f" {scn_text(new)}`",
+                fix=f"restore or remove {key}, and run `headrace capture FILE {capture.name} {flag} {scn_text(new)}`",
             )
 
 
@@ -92,7 +91,7 @@ def _gone(
     oldest: Scn,
     applied_scn: Callable[[ApplySpec], Scn | None],
 ) -> Iterator[Finding]:
-    """Apply processes that a capture process is to serve from now on, and that need redo which is not at its site."""
+    """Yield apply processes that a capture process will serve, and that need redo which its site does not have."""
     served = {each.name for each in before.applies}
     for apply in after.applies:
         is_served = any(way.clients[0] == capture for way in ways_to(after, apply))

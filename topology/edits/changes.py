@@ -1,8 +1,8 @@
-"""What an edit of a topology changes: each component's own part, compared between two versions of the file.
+"""The effect of an edit of a topology: each component's part, compared between two versions of the file.
 
-A component depends on its part of the topology and on nothing else. One whose part is the same in both versions keeps
-running untouched. Of one whose part changed, it depends on what changed: some facets a running component takes over
-while it goes on, for others it is ended and created again. `FIXED` names the latter, per kind of component.
+A component depends on its part of the topology and on nothing else. A component whose part is unchanged keeps running
+untouched. If its part changed, the changed facets decide: a running component takes over some facets while it runs; for
+others it is stopped and created again. `FIXED` lists the latter by kind of component.
 
     an edit adds a destination  ->  site of the source: its captures and subscribers    taken over
                                     queue of the source: its subscribers                taken over
@@ -48,7 +48,7 @@ FIXED: Mapping[str, frozenset[str]] = {
     "capture": frozenset({"site", "source", "node", "process", "certificate", "state folder"}),
     "propagation": frozenset({"site", "node", "process", "certificate", "state folder"}),
     "spark": frozenset({"site", "node", "certificate", "state folder"}),
-    # Everything but where its batches come from: the driver gets its configuration when it starts.
+    # Everything except the origin of its batches: the driver gets its configuration when it starts.
     "apply": frozenset(
         {
             "settings",
@@ -81,12 +81,12 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What an edit means for one component.
+    """The effect of an edit on one component.
 
     Args:
         component: its name.
-        action: "new", "same", "takes over" (it goes on and takes the change over), "restarts" or "ends".
-        facets: what of its part changed, as nouns for people.
+        action: "new", "same", "takes over" (it takes the change over while it runs), "restarts" or "ends".
+        facets: the changed facets of its part, as nouns for people.
     """
 
     component: str
@@ -95,13 +95,16 @@ class Change:
 
 
 def components_of(spec: TopologySpec) -> tuple[Component, ...]:
-    """Every component of a topology that runs, sites first: without what combined capture and apply bypasses."""
+    """Return every component of a topology that runs, sites first.
+
+    Components that combined capture and apply bypasses are absent.
+    """
     without = bypassed(spec)
     return tuple(component for component in _every(spec) if component.name not in without)
 
 
 def bypassed_of(spec: TopologySpec) -> dict[Component, str]:
-    """Queues and propagations that do not run, and the full name of the component that bypasses each."""
+    """Map queues and propagations that do not run to the full name of the component that bypasses each."""
     without = bypassed(spec)
     return {each: without[each.name] for each in _every(spec) if each.name in without}
 
@@ -110,7 +113,7 @@ def _every(spec: TopologySpec) -> tuple[Component, ...]:
     site_of = {queue.name: queue.site for queue in spec.queues}
     kinds: tuple[tuple[str, Any], ...] = (
         ("site", [(site.name, site.name) for site in spec.sites]),
-        # First among equals: Spark starts slowest.
+        # Applications come first: Spark starts slowest.
         ("spark", [(name, name) for name in dict.fromkeys(apply.site for apply in spec.applies)]),
         ("apply", [(apply.name, apply.site) for apply in spec.applies]),
         ("redo", [(receiver.name, receiver.site) for receiver in redo_receivers(spec)]),
@@ -124,11 +127,11 @@ def _every(spec: TopologySpec) -> tuple[Component, ...]:
 
 
 def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
-    """What an edit of a topology means for every component of it, before and after.
+    """Return the effect of an edit on every component of the topology, before and after.
 
     Args:
-        before: the topology that was prepared last; connection strings or their digests make no difference.
-        after: the one that is wanted. Both are routed (`topology.routing.ways.route`).
+        before: the topology that was prepared last, with connection strings or their digests.
+        after: the wanted topology. Both are routed (`topology.routing.ways.route`).
 
     Returns:
         The components of `after` in the order of `components_of`, then those that end.
@@ -157,11 +160,10 @@ def changes(before: TopologySpec, after: TopologySpec) -> tuple[Change, ...]:
 
 
 def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
-    """Subscribers of a queue, and the sources that each of them takes from it.
+    """Return the subscribers of a queue, and the sources that each of them takes from it.
 
-    One that is combined takes none (`topology.routing.combined`).
-
-    A propagation that is being split off or merged (`topology.split`) is a subscriber of two queues, and reads one.
+    A combined apply process takes none (`topology.routing.combined`). A propagation that is being split off or merged
+    (`topology.split`) subscribes to two queues and reads one of them.
 
     Args:
         spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
@@ -183,9 +185,10 @@ def interests_of(spec: TopologySpec, queue: str) -> dict[str, tuple[str, ...]]:
 
 
 def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Where each subscriber of a queue brings the changes of a source.
+    """Return the sites to which each subscriber of a queue brings a source's changes.
 
-    The sites of all queues behind it, whatever these are called, or its own.
+    For a propagation these are the sites of all queues behind it, whatever their names; for an apply process, its own
+    site.
 
     Args:
         spec: routed (`topology.routing.ways.route`).
@@ -197,7 +200,7 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[s
     found: dict[str, dict[str, frozenset[str]]] = {}
     for propagation in spec.propagations:
         if queue in (propagation.from_queue, propagation.held_in):
-            # Apply processes that bypass a propagation have its place: behind that queue is nobody else.
+            # Apply processes that bypass a propagation have its place: no one else is behind that queue.
             names = (propagation.name, *readers_of(spec, propagation))
             for source in propagation.sources:
                 found.setdefault(source, {}).update(dict.fromkeys(names, sites_behind(spec, propagation, source)))
@@ -210,19 +213,19 @@ def places_of(spec: TopologySpec, queue: str) -> dict[str, dict[str, frozenset[s
 def adopted_first(
     before: TopologySpec, after: TopologySpec, earlier_edit: Mapping[str, Iterable[str]] = MappingProxyType({})
 ) -> dict[str, tuple[str, ...]]:
-    """Queues that go by an edit only once others do: those from which a site gets its changes instead.
+    """Return queues that must adopt an edit after others, namely those from which a site will get its changes instead.
 
-    A queue that brings the changes to a site no more holds nothing for it any longer, and reports as DURABLE what the
-    site may lack. The queues before it must hold that by then: they go by what this one had not reported.
+    A queue that no longer brings changes to a site holds nothing for it, and reports as DURABLE what the site may still
+    lack. The queues before it must hold those changes by then: they release what this queue reported.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed.
-        earlier_edit: the same of the edit before. Some may not go by that yet, and will go by both at once.
+        after: the wanted topology, routed.
+        earlier_edit: the result for the previous edit. Some queues may not have adopted that edit yet, and adopt both
+            at once.
 
     Returns:
-        By full name of a queue, the full names of the queues that it waits for. Nobody waits for one that waits for
-        him.
+        By full name of a queue, the full names of the queues that it waits for. The result has no cycles.
     """
     found: dict[str, tuple[str, ...]] = {}
     both = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
@@ -251,7 +254,7 @@ def _let_wait(found: dict[str, tuple[str, ...]], queue: str, first: Iterable[str
 
 
 def brought_from(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
-    """By source, the subscribers of a queue, each with a site to which it brings the changes.
+    """Return by source the subscribers of a queue, each with a site to which it brings the changes.
 
     Args:
         spec: routed.
@@ -269,7 +272,7 @@ def _sites(brought: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
-    """The queues over which the changes of a source come into another one.
+    """Return the queues over which the changes of a source come into another one.
 
     Args:
         spec: routed.
@@ -277,7 +280,7 @@ def queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
         source: the source.
     """
     found = [queue]
-    for each in found:  # it grows
+    for each in found:  # the loop appends to `found`
         found += [
             one.from_queue
             for one in spec.propagations
@@ -287,12 +290,12 @@ def queues_before(spec: TopologySpec, queue: str, source: str) -> set[str]:
 
 
 def _waits(first: Mapping[str, tuple[str, ...]], queue: str, other: str) -> bool:
-    """Whether a queue waits for another one, or for one that does."""
+    """Return whether a queue waits for another one, directly or indirectly."""
     return any(each == other or _waits(first, each, other) for each in first.get(queue, ()))
 
 
 def published_to(spec: TopologySpec, queue: str) -> set[str]:
-    """The sources whose LCRs come into a queue, from capture processes and propagations.
+    """Return the sources whose LCRs come into a queue, from capture processes and propagations.
 
     Args:
         spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
@@ -302,7 +305,7 @@ def published_to(spec: TopologySpec, queue: str) -> set[str]:
 
 
 def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
-    """The capture processes and propagations that publish into a queue, each with its sources.
+    """Return the capture processes and propagations that publish into a queue, each with its sources.
 
     Args:
         spec: routed (`topology.routing.ways.route`): only then do propagations have their sources.
@@ -321,7 +324,7 @@ def published_by(spec: TopologySpec, queue: str) -> dict[str, set[str]]:
 
 
 def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> dict[str, Any]:
-    """What a component depends on, by facet."""
+    """Return what a component depends on, by facet."""
     name = component.name.partition(":")[2]
     site = spec.site(component.site)
     place: dict[str, Any] = {
@@ -334,7 +337,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
         return place | _site_part(spec, name)
     if component.kind == "spark":
         return place
-    place["process"] = spec.processes_apart  # sites and Spark applications have one of their own in any case
+    place["process"] = spec.processes_apart  # sites and Spark applications always have a process of their own
     if component.kind == "redo":
         receiver = receiver_of(spec, name)
         return place | {
@@ -399,7 +402,7 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
         "combined capture and apply": "" if (capture := capture_of(spec, apply)) is None else capture.name,
         "dequeues from": dequeued(spec, apply),
         "sites": (spec.site(apply.source), spec.site(apply.site)),
-        # Not the rules themselves: other destinations of the source may widen what is captured.
+        # Not the rules themselves: other destinations of the source can widen what is captured.
         "tables": carried,
         "conditions": _conditions(spec, apply),
         "other writers of its tables": classes.tables_of(written) & others,
@@ -410,7 +413,7 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
 
 
 def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
-    """The rules that an apply process evaluates row by row, and those that make of a table what arrives."""
+    """Return the rules that an apply process evaluates by row, and those that shape a table on the way to it."""
     sets = [(client.name, client.rules) for way in ways_to(spec, apply) for client in way.clients[:-1]]
     rules = [
         (name, rule)
@@ -423,7 +426,7 @@ def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
 
 
 def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> tuple[int, int]:
-    """The classes that come to an apply process, by the names that its source has, and by those that it gives them."""
+    """Return the classes that reach an apply process, by their names at the source and by their names on arrival."""
     carried = written = 0
     for way in ways_to(spec, apply):
         found = classes.carried_by(way.clients)
@@ -432,7 +435,7 @@ def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> tu
 
 
 def _settings(apply: ApplySpec) -> ApplySpec:
-    """What of an apply process its driver is built from; what it is combined with may change while it runs."""
+    """Return the settings from which a driver is built. What it is combined with can change while it runs."""
     return replace(apply, rules=_NO_RULES, combined=False)
 
 

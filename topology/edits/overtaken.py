@@ -1,11 +1,11 @@
-"""Destinations that an edit puts behind a subscriber that is ahead of them.
+"""Destinations that an edit moves behind a subscriber that is ahead of them.
 
-A new subscriber of a queue begins where the one was whose place it takes (`actors.staging.subscribers`). One that is
-there already stays where it is, and the queues behind it have passed what the destination lacks: nobody holds it any
-longer, and its redo may be purged before the destination asks for it.
+A new subscriber of a queue begins at the position of the one that it replaces (`actors.staging.subscribers`). An
+existing subscriber keeps its position, and the queues behind it have passed changes that the destination lacks. Then no
+queue holds those changes, and their redo can be purged before the destination asks for it.
 
-So it is where a destination gets its changes from the queue of another capture process of the source: a new subscriber
-of that queue begins where the furthest one is.
+The same happens when a destination gets its changes from the queue of another capture process of the source: a new
+subscriber of that queue begins at the position of the furthest one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from topology.spec import TopologySpec
 
 __all__ = ["overtaken"]
 
-BEHIND_S = 10.0  # less is made up before a segment of redo is full
+BEHIND_S = 10.0  # a shorter backlog is gone before a redo segment is full
 
 
 def overtaken(
     before: TopologySpec, after: TopologySpec, subscribers: Callable[[str], Iterable[QueueSubscriber]]
 ) -> Iterator[Finding]:
-    """Sites that are behind, and would get their changes over a subscriber of the same queue that is ahead of the one that brought them.
+    """Yield sites that lag and would get their changes from a subscriber that is ahead of their present one.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed.
-        subscribers: what a queue (its name) says of its subscribers, or the capture process that bypasses it; nothing:
+        after: the wanted topology, routed.
+        subscribers: what a queue (by name), or the capture process that bypasses it, reports of its subscribers; empty:
             it does not answer.
     """
     yield from _from_other_queues(before, after, subscribers)
@@ -53,21 +53,20 @@ def overtaken(
                     yield Finding(
                         path=f"propagations.{taker}",
                         problem=f"is ahead of {giver}, and would bring the changes of {source} to {site} in its place:"
-                        f" {queue} holds some for {giver} alone, since"
-                        f" {behind.held_alone_s:.0f} s, and nobody would hold them any longer. {site} might be"
-                        " refused, as its redo is purged",
+                        f" {queue} has held some for {giver} alone for"
+                        f" {behind.held_alone_s:.0f} s, and would release them. {site} could be"
+                        " refused, because its redo is purged",
                         fix=f"wait until {site} has caught up (`headrace wait FILE --caught-up`) and run `headrace up`"
-                        " again; or let a new propagation bring the changes to a new queue on the way: it begins where"
-                        " this one is",
+                        " again; or add a new propagation to a new queue on the way: it begins at the site's position",
                     )
 
 
 def _from_other_queues(
     before: TopologySpec, after: TopologySpec, subscribers: Callable[[str], Iterable[QueueSubscriber]]
 ) -> Iterator[Finding]:
-    """Sites that are behind in the queue that brought them a source's changes.
+    """Yield sites that lag in the queue that brought them a source's changes, and would change to an unrelated queue.
 
-    They would get them from another queue, which is not on the way to that one.
+    The new queue is not on the way to the old one.
     """
     stay = sorted({each.name for each in before.queues} & {each.name for each in after.queues})
     gained = {name: (_brought(before, name), _brought(after, name)) for name in stay}
@@ -79,7 +78,7 @@ def _from_other_queues(
             kept = {site for _, site in now.get(source, ())}
             for giver, site in sorted(each for each in brought if each[1] not in kept):
                 behind = known.get((giver, source))
-                # Who is refused has nothing to lose, and does not catch up.
+                # A refused subscriber has nothing to lose, and does not catch up.
                 if behind is None or behind.gone_scn is not None or behind.unacknowledged_s < BEHIND_S:
                     continue
                 for other in sorted(gained.keys() - {queue, *queues_before(before, queue, source)}):
@@ -97,18 +96,18 @@ def _from_other_queues(
                             yield Finding(
                                 path=f"{'applies' if taker in {each.name for each in after.applies} else 'propagations'}.{taker}",
                                 problem=f"would bring the changes of {source} to {site} from {other}, where others are"
-                                f" ahead of it: {queue} holds some for {giver}, since"
-                                f" {behind.unacknowledged_s:.0f} s, and nobody would hold them any longer. {site}"
-                                " might be refused, as its redo is purged",
+                                f" ahead of it: {queue} has held some for {giver} for"
+                                f" {behind.unacknowledged_s:.0f} s, and would release them. {site}"
+                                " could be refused, because its redo is purged",
                                 fix=f"wait until {site} has caught up (`headrace wait FILE --caught-up`) and run"
                                 " `headrace up` again",
                             )
 
 
 def _applied(spec: TopologySpec, subscribers: Callable[[str], Iterable[QueueSubscriber]]) -> dict[tuple[str, str], int]:
-    """By source and site, up to where the site's own apply processes have the changes.
+    """Return by source and site the SCN up to which the site's own apply processes have the changes.
 
-    On the way to it there may be others that have less.
+    Other subscribers on the way may have acknowledged less.
     """
     sites = {(apply.name, apply.source): apply.site for apply in spec.applies}
     found: dict[tuple[str, str], int] = {}
@@ -119,7 +118,7 @@ def _applied(spec: TopologySpec, subscribers: Callable[[str], Iterable[QueueSubs
 
 
 def _brought(spec: TopologySpec, queue: str) -> defaultdict[str, set[tuple[str, str]]]:
-    """As `brought_from`, also of a capture process that brings an apply process what the queue would."""
+    """Return `brought_from` plus apply processes that a combined capture process serves in place of the queue."""
     found = brought_from(spec, queue)
     for pair in combined(spec):
         if pair.capture.queue == queue and pair.apply is not None:

@@ -1,13 +1,13 @@
-"""Who gets the changes of each captured table of a source, as it was when the topology was prepared last.
+"""The receivers of each captured table of a source, as of the topology that was prepared last.
 
 Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while
-the capture process still takes it: its rows would be left out silently. What is noted here distinguishes such a rename
-from a table that an operator left out.
+the capture process still takes it. Its rows would silently be discarded. The record here distinguishes such a rename
+from a table that an operator excluded.
 
-    noted      the rules along each way to an apply process; of each captured table its name and who gets its changes
-    noted when everything runs with the wanted topology, together with what each destination records as LEFT
-    asked by   the capture process, of every name in its log that it has not looked at yet (`headrace.redo.mining.names`); the source's
-               site, for its status
+    recorded    the rules along each way to an apply process; of each captured table its name and its receivers
+    when        everything runs with the wanted topology, together with what each destination records as LEFT
+    asked by    the capture process, for every new name in its log (`headrace.redo.mining.names`);
+                the source's site, for its status
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["NotedTable", "NotedWay", "Receivers"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedWay:
-    """A way to an apply process, and the rule sets along it."""
+    """A recorded way to an apply process, and the rule sets along it."""
 
     apply: str
     rules: tuple[RuleSet, ...]
 
     @classmethod
     def of(cls, way: Way) -> NotedWay:
-        """Note a way."""
+        """Record a way."""
         return cls(apply=way.apply.name, rules=tuple(client.rules for client in way.clients))
 
     def arrival_of(self, table: TableName) -> TableName | None:
-        """What a table is called where it arrives, whatever the tag of its changes; None: it does not arrive."""
+        """Return the name of a table where it arrives, whatever the tag of its changes; None: it does not arrive."""
         if not any(self.carries(*table, tag) for tag in tags_told_apart(self.rules)):
             return None
         return [table, *(each.behind for each in passages(self.rules, table))][-1]
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
-        """Whether changes of a table arrive, by the rules that were noted; as `topology.routing.ways.Way.carry`.
+        """Return whether changes of a table arrive under the recorded rules; as `topology.routing.ways.Way.carry`.
 
         Args:
             owner: schema of the table, as the source names it.
-            name: of the table in that schema.
+            name: name of the table in that schema.
             tag: of the changes; None: the NULL tag.
         """
         return all(
@@ -60,7 +60,7 @@ class NotedWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedTable:
-    """A captured table and the name it had; see `headrace.databases.ports.CapturedTable`."""
+    """A captured table and its name when it was recorded (`headrace.databases.ports.CapturedTable`)."""
 
     identity: str
     owner: str
@@ -70,11 +70,11 @@ class NotedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Receivers:
-    """See the module. Nothing noted: no apply process can lose a table.
+    """The recorded ways and tables of one source. If nothing is recorded, no apply process can lose a table.
 
     Args:
-        ways: from the source to every apply process that gets changes of it.
-        tables: captured ones.
+        ways: from the source to every apply process that gets its changes.
+        tables: captured tables.
     """
 
     ways: tuple[NotedWay, ...] = ()
@@ -82,12 +82,12 @@ class Receivers:
 
     @classmethod
     def of(cls, spec: TopologySpec, source: str, captured: Iterable[CapturedTable]) -> Receivers:
-        """Note who gets what.
+        """Record who gets what.
 
         Args:
-            spec: routed (see `topology.routing.ways.route`).
+            spec: routed (`topology.routing.ways.route`).
             source: site name.
-            captured: its captured tables, under the names they have now.
+            captured: its captured tables, under their present names.
         """
         return cls(
             ways=tuple(
@@ -100,14 +100,14 @@ class Receivers:
         )
 
     def identity_of(self, object_number: int) -> str | None:
-        """The table that an object number belonged to; None: not noted, as a partition that was made since."""
+        """Return the table that an object number belonged to; None: not recorded, such as a partition that is newer."""
         return self._identities.get(object_number)
 
     def lost_by(self, identity: str | None, owner: str, name: str) -> tuple[str, ...]:
-        """The apply processes that got a table and do not get it under another name.
+        """Return the apply processes that got a table and would not get it under another name.
 
         Args:
-            identity: of the table; None: not known, as if it were a table that everyone got whom any table goes to.
+            identity: of the table; None: unknown, treated as a table that every receiver of any table got.
             owner: schema of the other name.
             name: the other name.
         """
@@ -115,14 +115,14 @@ class Receivers:
         return tuple(sorted({apply for apply, _ in noted - self._who_get(owner, name)}))
 
     def is_strayed(self, table: CapturedTable) -> bool:
-        """Whether a table was renamed since, and an apply process that got it does not get it any more."""
+        """Return whether a table was renamed since, and an apply process that got it no longer does."""
         names = self._names.get(table.identity)
         return names not in {None, (table.owner, table.name)} and bool(
             self.lost_by(table.identity, table.owner, table.name)
         )
 
     def name_at_destinations(self, table: CapturedTable) -> TableName | None:
-        """The name that a renamed table had when a destination got it under the source's name; None: none did."""
+        """Return the old name of a renamed table, if a destination got it under the source's name; None: none did."""
         old = self._names.get(table.identity)
         if old in {None, (table.owner, table.name)}:
             return None

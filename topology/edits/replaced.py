@@ -1,4 +1,4 @@
-"""Components whose work an edit gives to another one, or to another site: most of them are renamed, or moved."""
+"""Components whose work an edit gives to another component or site: most of them are renamed or moved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ __all__ = ["moved", "replaced"]
 
 
 def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
-    """Components that ran and that an edit takes out, and the full name of one that brings the same changes to the same site instead.
+    """Map components that an edit removes to the full name of one that takes over their work.
+
+    That component brings the same changes to the same site.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed. What takes the place of another one there may be bypassed.
+        after: the wanted topology, routed. The replacement may be bypassed there.
     """
     earlier, now = _work(before), _work(after)
     found: dict[Component, str] = {}
@@ -29,13 +31,13 @@ def replaced(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
 
 
 def moved(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
-    """Components of which an edit has the work done at another site, under the same name, and that site.
+    """Map components that an edit moves to another site, under the same name, to that site.
 
-    What was wanted of them is recorded where they were.
+    Their wanted state is recorded at the old site.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed.
+        after: the wanted topology, routed.
     """
     earlier, now = _work(before), _work(after)
     sites = {component.name: component.site for component in components_of(after)}
@@ -47,7 +49,7 @@ def moved(before: TopologySpec, after: TopologySpec) -> dict[Component, str]:
 
 
 def _work(spec: TopologySpec) -> dict[str, set[tuple[str, str, str]]]:
-    """By full name, the work of each component: its kind, a source, and a site to which it brings the source's changes."""
+    """Return each component's work by full name: its kind, a source, and a site that gets the source's changes."""
     found: dict[str, set[tuple[str, str, str]]] = {}
     for queue in spec.queues:
         found[f"queue:{queue.name}"] = {("queue", source, queue.site) for source in published_to(spec, queue.name)}

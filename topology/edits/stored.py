@@ -1,9 +1,9 @@
-"""A topology as JSON: what is kept on disk of the topology that was prepared last.
+"""A topology as JSON: the record on disk of the topology that was prepared last.
 
-Connection strings may hold passwords. In their place stand digests, which tell whether one was changed, and nothing
-else: a password that is easy to guess cannot be tried against them without the key, which is in a file of the state
-folder that its owner alone can read. Earlier versions wrote digests without a key; they are still compared with, and
-replaced the next time.
+Connection strings may hold passwords, so digests replace them. A digest shows whether a string changed, and nothing
+else: guesses of a weak password cannot be tested without the key, which is in a file of the state folder that only its
+owner can read. Earlier versions wrote digests without a key; they are still compared, and are replaced at the next
+write.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ __all__ = [
     "without_secrets",
 ]
 
-PREPARED_FILE = "desired.json"  # in the state folder: what the controller prepared last
+PREPARED_FILE = "desired.json"  # in the state folder: the topology that the controller prepared last
 
-KEY_FILE = "digest_key"  # beside it
-_KEY_BYTES = 32  # as long as what SHA-256 gives
+KEY_FILE = "digest_key"  # in the same folder
+_KEY_BYTES = 32  # the length of a SHA-256 digest
 _SEALED = "sealed:"
-_UNSALTED = "digest:"  # of earlier versions: SHA-256 without a key
+_UNSALTED = "digest:"  # written by earlier versions: SHA-256 without a key
 _unwritten: dict[Path, bytes] = {}
-"""Keys of state folders that have none, for comparisons in this process: nothing that is stored fits them."""
+"""Keys for state folders without one, for comparisons in this process: no stored digest matches them."""
 
 
 def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
-    """The topology as plain data for `json`, without secrets; the state folder gets its key, if it has none yet.
+    """Return the topology as plain data for `json`, without secrets; makes the state folder's key if it has none.
 
     Raises:
         OSError: the key could not be written.
@@ -56,7 +56,7 @@ def spec_to_json(spec: TopologySpec) -> dict[str, Any]:
 
 
 def prepared_topology(state_dir: Path) -> TopologySpec | None:
-    """The topology that was prepared last from this state folder; None: none was, or another version of Headrace did."""
+    """Return the topology prepared last from this state folder; None: none was, or by another version of Headrace."""
     try:
         return spec_from_json(prepared_document(state_dir)["spec"])
     except (KeyError, ConfigError):
@@ -64,7 +64,7 @@ def prepared_topology(state_dir: Path) -> TopologySpec | None:
 
 
 def prepared_document(state_dir: Path) -> dict[str, Any]:
-    """The record of the topology that was prepared last from this state folder; empty: none was."""
+    """Return the record of the topology that was prepared last from this state folder; empty: none was."""
     try:
         document: dict[str, Any] = json.loads((state_dir / PREPARED_FILE).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
@@ -73,12 +73,12 @@ def prepared_document(state_dir: Path) -> dict[str, Any]:
 
 
 def without_secrets(spec: TopologySpec, *, like: TopologySpec | None = None) -> TopologySpec:
-    """The topology with digests in the place of connection strings, and of the secrets of alerts; idempotent.
+    """Return the topology with digests in place of connection strings and secrets of alerts; idempotent.
 
     Args:
-        spec: of a state folder, whose key decides on the digests.
-        like: as an earlier version may have stored it: where it has a digest of such a version, and it is one of the
-            same text, that stands here too.
+        spec: of a state folder, whose key determines the digests.
+        like: possibly stored by an earlier version. Where it has a digest of that version for the same text, the result
+            has the same digest.
     """
     key, old = _key(spec.state_dir), frozenset(_secrets_of(like) if like is not None else ())
     stored = _with_dsns(spec, {site.name: _digest(site.database.dsn, key, old) for site in spec.sites})
@@ -92,12 +92,10 @@ def without_secrets(spec: TopologySpec, *, like: TopologySpec | None = None) -> 
 
 
 def entrusted(spec: TopologySpec, component: str) -> TopologySpec:
-    """The topology with the secrets that one of its components needs.
+    """Return the topology with the secrets that one of its components needs.
 
-    A site has the connection string of its database, nobody else has any.
-
-    An apply process asks the sites of its source and its destination for theirs whenever it begins a driver. The
-    controller alone sends alerts.
+    A site has the connection string of its database; no other component has any. An apply process asks its source's and
+    its destination's site for theirs whenever it starts a driver. Only the controller sends alerts.
 
     Args:
         spec: the topology.
@@ -115,12 +113,11 @@ def _secrets_of(spec: TopologySpec) -> Iterator[str]:
 
 
 def with_secrets_of(spec: TopologySpec, other: TopologySpec) -> TopologySpec:
-    """A topology with connection strings in the place of their digests, and the alerts of the other one.
+    """Return a topology with connection strings in place of their digests, and the alerts of another topology.
 
     Args:
-        spec: the topology, as `without_secrets` left it.
-        other: where the connection strings are, by name of the site; a site that it does not have keeps what `spec`
-            says.
+        spec: the topology, as `without_secrets` returned it.
+        other: the source of the connection strings, by site name; a site that it lacks keeps the digest of `spec`.
     """
     return dataclasses.replace(
         _with_dsns(spec, {site.name: site.database.dsn for site in other.sites}), alerts=other.alerts
@@ -154,7 +151,7 @@ def _key(state_dir: Path) -> bytes:
 
 
 def _make_key(state_dir: Path) -> None:
-    """Write a key where there is none: whole or not at all, as another process may do so at the same time."""
+    """Write a key if none exists: atomically, as another process may do so at the same time."""
     file = state_dir / KEY_FILE
     if file.exists():
         return
@@ -168,7 +165,9 @@ def _make_key(state_dir: Path) -> None:
         os.link(aside, file)
     except FileExistsError:
         aside.unlink()
-    except OSError:  # a file system without links: who comes last wins, and what another process has stored just now counts as changed
+    # a file system without links: the last writer wins, and a record that another process has just stored counts as
+    # changed
+    except OSError:
         aside.replace(file)
     else:
         aside.unlink()
@@ -179,6 +178,6 @@ def spec_from_json(document: Any) -> TopologySpec:  # noqa: ANN401 - what `json`
     """Read what `spec_to_json` wrote.
 
     Raises:
-        ConfigError: it is not such a document: another version of Headrace wrote it.
+        ConfigError: another version of Headrace wrote the document.
     """
     return from_json(TopologySpec, document)

@@ -1,9 +1,9 @@
-"""Edits of a topology that change which rows of a replicated table belong to a destination, or what the table looks like there.
+"""Edits that change which rows of a replicated table belong to a destination, or the table's shape there.
 
 A destination's rows were copied as one subset, and its changes were cut to it. Another subset leaves rows there that no
-change comes for any more, or lacks rows that were never copied. Likewise, rows were copied in one shape, and LCRs of
-that shape may be in queues: behind another transformation they would be transformed twice, or not at all. So such an
-edit is refused: it is made in two, and the table is copied anew between them.
+change reaches any more, or lacks rows that were never copied. Likewise, rows were copied in one shape, and LCRs of that
+shape may be in queues: behind another transformation they would be transformed twice, or not at all. So Headrace
+refuses such an edit. The operator makes it in two steps, and the table is copied anew between them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 
 def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
-    """Tables whose subset at a destination would change.
+    """Yield tables whose subset at a destination would change.
 
     Args:
-        before: what was prepared last.
-        after: what is wanted. Both are routed.
+        before: the topology prepared last.
+        after: the wanted topology. Both are routed.
     """
     known = {apply.name: apply for apply in before.applies}
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
@@ -55,7 +55,7 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
                 yield Finding(
                     path=f"applies.{apply.name}",
                     problem=f"the rows of {table} at {apply.site} would be {_text(wanted)}, and {_text(was)} were"
-                    " copied: others would be left, or missing",
+                    " copied: rows would be left over, or missing",
                     fix=f"take {table} out of the rules, run `headrace up` and `headrace wait FILE --caught-up`, then"
                     " give it the new subset and run `headrace up` again: it is copied anew",
                 )
@@ -63,18 +63,19 @@ def subset_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Findin
                 yield Finding(
                     path=f"applies.{apply.name}",
                     problem=f"the subset of {table} would move to a client before queue {queue}, which has changes of"
-                    " other rows, and no client behind it would leave them out",
-                    fix="give the client before the subset, and leave it at the one behind, too; run `headrace up` and"
-                    " `headrace wait FILE --caught-up`, then take it out there and run `headrace up` again",
+                    " other rows, and no client behind it would discard them",
+                    fix="give the subset to the client before the queue, and keep it at the client behind it; run"
+                    " `headrace up` and `headrace wait FILE --caught-up`, then remove it from the client behind and run"
+                    " `headrace up` again",
                 )
 
 
 def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding]:
-    """Tables that would arrive at a destination in another shape, or would be transformed elsewhere on the way.
+    """Yield tables that would arrive at a destination in another shape, or would be transformed elsewhere on the way.
 
     Args:
-        before: what was prepared last.
-        after: what is wanted. Both are routed.
+        before: the topology prepared last.
+        after: the wanted topology. Both are routed.
     """
     for found in changed_shapes(before, after):
         yield Finding(
@@ -88,22 +89,22 @@ def shape_changes(before: TopologySpec, after: TopologySpec) -> Iterator[Finding
             path=f"applies.{taken.apply}",
             problem=f"{taken.table} would come {taken.wanted} on the way to {taken.site}, and that was {taken.was}:"
             " clients between could not tell their changes apart",
-            fix="leave the name free first: run `headrace up` without it, then `headrace wait FILE --caught-up`, then"
+            fix="free the name first: run `headrace up` without the table, then `headrace wait FILE --caught-up`, then"
             " `headrace up` with this file: it is copied anew."
-            f" If it is that table, which was renamed at {taken.source}, give it its name back there instead, and leave"
-            " the file as it was",
+            f" If it is that table, renamed at {taken.source}, restore its name there instead, and keep the previous"
+            " file",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedShape:
-    """A table that arrives otherwise in one topology than in another.
+    """A table that arrives differently in two topologies.
 
     Args:
         apply: name of the apply process.
         source, site: its source's site, and its own.
-        table: an example of those that change alike, as the source calls it.
-        was, wanted: what becomes of it on the way, in words.
+        table: an example of the tables that change alike, as the source calls it.
+        was, wanted: its treatment on the way, in words.
     """
 
     apply: str
@@ -115,7 +116,7 @@ class ChangedShape:
 
 
 def changed_shapes(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
-    """The first table of each apply process whose shape, or the place where it gets it, differs.
+    """Yield each apply process's first table whose shape differs, or the place where it gets that shape.
 
     Args:
         before: one topology.
@@ -126,9 +127,9 @@ def changed_shapes(before: TopologySpec, after: TopologySpec) -> Iterator[Change
 
 
 def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
-    """The first table of each apply process of which rows that were sent by an earlier topology stop a client of another one.
+    """Yield each apply process's first table whose rows from an earlier topology would stop a client of the new one.
 
-    Its rows below the copy are discarded at the destination, but a client before that meets them.
+    The destination discards rows older than its copy, but a client on the way meets them first.
 
     Args:
         earlier: a topology that the table left.
@@ -140,13 +141,13 @@ def strangers_on_the_way(earlier: TopologySpec, after: TopologySpec) -> Iterator
 
 
 def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
-    """Whether a table stops to arrive at an apply process whose source and site stay.
+    """Return whether a table no longer arrives at an apply process whose source and site stay.
 
-    LCRs of its shape may be on the way.
+    LCRs of its shape may be in flight.
 
     Args:
-        before: what was prepared last.
-        after: what takes its place. Both are routed.
+        before: the topology prepared last.
+        after: its successor. Both are routed.
     """
     if _clients_rules(before) == _clients_rules(after):
         return False
@@ -159,12 +160,12 @@ def leaves_tables(before: TopologySpec, after: TopologySpec) -> bool:
 
 
 def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[str] = ()) -> ApplySpec | None:
-    """The apply process of another topology that gets the same source's changes at the same site, under its name if there is one.
+    """Return another topology's apply process from the same source at the same site, preferably of the same name.
 
     Args:
         apply: of one topology.
         others: those of the other one.
-        stay: names of apply processes that are in both, which are nobody else's counterpart.
+        stay: names of apply processes in both topologies; they are the counterpart only of themselves.
     """
     there = [each for each in others if (each.source, each.site) == (apply.source, apply.site)]
     return next(
@@ -174,11 +175,10 @@ def counterpart(apply: ApplySpec, others: Sequence[ApplySpec], stay: Collection[
 
 
 def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[ChangedShape]:
-    """The first table of each apply process that has a name in a queue which another table had there.
+    """Yield each apply process's first table whose name in a queue belonged to another table there.
 
-    A client behind would take its rows for the other's.
-
-    Whoever got the other one: the queue is the same for all who read it.
+    A later client would take its rows for the other's. The receivers of the other table do not matter: the queue is the
+    same for all its readers.
     """
     if not any(client.rules.renames for spec in (before, after) for client in _clients(spec)):
         return
@@ -205,9 +205,9 @@ def _names_taken_over(before: TopologySpec, after: TopologySpec) -> Iterator[Cha
 def _names_in_queues(
     ways: Sequence[Way], tables: Sequence[TableName]
 ) -> Iterator[tuple[tuple[str, str, TableName], TableName]]:
-    """The tables that arrive, each with its source, a queue that it comes through and its name there.
+    """Yield the tables that arrive, each with its source, a queue on its way and its name there.
 
-    Tags may tell two of one name apart.
+    Tags can distinguish two tables of one name.
     """
     for way in ways:
         for table in tables:
@@ -227,7 +227,7 @@ def _clients_rules(spec: TopologySpec) -> list[tuple[str, RuleSet]]:
 
 
 def _pairs(before: TopologySpec, after: TopologySpec) -> Iterator[tuple[tuple[Way, ...], tuple[Way, ...]]]:
-    """The ways to each apply process of `after`, behind those to the one that it had the place of."""
+    """Yield the ways to each apply process of `after`, after those to its counterpart in `before`."""
     names = {apply.name for apply in before.applies} & {apply.name for apply in after.applies}
     for apply in after.applies:
         old = counterpart(apply, before.applies, names)
@@ -242,7 +242,7 @@ def _first_of_each_apply(
 ) -> Iterator[ChangedShape]:
     tables = [TableName(*table) for table in ChangeClasses.of(before, after).tables]
     for ways_before, ways_after in _pairs(before, after):
-        for table in tables:  # the patterns of one rule have many examples
+        for table in tables:  # one is enough: the patterns of one rule have many examples
             was, wanted = _on_the_way(ways_before, table), _on_the_way(ways_after, table)
             if was is not None and wanted is not None and differ(was, wanted):
                 apply = ways_after[0].apply
@@ -259,10 +259,10 @@ def _first_of_each_apply(
 
 @dataclass(frozen=True, slots=True)
 class _OnTheWay:
-    """What becomes of a table from client to client.
+    """The treatment of a table from client to client.
 
     Args:
-        clients: of each client in order: where it is, its transformation of the table, what it asks of rows' old
+        clients: of each client in order: its place, its transformation of the table, its conditions on rows' old
             values, and the queue behind it.
     """
 
@@ -270,17 +270,17 @@ class _OnTheWay:
 
     @property
     def transformed(self) -> tuple[tuple[str, Transformation], ...]:
-        """The transformations, and where."""
+        """The transformations with their places."""
         return tuple((kind, each) for kind, each, _, _ in self.clients if each is not None)
 
     @property
     def asked(self) -> frozenset[tuple[str, Condition]]:
-        """What is asked of old values, and where."""
+        """The conditions on old values with their places."""
         return frozenset((kind, each) for kind, _, asked, _ in self.clients for each in asked)
 
     @property
     def text(self) -> str:
-        """It as words."""
+        """The treatment in words."""
         found = [
             *(f"{each} ({kind})" for kind, each in self.transformed),
             *(f"those for which {each.text} ({kind})" for kind, each in sorted(self.asked, key=str)),
@@ -288,7 +288,7 @@ class _OnTheWay:
         return "; ".join(found) or "as it is"
 
     def held(self) -> dict[str, tuple[tuple[str, Transformation], ...]]:
-        """What the rows in each queue have become."""
+        """Return the transformations that the rows in each queue have passed."""
         found: dict[str, tuple[tuple[str, Transformation], ...]] = {}
         so_far: tuple[tuple[str, Transformation], ...] = ()
         for kind, each, _, queue in self.clients:
@@ -299,14 +299,14 @@ class _OnTheWay:
 
 
 def _stops_at(was: _OnTheWay, wanted: _OnTheWay) -> bool:
-    """Whether rows of one shape stop a client of the other way.
+    """Return whether rows of one shape stop a client of the other way.
 
-    It asks what they cannot answer, or transforms what they are not.
+    That client asks for values that they lack, or transforms rows of another shape.
     """
     if was.transformed:
         return was.transformed != wanted.transformed or not wanted.asked <= was.asked
     held = wanted.held()
-    # plain rows are there, and transformed ones are expected
+    # queues with plain rows in which transformed rows are expected
     others = [queue for queue in was.held() if held.get(queue)]
     behind = [queue for *_, queue in wanted.clients]
     is_transformed = any(
@@ -316,17 +316,17 @@ def _stops_at(was: _OnTheWay, wanted: _OnTheWay) -> bool:
 
 
 def transforms(spec: TopologySpec) -> bool:
-    """Whether any client of a topology transforms."""
+    """Return whether any client of a topology transforms."""
     return any(client.rules.transforms for client in _clients(spec))
 
 
 def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
-    """What becomes of a table, and where; None: it does not arrive."""
+    """Return the treatment of a table on its way; None: it does not arrive."""
     way = next((way for way in ways if way.carry(table) is not None), None)
     if way is None:
         return None
-    # Between which queues, and not by whom: LCRs of the old shape may wait in any of them. A split stream is where its
-    # queue is by the file.
+    # The place is a pair of queues, not a propagation: LCRs of the old shape can be in any of them. A split stream has
+    # the place of its queue in the file.
     hops = (f"from {each.split_from or each.from_queue} to {each.to_queue}" for each in way.propagations)
     kinds = ("at capture", *hops, "at apply")
     found = []
@@ -341,13 +341,14 @@ def _on_the_way(ways: Sequence[Way], table: TableName) -> _OnTheWay | None:
             for each in rule.conditions
             if _asks_old_values(each)
         )
-        # Another version of a function is no other shape: what was copied stays, as the operator knows who runs `up`.
+        # Another version of a function is not another shape: the copied rows stay, and the operator who runs `up` knows
+        # that.
         found.append((kind, None if transformation is None else transformation.without_code(), asked, queue))
     return _OnTheWay(tuple(found))
 
 
 def _asks_old_values(condition: Condition) -> bool:
-    """Whether rows from before their old values were logged may be unable to answer."""
+    """Return whether the condition may need old values that earlier rows were logged without."""
     return condition.form == "subset" or any(each.image is not Image.NEW for each in condition.columns)
 
 
@@ -356,17 +357,15 @@ def _has_subset(way: Way) -> bool:
 
 
 def _rows(ways: Sequence[Way], table: TableName) -> str | None:
-    """The subset of a table that arrives; None: nothing of it arrives."""
+    """Return the subset of a table that arrives; None: nothing of it arrives."""
     return next((each.rows for each in arriving(ways, [table])), None)
 
 
 def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: TableName) -> str:
-    """A queue with changes of a table that were not cut to its whole subset, and would not be any more.
+    """Return a queue with changes of a table that were not cut to its whole subset, and no longer would be.
 
-    Empty: there is none.
-
-    An apply process evaluates the subsets of the clients before it once more, but not behind another name
-    (`topology.routing.ways.rules_at_the_end`).
+    Empty if no queue has such changes. An apply process evaluates the subsets of the clients before it once more, but
+    not behind another name (`topology.routing.ways.rules_at_the_end`).
     """
     way = next((way for way in ways_after if way.carry(table) is not None), None)
     before = next((way for way in ways_before if way.carry(table) is not None), None)
@@ -381,12 +380,12 @@ def _uncut_in(ways_before: Sequence[Way], ways_after: Sequence[Way], table: Tabl
 
 
 def _queues(way: Way) -> tuple[str, ...]:
-    """The queues behind each client of a way but the last."""
+    """Return the queue behind each client of a way except the last."""
     return (way.capture.queue, *(each.to_queue for each in way.propagations))
 
 
 def _subsets(way: Way, table: TableName) -> tuple[str | None, ...]:
-    """What each client of a way leaves of a table's rows, as a condition in SQL; None: all."""
+    """Return the condition in SQL by which each client of a way cuts a table's rows; None: it takes all."""
     found = (client.rules.subset_of(*each.table) for client, each in zip(way.clients, way.passages(table), strict=True))
     return tuple(None if each is None else where_true(each) for each in found)
 

@@ -1,9 +1,9 @@
-"""Apply processes that leave the topology before they have brought their tables, where other sites have these.
+"""Apply processes that leave the topology before they have brought their tables, while other sites have these tables.
 
-Of several sites that all write, each gets a source's changes from the source alone. A site that has begun with a table
-when it was empty everywhere waits for the source's own apply process to bring its rows. If that one leaves first, nobody
-brings them: the site lacks rows that its neighbours have, and everything that runs is in order. If it leaves in the
-middle of its copy, half of its rows stay.
+When several sites all write, each gets a source's changes from the source alone. A site that began with a table when it
+was empty everywhere waits for the source's own apply process to bring its rows. If that apply process leaves first,
+nothing brings them. The site then lacks rows that its neighbours have, and all running components look healthy.
+If it leaves in the middle of its copy, half of its rows stay.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _HERE = frozenset({"COPIED", "JOINING", "DONE", "KEPT"})
 def uncopied(
     before: TopologySpec, after: TopologySpec, records: Callable[[ApplySpec], Sequence[Instantiation]]
 ) -> Iterator[Finding]:
-    """Warn of tables that a site may never get of a source that leaves, or does not send to it any more.
+    """Warn of tables that a site may never get from a source that leaves or no longer sends to it.
 
-    Of whole apply processes, and of tables that have one name at all of these sites.
+    Only whole apply processes are considered, and tables that have one name at all of these sites.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed.
-        records: what is recorded at the destination of an apply process of `before` about its tables.
+        after: the wanted topology, routed.
+        records: returns the records of tables at the destination of an apply process of `before`.
 
     Raises:
         DatabaseError: a destination does not answer.
     """
-    recorded = functools.cache(lambda name: records(before.apply(name)))  # each neighbour asks for the same ones
+    recorded = functools.cache(lambda name: records(before.apply(name)))  # every neighbour needs the same records
     stay = {site.name for site in after.sites if site.database.kind != "none"}
     for left in before.applies:
         if left.site not in stay or counterpart(left, after.applies) is not None:
             continue
         named: set[TableName] = set()
         for goes_on, earlier, there in _neighbours(before, after, left):
-            # What the neighbour's own apply process has still to copy comes with the rows that the neighbour has. One
-            # that goes on may have a snapshot of before.
+            # Tables that the neighbour's own apply process has still to copy arrive with the rows that the neighbour
+            # has. One that stays in the topology may have an older snapshot.
             begun = _in(recorded(earlier.name), _HERE | BEGUN | {AWAITING}) & _in(
                 recorded(there.name), _HERE | {"LEFT"}
             )
@@ -67,9 +67,9 @@ def uncopied(
 def _neighbours(
     before: TopologySpec, after: TopologySpec, left: ApplySpec
 ) -> Iterator[tuple[ApplySpec, ApplySpec, ApplySpec]]:
-    """Apply processes that go on beside the one that leaves, from sites that get the same source's changes.
+    """Yield apply processes that stay at the leaving one's site, from sites that get the same source's changes.
 
-    Each with what it was before, and with the one that gets those changes at its source.
+    Each comes with its counterpart before, and with the apply process that gets those changes at its source.
     """
     for each in after.applies:
         if each.site != left.site or (earlier := counterpart(each, before.applies)) is None:
@@ -80,7 +80,7 @@ def _neighbours(
 
 
 def _in(records: Sequence[Instantiation], states: Collection[str]) -> frozenset[TableName]:
-    """The tables, not their partitions, that are recorded in one of these states."""
+    """Return the tables, not their partitions, that are recorded in one of these states."""
     return frozenset(
         TableName.of(each) for each in records if each.state in states and PartOf.of(each.identity) is None
     )
@@ -107,8 +107,7 @@ def _half(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
 
 
 def _finding(left: ApplySpec, neighbour: str, table: TableName, problem: str) -> Finding:
-    # No error: records do not say whether the source had rows, and after a call of `up` that was interrupted they may
-    # be gone already.
+    # A warning: records do not say whether the source had rows, and after an interrupted `up` they may be gone already.
     return Finding(
         path=f"sites.{left.site} table {table}",
         is_error=False,

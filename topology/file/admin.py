@@ -1,7 +1,7 @@
 """The connection strings of sites' administrators (`admin_dsn`).
 
-They are resolved by the commands that use them, `check`, `up` and `down --purge`, when they do: no topology has them,
-so they get into no state folder, no process of the topology and no record of one.
+`check`, `up` and `down --purge` resolve them when they use them. No topology has them, so they reach no state folder,
+no process of the topology and no record of one.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ __all__ = ["admin_dsn"]
 
 
 def admin_dsn(spec: TopologySpec, site: SiteSpec, environment: Mapping[str, str] = os.environ) -> str:
-    """The connection string of a site's administrator: never shown, never kept.
+    """Return the connection string of a site's administrator: never shown, never stored.
 
     Args:
         spec: the topology; its file is read.
-        site: of it, with `has_admin`.
+        site: of `spec`, with `has_admin`.
         environment: the variables that `${NAME}` refers to.
 
     Raises:
-        ConfigError: the file does not have it any more, or it cannot be resolved.
+        ConfigError: the file no longer has it, or it cannot be resolved.
     """
     path = f"sites.{site.name}.database.admin_dsn"
     found: Any = read_document(spec.file).content
     for key in ("sites", site.name, "database", "admin_dsn"):
         found = found.get(key) if isinstance(found, Mapping) else None
-    if not isinstance(found, str):  # it was edited since the command read it
-        raise ConfigError(f"{spec.file}: {path} is not there any more", hint="run the command again")
+    if not isinstance(found, str):  # the file was edited after the command read it
+        raise ConfigError(f"{spec.file}: {path} no longer exists", hint="run the command again")
     try:
         return resolve(found, environment)
     except ConnectionStringError as error:

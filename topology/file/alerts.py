@@ -1,4 +1,4 @@
-"""`alerts:` of a topology file: read, and its secrets taken from where it refers to."""
+"""Reading `alerts:` of a topology file, and the secrets that it refers to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from topology.file.shape.models import AlertsModel
 __all__ = ["read_alerts"]
 
 
-class _Unusable(ValueError):  # noqa: N818 - told to the user as a finding
-    """What is wrong with a text, and how to correct it."""
+class _Unusable(ValueError):  # noqa: N818 - reported to the user as a finding
+    """A problem of a text, and its fix."""
 
 
 def read_alerts(content: object, document: Document, environment: Mapping[str, str]) -> AlertsSpec | None:
-    """Read the section; problems go to the document's findings.
+    """Read the section; add problems to the document's findings.
 
     Args:
         content: the section, as plain data.
@@ -61,7 +61,7 @@ def read_alerts(content: object, document: Document, environment: Mapping[str, s
 
 
 def _told_apart(targets: Sequence[AlertTarget]) -> tuple[AlertTarget, ...]:
-    """Targets of one program or host, with their places in the file."""
+    """Add their places in the file to the names of targets with one program or host."""
     often = Counter(target.name for target in targets)
     return tuple(
         replace(target, name=f"{target.name} (alerts.to[{number}])") if often[target.name] > 1 else target
@@ -78,12 +78,12 @@ def _substituted(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _url(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The address, and its host for people: the rest of it may be a secret."""
+    """Return the address, and its host for people: the rest may be a secret."""
     found = _substituted(text, environment)
     if not found.isprintable() or " " in found:
         raise _Unusable(
             "has a blank or a control character in the address",
-            "see whether the variable holds the whole address, and one only",
+            "check that the variable holds exactly one whole address",
         )
     try:
         parts = urlsplit(found)
@@ -112,5 +112,5 @@ def _token(text: str | None, environment: Mapping[str, str]) -> str:
         )
     found = _substituted(text.strip(), environment)
     if not found.isprintable() or " " in found:
-        raise _Unusable("is not a token", "it is sent in a header: letters, digits and signs, without blanks")
+        raise _Unusable("is not a token", "it is sent in a header: use letters, digits and signs, without blanks")
     return found

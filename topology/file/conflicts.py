@@ -1,7 +1,7 @@
-"""What a file says of conflicts: handlers and compared values, of all apply processes or of one.
+"""Conflict handlers and compared values in a file, for all apply processes or for one.
 
-A handler belongs to a table at a destination, and the same handlers at every site make replicas equal again: so the
-file says it once, at its top, for every apply process. An apply process that lists its own has these alone.
+A handler belongs to a table at a destination, and only the same handlers at every site make replicas converge. So the
+file lists them once, at its top, for every apply process. An apply process with its own list uses that list alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DAY_S = 86_400.0
 
 
 def conflict_rules(top: TopologyModel, own: ApplyModel | None, site: str = "") -> ConflictRules:
-    """What holds for an apply process.
+    """Return the conflict rules of an apply process.
 
     Args:
         top: the file.
@@ -63,12 +63,12 @@ def conflict_rules(top: TopologyModel, own: ApplyModel | None, site: str = "") -
 
 
 def conflict_findings(top: TopologyModel, applies: Mapping[str, ApplyModel], spec: TopologySpec) -> Iterator[Finding]:
-    """What is wrong with handlers that are well by themselves.
+    """Yield problems between handlers that are each correct.
 
     Args:
         top: the file.
         applies: its apply processes, as written.
-        spec: what it was read as.
+        spec: the topology that the file was read as.
     """
     sites = [site.name for site in spec.sites]
     yield from _listed("conflict_handlers", top.conflict_handlers, sites)
@@ -113,14 +113,14 @@ def _listed(path: str, models: Sequence[ConflictHandlerModel], sites: Sequence[s
             yield Finding(
                 path=f"{here}.priority",
                 problem=f"lacks {', '.join(lacking)}: latest_timestamp decides ties between all sites",
-                fix="list every site, or leave priority out (then the site whose name sorts first wins a tie)",
+                fix="list every site, or remove priority (then the site whose name sorts first wins a tie)",
             )
         if model.priority and len(set(model.priority)) < len(model.priority):
             yield Finding(path=f"{here}.priority", problem="names a site twice", fix="name every site once")
 
 
 def _handlers(model: ConflictHandlerModel, sites: Sequence[str]) -> Iterator[ConflictHandler]:
-    """What an entry stands for: latest_timestamp for a handler of every kind that time can decide."""
+    """Yield the handlers of an entry: latest_timestamp becomes a handler of every kind that time can decide."""
     if model.method != "latest_timestamp":
         yield _handler(model)
         return

@@ -1,7 +1,7 @@
-"""A site's connection string: references resolved, secrets in the file refused.
+"""A site's connection string: references are resolved, and secrets in the file are refused.
 
-A reference (`topology.file.secret_sources`) has the plain value: where it stands for a part of a connection string it
-is escaped as that part needs; where it is the whole string it is taken as it is.
+A reference (`topology.file.secret_sources`) has the plain value. Inside a connection string the value is escaped as its
+part requires; a reference that is the whole string is used unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PASSWORD = re.compile(r"\b(?:ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|[^\s&]*)")
 
 
 class ConnectionStringError(ValueError):
-    """What is wrong with a connection string, and what fixes it."""
+    """A problem of a connection string, and its fix."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem, fix)
@@ -31,13 +31,13 @@ class ConnectionStringError(ValueError):
 
 
 def check_written(text: str) -> None:
-    """Refuse what must not stand in the file, without looking for what it refers to.
+    """Refuse a string that must not be in the file, without resolving its references.
 
     Args:
-        text: what the file says, with references.
+        text: as the file has it, with references.
 
     Raises:
-        ConnectionStringError: a password stands in it, or a reference that is none.
+        ConnectionStringError: it has a password or a malformed reference.
     """
     plain, _ = with_plain_names(text)
     _refuse_secrets(plain)
@@ -48,11 +48,11 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
     """Put the environment's values into a connection string.
 
     Args:
-        text: what the file says, with references.
+        text: as the file has it, with references.
         environment: of the command; a variable with an empty value counts as missing.
 
     Raises:
-        ConnectionStringError: a reference has no value, a password stands in the file, or it is no connection string.
+        ConnectionStringError: a reference has no value, the file has a password, or the text is no connection string.
     """
     check_written(text)
     plain, names = with_plain_names(text)
@@ -68,7 +68,7 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
         )
     try:
         hosts_of(resolved)
-    except ConfigError as error:  # which the database's connector would say of no site and no line, when it is asked
+    except ConfigError as error:  # the connector would report this later, without site and line
         raise ConnectionStringError(error.message.removeprefix("a PostgreSQL dsn "), error.hint or _FORMS) from error
     return resolved
 
@@ -101,7 +101,7 @@ def _substitute(text: str, environment: Mapping[str, str]) -> str:
     uri = _URI.match(text)
     if uri:
         scheme, user, hosts, rest = uri[1], uri[2], uri[3], uri[4]
-        # Hosts may be a list with ports; everywhere else a delimiter in a value must not be read as one.
+        # Hosts may be a list with ports. Elsewhere a delimiter in a value must be escaped.
         user = f"{_encoded(user, environment)}@" if user is not None else ""
         return scheme + user + _encoded(hosts, environment, safe=":,[]") + _encoded(rest, environment)
     return _REFERENCE.sub(lambda match: _keyword_value(match, environment), text)

@@ -1,6 +1,6 @@
-"""What a file says of dependencies between the transactions of an apply process.
+"""Dependencies between the transactions of an apply process in a file.
 
-Order of commits, virtual dependency definitions.
+These are the commit order and virtual dependency definitions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["dependency_findings", "virtual_dependencies"]
 
 
 def virtual_dependencies(model: ApplyModel) -> VirtualDependencies:
-    """The definitions of one apply process."""
+    """Return the definitions of one apply process."""
     return VirtualDependencies(
         values=tuple(
             ValueDependency(
@@ -37,7 +37,7 @@ def virtual_dependencies(model: ApplyModel) -> VirtualDependencies:
 
 
 def dependency_findings(applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
-    """What is wrong with definitions that are well by themselves.
+    """Yield problems between definitions that are each correct.
 
     Args:
         applies: the apply processes of a file, as written.
@@ -59,9 +59,9 @@ def dependency_findings(applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
                 found = ", ".join(f"{table} has {count}" for table, count in counts.items())
                 yield Finding(
                     path=here,
-                    problem=f"its tables take part with different numbers of columns: {found}",
-                    fix="list as many columns for each: the first of one table is compared with the first of the"
-                    " others",
+                    problem=f"its tables have different numbers of columns: {found}",
+                    fix="list equally many columns for each table: the first column of one is compared with the first"
+                    " of the others",
                 )
         seen = set()
         for number, each in enumerate(model.object_dependencies):
@@ -73,5 +73,5 @@ def dependency_findings(applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
                     fix="name another table as parent, or parallelism: 1",
                 )
             if (each.table, each.parent) in seen:
-                yield Finding(path=here, problem="is there already", fix="remove one of them")
+                yield Finding(path=here, problem="is a duplicate", fix="remove one of them")
             seen.add((each.table, each.parent))

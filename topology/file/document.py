@@ -1,8 +1,8 @@
-"""A YAML file as plain data, with the line of every value, and with what YAML would hide reported.
+"""A YAML file as plain data, with the line of every value and findings for what YAML would hide.
 
-YAML lets a later duplicate key win silently, turns `00` into a number and `no` into False, and can expand a
-small file into a huge one. A topology is not data to be lenient with: duplicates are problems, lines are kept
-for messages, and size is bounded.
+YAML lets a later duplicate key win silently, turns `00` into a number and `no` into False, and can expand a small file
+into a huge one. A topology file gets no such leniency: duplicates are problems, lines are kept for messages, and size
+is bounded.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.databases.ports import Finding
 __all__ = ["Document", "Path_", "path_text", "read_document"]
 
 Path_ = tuple[str | int, ...]
-"""Where a value stands: keys and list indexes from the top."""
+"""The place of a value: keys and list indexes from the top."""
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 _BYTES_MAX = 4 << 20  # thousands of tables fit; nobody writes more by hand
-_VALUES_MAX = 200_000  # aliases can multiply a small file: bounds the expansion
+_VALUES_MAX = 200_000  # bounds the expansion: aliases can multiply a small file
 _DEPTH_MAX = 20  # a topology is six levels deep
 
 
@@ -41,7 +41,7 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
 
     def locate(self, path: Path_) -> str:
-        """`captures.c1.queue (line 12)`; the line of the nearest enclosing value when it has none itself."""
+        """Return `captures.c1.queue (line 12)`; a value without a line has that of the nearest enclosing one."""
         for length in range(len(path), 0, -1):
             if line := self.lines.get(path[:length]):
                 return f"{path_text(path)} (line {line})"
@@ -49,7 +49,7 @@ class Document:
 
 
 def path_text(path: Path_) -> str:
-    """A path for people: `replicate[0].tables`."""
+    """Format a path for people: `replicate[0].tables`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -57,7 +57,7 @@ def path_text(path: Path_) -> str:
 
 
 def read_document(file: Path) -> Document:
-    """Read a YAML file; problems are in the answer's findings, never raised."""
+    """Read a YAML file; problems are findings of the result, never raised."""
     document = Document()
     try:
         text = file.read_bytes()
@@ -89,7 +89,7 @@ def read_document(file: Path) -> Document:
 
 
 class _Conversion:
-    """YAML nodes to plain data."""
+    """Converts YAML nodes to plain data."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -117,7 +117,7 @@ class _Conversion:
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Plain]:
         self._report_repeated_keys(node, path)
-        # Merge keys (`<<: *anchor`): what they bring comes first, so that the mapping's own keys win.
+        # Merge keys (`<<: *anchor`): their values come first, so that the mapping's own keys win.
         self._constructor.flatten_mapping(node)
         answer: dict[str, Plain] = {}
         for key_node, value_node in node.value:
@@ -150,7 +150,7 @@ class _Conversion:
             return None
         if value is None or isinstance(value, (str, int, float, bool)):
             return value
-        # Dates and the like: nothing in a topology is one, the text was meant.
+        # Dates and the like: no value of a topology is one, so the text is meant.
         return str(node.value)
 
     def _report(self, path: Path_, problem: str, fix: str) -> None:

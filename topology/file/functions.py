@@ -1,4 +1,4 @@
-"""The code that a file's functions need: the folder beside it, and what custom transformations take from there."""
+"""The code of a file's functions: its folder, and what custom transformations need from it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def read_code(top: TopologyModel, folder: Path) -> tuple[UserCode, list[Problem]
 
     Args:
         top: the file.
-        folder: the file's.
+        folder: the file's folder.
 
     Returns:
-        Its modules, and what is wrong with it.
+        Its modules, and its problems.
     """
     if top.code is None:
         return NO_CODE, []
@@ -40,12 +40,12 @@ def read_code(top: TopologyModel, folder: Path) -> tuple[UserCode, list[Problem]
 def with_functions(
     spec: TopologySpec, code: UserCode, timeout_s: float, content: dict[str, Any]
 ) -> tuple[TopologySpec, list[Problem]]:
-    """The topology whose custom transformations have their code, version and bound of time.
+    """Return the topology with code, version and time limit in its custom transformations.
 
     Args:
         spec: as read.
         code: the folder's modules.
-        timeout_s: for one call, seconds.
+        timeout_s: limit of one call, seconds.
         content: the file as plain data, for the places of problems.
     """
     reading = _Reading(code, timeout_s)
@@ -100,7 +100,7 @@ class _Reading:
 
 
 def _places(content: object, path: Path_) -> Iterator[tuple[str, Path_]]:
-    """Where each function of a `transform` is named; of several places the last."""
+    """Yield the place where each function of a `transform` is named; the last wins."""
     entries = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
     for key, value in entries:
         if key in ("transform", "function") and isinstance(value, str):

@@ -1,6 +1,6 @@
-"""What a file says of users' handlers: of all apply processes or of one, with the code from the folder beside the file.
+"""Users' handlers in a file, for all apply processes or for one, with the code from the folder next to the file.
 
-A list under an apply process takes the place of the file's own for it, as conflict handlers' do.
+As with conflict handlers, a list under an apply process replaces the file's own list for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topology.file.shape.models import ApplyModel, DmlHandlerModel, ErrorHandler
 __all__ = ["Problem", "execution_handler", "read_handlers"]
 
 Problem = tuple[Path_, str, str]
-"""Where in the file, what is wrong, how to fix it."""
+"""Place in the file, problem, fix."""
 
 
 def read_handlers(
@@ -40,11 +40,11 @@ def read_handlers(
     Args:
         top: the file.
         applies: its apply processes, as written.
-        names: of all apply processes, also of those that the shorthand makes.
+        names: names of all apply processes, including those that the shorthand makes.
         code: of the file's folder.
 
     Returns:
-        The handlers by apply process, and what is wrong with them.
+        The handlers by apply process, and their problems.
     """
     problems: list[Problem] = []
     shared = _Reading(code, top, problems).rules((), top, None)
@@ -56,10 +56,10 @@ def read_handlers(
 
 
 def execution_handler(file: Path, name: str) -> ExecutionHandler:
-    """A function through which error transactions are executed, with its code as it is on disk now.
+    """Return a function through which error transactions are executed, with its current code on disk.
 
     Args:
-        file: the topology file, which names the folder and the bound of time.
+        file: the topology file, which names the folder and the time limit.
         name: `module:function`.
 
     Raises:
@@ -77,13 +77,13 @@ def execution_handler(file: Path, name: str) -> ExecutionHandler:
 
 
 class _Reading:
-    """The handlers of one apply process."""
+    """Reads the handlers of one apply process."""
 
     def __init__(self, code: UserCode, top: TopologyModel, problems: list[Problem]) -> None:
         self._code, self._top, self._problems = code, top, problems
 
     def rules(self, path: Path_, top: TopologyModel, own: ApplyModel | None) -> HandlerRules:
-        """The handlers that a file or an apply process lists.
+        """Return the handlers that a file or an apply process lists.
 
         Args:
             path: of the lists' parent.
@@ -162,7 +162,7 @@ def _excluded(
     errors_path: Path_,
     errors: Sequence[ErrorHandlerModel],
 ) -> Iterator[Problem]:
-    """Handlers of one table and operation that exclude each other."""
+    """Yield handlers of one table and operation that exclude each other."""
     procedures: dict[tuple[tuple[str, ...], str], int] = {}
     for place, model in enumerate(dml):
         for operation in dict.fromkeys(model.operations):
@@ -187,7 +187,7 @@ def _excluded(
                 yield (
                     (*errors_path, place),
                     problem,
-                    "handle the error in that procedure, and leave the error handler out",
+                    "handle the error in that procedure, and remove the error handler",
                 )
             if key in seen:
                 yield (

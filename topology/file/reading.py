@@ -1,4 +1,4 @@
-"""Reading a topology file: YAML to a frozen `TopologySpec`, or every problem at once."""
+"""Reading of a topology file: YAML to a frozen `TopologySpec`, or all problems at once."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ N = TypeVar("N", TopologySpec, QueueSpec, CaptureSpec, PropagationSpec, ApplySpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What a topology file says, and what is wrong with it.
+    """A topology file's content and problems.
 
     Args:
-        file: as it was named.
-        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed; without what
-            could not be read. None: nothing could.
+        file: as the caller named it.
+        spec: the topology with the shorthand expanded, defaults filled in and every propagation routed, without
+            unreadable parts; None: nothing was readable.
         findings: errors in the order of the file, then warnings, with their places in the file.
-        of_proof: those that say who gets what wrongly, and that links need protection: what runs already can be looked
-            at and stopped all the same.
-        reach: who gets what; empty where the file has errors that leave that open.
+        of_proof: findings of the proof, and those about unprotected links: a topology with them must not be started,
+            but if it runs it can be inspected and stopped.
+        reach: who gets what; empty where errors of the file leave that open.
     """
 
     file: str
@@ -88,11 +88,11 @@ class Examination:
     reach: tuple[Reach, ...] = ()
 
     def topology(self, *, to_start: bool = True) -> TopologySpec:
-        """The topology.
+        """Return the topology.
 
         Args:
-            to_start: refuse it also where the wrong sites get changes. What an earlier version started must be seen and
-                stopped.
+            to_start: refuse it also for findings in `of_proof`. False: a topology that an earlier version started can
+                be inspected and stopped.
 
         Raises:
             TopologyError: with every error of the file.
@@ -106,7 +106,7 @@ class Examination:
 
 
 def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Examination:
-    """Read a topology file and find what is wrong with it.
+    """Read a topology file and find its problems.
 
     Args:
         path: the YAML file.
@@ -129,7 +129,7 @@ def read_topology(
     Args:
         path: the YAML file.
         environment: the variables that `${NAME}` refers to.
-        to_start: see `Examination.topology`.
+        to_start: as in `Examination.topology`.
 
     Returns:
         The topology with the shorthand expanded, defaults filled in and every propagation routed.
@@ -141,13 +141,13 @@ def read_topology(
 
 
 def _line(finding: Finding) -> int:
-    """The line a finding speaks of; those without one first."""
+    """Return the line of a finding; findings without one come first."""
     found = _LINE.search(finding.path)
     return int(found[1]) if found else 0
 
 
 class _Reader:
-    """One file being read; problems gather in the document's findings."""
+    """Reads one file; problems go to the document's findings."""
 
     def __init__(self, document: Document, environment: Mapping[str, str]) -> None:
         self.document = document
@@ -172,7 +172,7 @@ class _Reader:
         sites = self._section("sites", SiteModel, self._site)
         if content.get("sites") == {}:
             self._report(
-                ("sites",), "there is none", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}"
+                ("sites",), "is empty", "name the databases, such as dbs1: {database: {kind: postgres, dsn: ...}}"
             )
         entries = self._replicate({site.name for site in sites} | self._unreadable["sites"], sites)
         written = Components(
@@ -224,7 +224,7 @@ class _Reader:
         return spec
 
     def _with_defaults(self, apply: ApplySpec, top: TopologyModel) -> ApplySpec:
-        """An apply process with what the file says of conflicts, errors and commits: of it alone, else of all of them."""
+        """Add the file's settings of conflicts, errors and commits to an apply process: its own, else those of all."""
         own = self._applies.get(apply.name)
         said = replace(apply, conflicts=conflict_rules(top, own, apply.site), tables=table_settings(top, own))
         waits = next(
@@ -247,7 +247,7 @@ class _Reader:
         return str(name)
 
     def _section(self, section: str, model: type[Any], build: Callable[[str, Any], T | None]) -> tuple[T, ...]:
-        """Read every entry of a section; what is unreadable is remembered by name."""
+        """Read every entry of a section; record unreadable ones by name."""
         unreadable = self._unreadable.setdefault(section, set())
         entries = self.document.content.get(section)
         answer: list[T] = []
@@ -329,7 +329,7 @@ class _Reader:
                 elif model is not None and place[2] == "to" and site == model.from_:
                     self._report(place, f"replicates {site} to itself", "name another site")
                 elif place[2] in ("hub", "spokes") and site in in_tree:
-                    self._report(place, f"{site} stands in the tree of hub and spokes twice", "name every site once")
+                    self._report(place, f"{site} is in the tree of hub and spokes twice", "name every site once")
                 elif place[2] in ("hub", "spokes"):
                     in_tree.add(site)
             if model is not None and len(self.document.findings) == findings_before:
@@ -368,7 +368,7 @@ class _Reader:
             ]
 
     def _located(self, finding: Finding) -> Finding:
-        """A finding with its line; of a part that the file does not write out, the line of what it was made from."""
+        """Return a finding with its line; for a part that `replicate` made, the line of `replicate`."""
         steps = tuple(int(step) if step.isdigit() else step for step in _STEP.findall(finding.path))
         section = self.document.content.get(str(steps[0]))
         is_made = steps[0] in _REFERENCES and len(steps) > 1 and not (isinstance(section, dict) and steps[1] in section)
@@ -383,7 +383,7 @@ class _Reader:
         )
 
     def _check_unreadable(self, spec: TopologySpec) -> None:
-        """Names that lead nowhere, in entries that have other problems: `check` never sees those."""
+        """Report unknown names in entries that have other problems: `check` never sees those entries."""
         known = {
             "site": {site.name for site in spec.sites} | self._unreadable["sites"],
             "queue": {queue.name for queue in spec.queues} | self._unreadable["queues"],
@@ -410,7 +410,7 @@ _NAME_ADVICE = f"write a-z, 0-9 and _, a letter first, at most {NAME_LENGTH_MAX}
 
 
 def _places(content: object, path: Path_) -> dict[Path_, str]:
-    """Every site that an entry of `replicate` names, by where it stands; also when something else there is wrong."""
+    """Return every site that an entry of `replicate` names, by place, even if the entry has other problems."""
     places: dict[Path_, str] = {}
     entry = content if isinstance(content, dict) else {}
     for key in ("between", "to", "from", "hub"):
@@ -423,7 +423,7 @@ def _places(content: object, path: Path_) -> dict[Path_, str]:
 
 
 def _spoke_places(spokes: object, path: Path_) -> dict[Path_, str]:
-    """Every site that the spokes of a hub name, by where it stands."""
+    """Return every site that the spokes of a hub name, by place."""
     places: dict[Path_, str] = {}
     for number, spoke in enumerate(spokes if isinstance(spokes, list) else ()):
         if isinstance(spoke, str):
@@ -466,7 +466,7 @@ def _rule_set(model: RulesModel) -> RuleSet:
             for entry in entries
         )
 
-    # A negative rule without a word on tags discards whatever the tag: so the manuals advise.
+    # A negative rule without tags discards changes with any tag, as the manuals advise.
     return RuleSet(
         include=None if model.include is None else rules(model.include, UNTAGGED),
         exclude=rules(model.exclude, ANY_TAG),
@@ -474,18 +474,18 @@ def _rule_set(model: RulesModel) -> RuleSet:
 
 
 def _asks_for_tag(condition: Condition | None) -> bool:
-    """Whether a condition says itself which tags the rule takes."""
+    """Return whether a condition itself decides which tags the rule takes."""
     return condition is not None and Attribute("tag") in operands_of(condition.tree)
 
 
 def _tags(model: RuleModel) -> TagCondition | None:
-    """What a rule says of tags; None: nothing."""
+    """Return a rule's tag condition; None: it has none."""
     if model.tagged is not None:
         return ANY_TAG if model.tagged else UNTAGGED
     listed = model.not_tags if model.tags is None else model.tags
     if listed is None:
         return None
-    # In one order, so that rules which say the same are the same.
+    # Sorted, so that equivalent rules are equal.
     return TagCondition(
         listed=tuple(sorted(set(listed), key=lambda tag: (tag is not None, tag or b""))),
         takes_listed=model.tags is not None,
@@ -559,13 +559,13 @@ def _apply(name: str, model: ApplyModel) -> ApplySpec:
 
 
 def _with(spec: N, **values: object) -> N:
-    """`spec` with every value that was given; the others keep their defaults."""
+    """Return `spec` with every value that was given; the others keep their defaults."""
     given: dict[str, Any] = {key: value for key, value in values.items() if value is not None}
     return replace(spec, **given)
 
 
 def _merge(generated: Components, written: Components) -> Components:
-    """Both; what the file writes out replaces what was generated under the same name."""
+    """Return both; a component in the file replaces a generated one of the same name."""
 
     def both(first: tuple[N, ...], second: tuple[N, ...]) -> tuple[N, ...]:
         own = {component.name: component for component in second}

@@ -1,8 +1,8 @@
-"""Where a topology file's secrets come from: a variable of the environment, a file, or what a program prints.
+"""The sources of a topology file's secrets: environment variables, files, and the output of programs.
 
-A reference is `${NAME}`, `${file:/run/secrets/name}` or `${command:program argument ...}`. A program is run without a
-shell, each time the file is read: who may write a topology file may run code as its user in any case (handlers,
-alerts).
+A reference is `${NAME}`, `${file:/run/secrets/name}` or `${command:program argument ...}`. A program runs without a
+shell, each time the file is read. This adds no risk: whoever can write a topology file can run code as its user anyway
+(handlers, alerts).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 __all__ = ["REFERENCE", "SecretError", "read_secrets", "references", "with_plain_names"]
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|(?:file|command):[^}]+)\}")
-_BYTES_MAX = 64 << 10  # a connection string has some hundred
+_BYTES_MAX = 64 << 10  # a connection string has some hundred bytes
 _COMMAND_TIMEOUT_S = 30.0  # a vault over a network answers within seconds; a command that asks at a terminal never does
-_SHOWN = 200  # characters of what a program says of its failure
+_SHOWN = 200  # characters of a failed program's error output
 
 
 class SecretError(ValueError):
-    """What is wrong with a reference, and what fixes it."""
+    """A problem of a reference, and its fix."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem, fix)
@@ -30,20 +30,20 @@ class SecretError(ValueError):
 
 
 def references(text: str) -> tuple[str, ...]:
-    """What `text` refers to, as it stands between the braces, in order, each once."""
+    """Return the references in `text`, as they stand between the braces, in order, without duplicates."""
     return tuple(dict.fromkeys(REFERENCE.findall(text)))
 
 
 def with_plain_names(text: str) -> tuple[str, dict[str, str]]:
-    """The text with a plain variable's name in the place of each file or program.
+    """Replace each file or program reference in the text by a plain variable's name.
 
-    Their blanks and slashes could be taken for parts of the text.
+    Their blanks and slashes could be mistaken for parts of the text.
 
     Args:
         text: with references.
 
     Returns:
-        The text, and of each name in it what it stands for.
+        The text, and the reference behind each name in it.
     """
     names = {name: name if name.isidentifier() else f"_{number}" for number, name in enumerate(references(text))}
     plain = REFERENCE.sub(lambda match: f"${{{names[match[1]]}}}", text)
@@ -51,15 +51,15 @@ def with_plain_names(text: str) -> tuple[str, dict[str, str]]:
 
 
 def read_secrets(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The values of all that `text` refers to, by what stands between the braces.
+    """Return the values of all references in `text`, by the text between the braces.
 
     Args:
         text: with references.
-        environment: of the command; a variable with an empty value counts as missing. It may name a file or a program,
-            too: these are asked only where it does not.
+        environment: of the command; a variable with an empty value counts as missing. It can also define the value of a
+            file or program reference, which is then not read or run.
 
     Raises:
-        SecretError: one has no value.
+        SecretError: a reference has no value.
     """
     return {name: _value(name, environment) for name in references(text)}
 
@@ -76,7 +76,7 @@ def _value(name: str, environment: Mapping[str, str]) -> str:
 
 def _of_file(file: Path) -> str:
     if not file.is_absolute():
-        raise SecretError(f"the file {file} is not named by its whole path", "write ${file:/run/secrets/name}")
+        raise SecretError(f"the file {file} is not named by its full path", "write ${file:/run/secrets/name}")
     try:
         with file.open("rb") as stream:
             content = stream.read(_BYTES_MAX + 1)
@@ -97,7 +97,7 @@ def _of_command(line: str) -> str:
         ) from error
     if not words:
         raise SecretError("the command is empty", "write ${command:program argument ...}")
-    name = words[0]  # an argument may be a secret
+    name = words[0]  # only the program's name: an argument may be a secret
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_TIMEOUT_S, check=False
@@ -110,7 +110,7 @@ def _of_command(line: str) -> str:
     except OSError as error:
         raise SecretError(
             f"the command {name} cannot be run: {error.strerror}",
-            "name an installed program, by its whole path where PATH has it not",
+            "name an installed program, with its full path if it is not on PATH",
         ) from error
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:_SHOWN]
@@ -122,16 +122,16 @@ def _of_command(line: str) -> str:
 
 
 def _text(content: bytes, source: str) -> str:
-    """The value in the bytes of a source, without the line's end behind it."""
+    """Return the value in the bytes of a source, without the trailing line end."""
     if len(content) > _BYTES_MAX:
-        raise SecretError(f"{source} gives more than {_BYTES_MAX >> 10} KiB", "it must give the secret alone")
+        raise SecretError(f"{source} gives more than {_BYTES_MAX >> 10} KiB", "it must give only the secret")
     try:
         value = content.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise SecretError(f"{source} gives no UTF-8 text", "it must give the secret alone, as text") from error
+        raise SecretError(f"{source} gives no UTF-8 text", "it must give only the secret, as text") from error
     if not value or "\n" in value or "\0" in value:
         raise SecretError(
             f"{source} gives {'nothing' if not value else 'more than a line'}",
-            "it must give the secret alone, in one line",
+            "it must give only the secret, in one line",
         )
     return value

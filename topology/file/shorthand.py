@@ -1,19 +1,19 @@
 """`replicate:` expanded into queues, captures, propagations and applies.
 
-For every site that changes are taken from there is one capture process and one queue; for every site they go to
-one more queue; for every pair one propagation and one apply process:
+Every site from which changes are taken gets one capture process and one queue; every site that receives changes gets
+one more queue; every pair gets one propagation and one apply process:
 
     capture_dbs1 -> q_dbs1 -> dbs1_to_dbs2 -> q_dbs2_in -> apply_from_dbs1_at_dbs2
 
-Captured and received LCRs have queues of their own, so a slow destination fills only its own queue, and the way of
-an LCR can be read off the names. The names depend on the two sites alone: adding a site or a table renames nothing,
-which matters because positions are recorded under them.
+Captured and received LCRs have separate queues, so a slow destination fills only its own queue, and the names show the
+way of an LCR. The names depend on the two sites alone: adding a site or a table renames nothing, which matters because
+positions are recorded under these names.
 
 Tags
-    n-way, one way, fan-out    every capture process takes untagged changes: what an apply process wrote is sent by its origin alone
-    hub, and every site with   its capture process takes all changes, also those of apply processes: it forwards them. A spoke's
-    spokes of its own          changes have a tag of their own there, the spoke's name. What goes to a neighbour is all but the tag
-                               that the neighbour's changes have here, so nothing goes back where it came from
+    n-way, one way, fan-out    every capture process takes untagged changes: only the origin sends a change
+    hub, and every site with   its capture process takes all changes, also those of apply processes: it forwards them. A
+    spokes of its own          spoke's changes are tagged there with the spoke's name. A neighbour gets all changes except
+                               those with the tag that its own changes have here, so no change returns
 
     spoke a, hub h, spoke b    at h: a's changes are tagged a; b gets NULL and a, a gets NULL and b
     secondary s below h, with  at s: h's changes are tagged 00, those of x are tagged x; h gets all but 00, x all but x
@@ -53,13 +53,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What goes from one site to another.
+    """Changes from one site to another.
 
     Args:
-        source: the site whose capture process takes it.
-        destination: the site whose apply process applies it.
-        forwards: the source sends on what apply processes wrote there, too, but for what came from the destination.
-        has_own_tag: the destination forwards: there, the source's changes are told apart by a tag of their own.
+        source: the site whose capture process takes them.
+        destination: the site whose apply process applies them.
+        forwards: the source also sends changes that apply processes wrote there, except those from the destination.
+        has_own_tag: the destination forwards, so a tag of their own identifies the source's changes there.
     """
 
     source: str
@@ -81,8 +81,8 @@ class Replicate:
     """One entry of `replicate:`.
 
     Args:
-        rules: the objects; which tags are taken is said by the flows.
-        flows: between which sites.
+        rules: the objects; the flows decide which tags are taken.
+        flows: the pairs of sites.
     """
 
     rules: tuple[Rule, ...]
@@ -91,7 +91,7 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Everything that moves changes."""
+    """All components that move changes."""
 
     queues: tuple[QueueSpec, ...] = ()
     captures: tuple[CaptureSpec, ...] = ()
@@ -100,17 +100,17 @@ class Components:
 
 
 def capture_name(source: str) -> str:
-    """Name of the capture process of a site."""
+    """Return the name of a site's capture process."""
     return f"capture_{source}"
 
 
 def queue_names(site: str) -> tuple[str, str]:
-    """Names of a site's queues: for what is captured there, for what arrives there."""
+    """Return the names of a site's queues: for changes captured there, for changes that arrive there."""
     return f"q_{site}", f"q_{site}_in"
 
 
 def propagation_name(source: str, destination: str) -> str:
-    """Name of the propagation that `replicate:` makes between two sites.
+    """Return the name of the propagation that `replicate:` makes between two sites.
 
     Args:
         source: site of the queue that it reads.
@@ -120,7 +120,7 @@ def propagation_name(source: str, destination: str) -> str:
 
 
 def apply_name(source: str, destination: str) -> str:
-    """Name of the apply process that `replicate:` makes; unique in the topology.
+    """Return the name of the apply process that `replicate:` makes; unique in the topology.
 
     Args:
         source: site whose changes it applies.
@@ -130,30 +130,31 @@ def apply_name(source: str, destination: str) -> str:
 
 
 def tag_of(site: str) -> bytes:
-    """The tag that a spoke's changes have at its hub: the site's name.
+    """Return the tag that a spoke's changes have at its hub: the site's name.
 
-    It depends on nothing else, so it stays when spokes come and go: the hub's redo may hold changes with it for long.
+    It depends on nothing else, so it stays when spokes are added or removed: the hub's redo can hold changes with it
+    for long.
     """
     return site.encode()
 
 
 def one_way(source: str, destinations: Sequence[str]) -> tuple[Flow, ...]:
-    """The flows from one site to others.
+    """Return the flows from one site to others.
 
     Args:
         source: site whose changes flow.
-        destinations: other sites, each once.
+        destinations: other sites, without duplicates.
     """
     return tuple(Flow(source=source, destination=destination) for destination in destinations)
 
 
 def flows_between(sites: Sequence[str]) -> tuple[Flow, ...]:
-    """Between every ordered pair of different sites."""
+    """Return the flows between every ordered pair of different sites."""
     return tuple(Flow(source=a, destination=b) for a in sites for b in sites if a != b)
 
 
 def flows_of_tree(hub: Spoke) -> tuple[Flow, ...]:
-    """Between a hub and its spokes, and between every spoke and its own spokes, both ways."""
+    """Return the flows between a hub and its spokes, and between every spoke and its own spokes, both ways."""
     flows = []
     for spoke in hub.spokes:
         flows.append(Flow(source=hub.site, destination=spoke.site, forwards=True))
@@ -163,25 +164,25 @@ def flows_of_tree(hub: Spoke) -> tuple[Flow, ...]:
 
 
 def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = frozenset()) -> Components:
-    """Expand the shorthand, all entries together: what flows between two sites shares one path.
+    """Expand the shorthand, all entries together: changes between two sites share one path.
 
     Args:
         entries: in the order of the file.
-        own_captures: names of capture processes that the file defines itself. What such a one takes is not known
-            here, so the propagations behind it get the rules of the shorthand in any case.
+        own_captures: names of capture processes that the file defines itself. What they take is unknown here, so the
+            propagations behind them always get the rules of the shorthand.
     """
     own_tags = {(flow.source, flow.destination) for entry in entries for flow in entry.flows if flow.has_own_tag}
 
     def tag(source: str, destination: str) -> bytes:
         return tag_of(source) if (source, destination) in own_tags else DEFAULT_APPLY_TAG
 
-    # Ordered sets of rules: what a site's capture process takes, and what goes from site to site.
+    # Ordered sets of rules: those of a site's capture process, and those between two sites.
     captured: dict[str, dict[Rule, None]] = {}
     sent: dict[tuple[str, str], dict[Rule, None]] = {}
     for entry in entries:
         for flow in entry.flows:
             came_from_there = TagCondition(listed=(tag(flow.destination, flow.source),), takes_listed=False)
-            # Where nothing is forwarded the capture process has looked at the tag already.
+            # Without forwarding, the capture process has already checked the tag.
             taken, going = (ANY_TAG, came_from_there) if flow.forwards else (UNTAGGED, ANY_TAG)
             captured.setdefault(flow.source, {}).update({replace(rule, tags=taken): None for rule in entry.rules})
             sent.setdefault((flow.source, flow.destination), {}).update(

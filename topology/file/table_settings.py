@@ -1,8 +1,7 @@
-"""What a file says of tables at a destination: substitute keys, and rows that do not fit.
+"""Table settings of a destination in a file: substitute keys, and rows that do not fit.
 
-Of all apply processes or of one.
-
-A list under an apply process takes the place of the file's own for it, as conflict handlers' do.
+They are for all apply processes or for one. As with conflict handlers, a list under an apply process replaces the
+file's own list for it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["table_setting_findings", "table_settings"]
 
 
 def table_settings(top: TopologyModel, own: ApplyModel | None) -> TableSettings:
-    """What holds for an apply process.
+    """Return the table settings of an apply process.
 
     Args:
         top: the file.
@@ -53,7 +52,7 @@ def table_settings(top: TopologyModel, own: ApplyModel | None) -> TableSettings:
 
 
 def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
-    """What is wrong with entries that are well by themselves.
+    """Yield problems between entries that are each correct.
 
     Args:
         top: the file.
@@ -72,7 +71,10 @@ def table_setting_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]
 
 
 def _timed(path: str, keys: Sequence[KeyColumnsModel], handlers: Sequence[ConflictHandlerModel]) -> Iterator[Finding]:
-    """Rows of tables with latest_timestamp have their commit times by the primary key, where triggers note them too."""
+    """Yield substitute keys of tables with latest_timestamp.
+
+    Commit times of their rows are recorded by the primary key, also by triggers.
+    """
     timed = {tuple(each.table) for each in handlers if each.method == "latest_timestamp"}
     for place, model in enumerate(keys):
         if tuple(model.table) in timed:
@@ -84,7 +86,7 @@ def _timed(path: str, keys: Sequence[KeyColumnsModel], handlers: Sequence[Confli
 
 
 def _repeated(path: str, keys: Sequence[KeyColumnsModel], triggers: Sequence[TriggerModel]) -> Iterator[Finding]:
-    """Entries of both lists at a place that are there already."""
+    """Yield duplicate entries of both lists."""
     yield from _again(f"{path}key_columns", [tuple(each.table) for each in keys], "{} has a substitute key already, {}")
     yield from _again(
         f"{path}triggers", [(*each.table, each.trigger) for each in triggers], "the trigger {} is listed already, {}"

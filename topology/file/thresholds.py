@@ -1,4 +1,4 @@
-"""When propagations are split off and merged (`topology.split`), as the file says it: for each of them, or for all."""
+"""Thresholds of a file for splitting and merging propagations (`topology.split`), for each of them or for all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["threshold_findings", "with_thresholds"]
 def with_thresholds(spec: PropagationSpec, own: PropagationModel | None, top: TopologyModel | None) -> PropagationSpec:
     """Fill in when a propagation is split off and merged.
 
-    A propagation with a schedule is away by intention: it is split off only after a threshold of its own.
+    A propagation with a schedule is away intentionally: only a threshold of its own splits it off.
 
     Args:
         spec: of the propagation.
@@ -37,7 +37,7 @@ def with_thresholds(spec: PropagationSpec, own: PropagationModel | None, top: To
 def threshold_findings(
     spec: TopologySpec, written: Mapping[str, PropagationModel], top: TopologyModel | None
 ) -> Iterator[Finding]:
-    """What is wrong with the thresholds of a file without other errors.
+    """Yield problems of the thresholds of a file without other errors.
 
     Args:
         spec: routed.
@@ -46,7 +46,7 @@ def threshold_findings(
     """
     if top and top.split == "never" and top.split_threshold is not None:
         yield _never("split_threshold")
-    is_reported = False  # what the top of the file says is reported once
+    is_reported = False  # the thresholds at the top of the file are reported once
     for each in spec.propagations:
         own = written.get(each.name)
         path = f"propagations.{each.name}.split_threshold"

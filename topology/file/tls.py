@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["TlsReading"]
 
 _NONE = "none"
-_OPEN = "whoever reaches the port of a component can read changes, forge some and have others lost"
+_OPEN = "anyone who reaches a component's port can read and forge changes, and cause others to be lost"
 
 
 class TlsReading:
-    """What a file says of the links; problems go to the document's findings.
+    """The file's `tls` settings; problems go to the document's findings.
 
     Args:
         document: the file.
@@ -42,13 +42,13 @@ class TlsReading:
             )
 
     def of(self, site: str, own: TlsModel | None, folder: Path) -> TlsSpec | None:
-        """A site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name.
+        """Return a site's certificate files: its own, else the file's; `{site}` in a path stands for the site's name.
 
         None: the file names none.
 
         Args:
             site: name of the site.
-            own: what it says itself.
+            own: the site's own settings.
             folder: of the file; paths are relative to it.
         """
         if own is None and self._of_all is None:
@@ -65,13 +65,13 @@ class TlsReading:
         return TlsSpec(**named) if {"authority", "certificate", "key"} <= named.keys() else None
 
     def completed(self, spec: TopologySpec) -> tuple[TopologySpec, frozenset[Finding]]:
-        """The topology with the certificates that Headrace makes, where the file says nothing of any.
+        """Add the certificates that Headrace makes to a topology whose file names none.
 
         Args:
             spec: with every site of the file.
 
         Returns:
-            The topology, and what keeps it from starting.
+            The topology, and the findings that keep it from starting.
         """
         on_nodes = [site.name for site in spec.sites if site.node]
         if self._is_none and not any(site.tls for site in spec.sites):
@@ -87,7 +87,7 @@ class TlsReading:
             return with_made_certificates(spec), frozenset()
         verb = "has a node" if len(on_nodes) == 1 else "have nodes"
         problem = (
-            f"is missing, and {', '.join(on_nodes)} {verb}: `up` makes certificates for one machine alone, and"
+            f"is missing, and {', '.join(on_nodes)} {verb}: `up` makes certificates for one machine only, and"
             f" without them {_OPEN}"
         )
         return spec, frozenset({self._report(("tls",), problem, both_ways(spec))})

@@ -1,9 +1,9 @@
-"""`transform:` of a rule: declarative transformations as a file writes them, each with a step if their order matters, and a function.
+"""`transform:` of a rule: declarative transformations, each with a step if their order matters, and a function.
 
 An entry is one of `keep_columns`, `delete_columns`, `rename_column`, `add_column`, `rename_table` and `rename_schema`,
-such as `{rename_column: {from: last_name, to: surname}, step: 1}`; or `{function: "masks:mask", columns: [email]}`,
-which comes behind them all. A function alone may be written as a text, `transform: "masks:mask"`. Its code is added
-when the whole file is read (`topology.file.functions`).
+such as `{rename_column: {from: last_name, to: surname}, step: 1}`. Or it is `{function: "masks:mask", columns:
+[email]}`, which runs after all of these. A function without columns can be a plain text, `transform: "masks:mask"`. Its
+code is added when the whole file is read (`topology.file.functions`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from topology.patterns import parse_schema, parse_table
 
 __all__ = ["TransformProblem", "transformation_of"]
 
-STEP_MAX = 1000  # what a person writes; only their order counts
-COLUMNS_MAX = 1600  # of a table: what databases hold
+STEP_MAX = 1000  # more than anyone writes; only their order counts
+COLUMNS_MAX = 1600  # the most columns of a table in a database
 _KINDS = ("keep_columns", "delete_columns", "rename_column", "add_column", "rename_table", "rename_schema")
 _TYPES = (
     "text",
@@ -49,15 +49,15 @@ _TYPES = (
     "uuid",
 )
 _TEXTS = ("text", "varchar")
-_BITS = {"int2": 15, "int4": 31, "int8": 63}  # of the type's values, without the sign
+_BITS = {"int2": 15, "int4": 31, "int8": 63}  # bits of the type's values, without the sign
 _INT4 = 1 << _BITS["int4"]
 
 
-class TransformProblem(Exception):  # noqa: N818 - what is wrong, and how to fix it
-    """What is wrong with a transformation.
+class TransformProblem(Exception):  # noqa: N818 - a problem, and its fix
+    """A problem of a transformation.
 
     Args:
-        problem: in words that go on from its place in the file.
+        problem: a phrase that continues from its place in the file.
         fix: what to write.
     """
 
@@ -73,7 +73,7 @@ def transformation_of(value: object) -> Transformation:
         value: as YAML gives it.
 
     Raises:
-        TransformProblem: it is none.
+        TransformProblem: the value is not one.
     """
     if isinstance(value, str):
         value = [{"function": value}]
@@ -118,7 +118,7 @@ def _custom(entry: dict[str, Any]) -> CustomTransformation:
         extra = ", ".join(sorted(set(map(str, entry)) - {"function", "columns"}))
         raise TransformProblem(
             f"a function has no {extra}",
-            "write {function: masks:mask, columns: [email]}: it comes behind every declarative transformation",
+            "write {function: masks:mask, columns: [email]}: it runs after every declarative transformation",
         )
     name = entry["function"]
     module, colon, attribute = name.partition(":") if isinstance(name, str) else ("", "", "")
@@ -154,8 +154,8 @@ def _operation(kind: str, value: object) -> Operation:
         raise TransformProblem(f"{kind}: {value!r} is a pattern", "write the new name")
     if owner in NEVER_CAPTURED:
         raise TransformProblem(
-            f"{kind}: {owner} is no schema of yours: what is there is never captured, and Headrace or the server keep"
-            " their own tables in it",
+            f"{kind}: {owner} is reserved: nothing in it is captured, because Headrace or the server has"
+            " its own tables there",
             "write another schema",
         )
     return RenameTable(owner=owner, name=name) if kind == "rename_table" else RenameSchema(owner=owner)
@@ -169,7 +169,7 @@ def _added(value: object) -> AddColumn:
     if ("value" in value) == (value.get("current_timestamp") is True) or value.get(
         "current_timestamp", True
     ) is not True:
-        raise TransformProblem(f"add_column: {name} has not one value", f"write {example}")
+        raise TransformProblem(f"add_column: {name} does not have exactly one value", f"write {example}")
     type_name = value.get("type")
     if type_name is not None and type_name not in _TYPES:
         raise TransformProblem(
@@ -197,7 +197,7 @@ def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
             'write it in quotes, with its type, such as {value: "1.50", type: numeric}',
         )
     if type_name in _TEXTS and not isinstance(value, str):
-        # YAML has made something else of it: 7 of 007, true of yes.
+        # YAML has converted it: 007 to 7, yes to true.
         raise TransformProblem(
             f"add_column: {name} is a {type_name}, and YAML reads its value as {str(value).lower()}",
             "write the text in quotes",
@@ -208,7 +208,7 @@ def _constant(name: str, value: object, type_name: str | None) -> AddColumn:
 
 
 def _check_value(added: AddColumn) -> None:
-    """See that every database reads the text as the same value of the type."""
+    """Check that every database reads the text as the same value of the type."""
     from headrace.databases.connectors import value_types  # numpy: most files add no column
     from headrace.lcr.batch import Column
 
@@ -241,7 +241,7 @@ def _columns(kind: str, value: object) -> tuple[str, ...]:
 def _name(kind: str, value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise TransformProblem(
-            f"{kind}: {value!r} is not the name of a column", "write the name as the database keeps it"
+            f"{kind}: {value!r} is not the name of a column", "write the name as the database stores it"
         )
     return value
 
@@ -253,7 +253,7 @@ def _mapping(kind: str, value: object, keys: set[str], example: str) -> Mapping[
 
 
 def _check_order(found: Transformation) -> None:
-    """Refuse what can only be a mistake, whatever the table: two columns of one name, or a table renamed twice."""
+    """Refuse certain mistakes, whatever the table: two columns of one name, or a table renamed twice."""
     added: set[str] = set()
     for each in found.operations:
         name = each.name if isinstance(each, AddColumn) else each.after if isinstance(each, RenameColumn) else None

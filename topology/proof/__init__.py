@@ -1,5 +1,5 @@
-"""Proof of who gets what: every change followed over the ways, and what is wrong with where it ends.
+"""Proof of who gets what: it follows every change over the ways, and finds what is wrong with where it ends.
 
-`reach` is the proof, over `hops`. `findings` has what `check` reports, in the `words` of the file: `duplicates`, tables where sites may
-disagree (`meetings`), and handlers that compare the wrong sites (`neighbours`).
+`reach` is the proof, over `hops`. `findings` has what `check` reports, in the `words` of the file: `duplicates`, tables
+where sites may disagree (`meetings`), and handlers that compare the wrong sites (`neighbours`).
 """

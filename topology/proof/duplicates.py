@@ -1,6 +1,7 @@
-"""Changes that arrive more often than once: cycles, changes that come home, and changes that arrive twice.
+"""Changes that arrive more than once: cycles, returning changes and duplicate delivery.
 
-What has one cause is reported once: duplicates behind a duplicate are not, nor is the same hop for every origin.
+Each cause is reported once. Duplicates that follow from a duplicate are not reported, nor is the same hop for every
+origin.
 """
 
 from __future__ import annotations
@@ -22,27 +23,30 @@ __all__ = ["Duplicates"]
 
 @dataclass(slots=True)
 class _Duplicate:
-    """Changes that come to a site where they are already, or twice; what is found again for other origins adds to it."""
+    """Changes that return to a site which has them, or that arrive twice.
+
+    The same changes of other origins are added to it.
+    """
 
     tables: int
     place: Place
     hops: tuple[Hop, ...]
-    first: tuple[Hop, ...] = ()  # the path by which they came before; none: they were made there
+    first: tuple[Hop, ...] = ()  # the path of their first arrival; empty: they were made there
     is_cycle: bool = False
     origins: dict[str, None] = field(default_factory=dict)
 
 
 class Duplicates:
-    """Cycles, changes that come home, and changes that arrive twice; see the module."""
+    """Finds cycles, returning changes and duplicate delivery."""
 
     def __init__(self, proof: Proof) -> None:
         self._proof = proof
         self._spec: TopologySpec = proof.spec
-        # By what is wrong: the hop that brings them, and the hop that wrote what it takes.
+        # By cause: the hop that brings them, and the hop that wrote what it takes.
         self._found: dict[tuple[Hop, Hop | None], _Duplicate] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """One finding per cause."""
+        """Yield one finding per cause."""
         proof = self._proof
         places = [(origin, tag) for tag in range(len(proof.classes.tags)) for origin in proof.origins]
         self._find_cycles(places)
@@ -59,10 +63,7 @@ class Duplicates:
             yield replace(first, problem=first.problem + more)
 
     def _find_cycles(self, places: list[Place]) -> None:
-        """One cycle through every place that is on one, with the changes of a user that enter it.
-
-        Untagged ones if there are any.
-        """
+        """Find one cycle through every place on a cycle, with a user's changes that enter it, preferably untagged ones."""
         rounds: set[frozenset[Hop]] = set()
         for inside, tables in self._proof.cycles.items():
             left = tables
@@ -81,7 +82,7 @@ class Duplicates:
                     for place in sorted(places, key=lambda place: (place[1], place[0] not in on_it))
                     if (entry := self._proof.path(place, table, functools.partial(_is_end, inside, name)))
                 )
-                # From where it was made, once round: what closes the circle is what it began with.
+                # From its origin, once round: the hop that closes the cycle is the cycle's first one.
                 hops = (*entry, *turn)
                 hops = hops[: next((number for number, hop in enumerate(hops) if hop in hops[:number]), len(hops))]
                 self._found[hops[-1], None] = _Duplicate(tables=common, place=place, hops=hops, is_cycle=True)
@@ -106,7 +107,7 @@ class Duplicates:
             tables = there.twice & ~there.endless
             while tables:
                 table = tables & -tables
-                # Where tables get other names, each for itself: hops that write one table together need not do so with
+                # If tables are renamed, each is followed alone: hops that write one table together need not do so with
                 # another.
                 alike = table if any(name != OWN for _, name in by) else tables
                 by_name: dict[int, list[tuple[Hop, ...]]] = {}
@@ -117,7 +118,7 @@ class Duplicates:
                         by_name.setdefault(name, []).append(path)
                 left = tables & ~table
                 for paths in by_name.values():
-                    # One hop that brings them twice begins at a site that has them twice: the cause is there.
+                    # A single hop brings them twice only if its source site has them twice: the cause is there.
                     if len(paths) < 2:
                         continue
                     first, *others = sorted(paths, key=len)
@@ -128,7 +129,7 @@ class Duplicates:
                 tables = left
 
     def _note(self, place: Place, hops: tuple[Hop, ...], tables: int, first: tuple[Hop, ...] = ()) -> int:
-        """Note a duplicate.
+        """Record a duplicate.
 
         Returns:
             Those of the tables that take the path.
@@ -142,7 +143,7 @@ class Duplicates:
         known.origins[place[0]] = None
         return common
 
-    # ----------------------------------------------------------------------- what to say
+    # --------------------------------------------------------------------- messages
 
     def _told(self, found: _Duplicate) -> Finding:
         proof = self._proof
@@ -150,9 +151,9 @@ class Duplicates:
         tables = some(proof.names(found.tables), "tables")
         changes = f"changes of {tables} made at {origin}{made_with(proof, found.place)}"
         if found.is_cycle:
-            problem = f"{changes} go round for ever: {path_text(proof, found.hops)}, and on from there"
+            problem = f"{changes} circulate for ever: {path_text(proof, found.hops)}, and so on"
         elif not found.first:
-            problem = f"{changes} come home: {path_text(proof, found.hops)}"
+            problem = f"{changes} return there: {path_text(proof, found.hops)}"
         elif len(found.first) == len(found.hops) == 1:
             return self._told_of_two_applies(found)
         else:
@@ -168,7 +169,7 @@ class Duplicates:
         return finding_at(path, problem + as_far_as(deciding), fix, is_error=not (self._spec.allow_cycle or deciding))
 
     def _deciding(self, found: _Duplicate) -> tuple[str, ...]:
-        """The clients whose conditions may keep a change from arriving once more."""
+        """Return the clients whose conditions may stop a change from arriving once more."""
         tag = found.place[1]
         paths = (found.hops, found.first)
         return tuple(
@@ -188,7 +189,7 @@ class Duplicates:
         )
 
     def _mended(self, found: _Duplicate) -> tuple[str, str]:
-        """Where to change what, so that the last hop does not take what the hop before it wrote."""
+        """Return the place and the fix by which the last hop no longer takes what the previous hop wrote."""
         before, last = self._pair_to_mend(found)
         client = self._where_to_leave_out(found, last, before.place)
         tag = before.apply.tag
@@ -222,7 +223,7 @@ class Duplicates:
         return any(rule.tags == ANY_TAG for rule in capture.rules.include or ())
 
     def _needing_the_tag(self, found: _Duplicate, before: Hop, last: Hop) -> Hop | None:
-        """Another apply process that writes with the same tag what only the last hop takes on."""
+        """Return another apply process of the same tag whose changes only the last hop sends on."""
         for hops in self._proof.hops.values():
             for other in hops:
                 if (
@@ -239,7 +240,7 @@ class Duplicates:
         return None
 
     def _where_to_leave_out(self, found: _Duplicate, last: Hop, tag: int) -> Client:
-        """The first client on the last hop that no other hop needs which takes the tag on, too."""
+        """Return the first client on the last hop that is needed by no other hop which carries the tag."""
         needed: set[str] = set()
         for hop in self._proof.hops[last.source]:
             if hop.site != last.site and hop.carried[tag] & found.tables and self._is_needed(hop, found.tables):
@@ -248,7 +249,7 @@ class Duplicates:
         return next((client for client in clients if client.name not in needed), last)
 
     def _is_needed(self, hop: Hop, tables: int) -> bool:
-        """Some changes come to the site of a hop by this hop alone."""
+        """Return whether some changes reach the hop's site only by this hop."""
         for origin in self._proof.origins:
             if origin in (hop.site, hop.source):
                 continue
@@ -262,7 +263,7 @@ class Duplicates:
 
 
 def _is_behind_another(hops: tuple[Hop, ...]) -> bool:
-    """Whether a path comes to one of its sites twice before its end: the cause is there, and is reported of that site."""
+    """Return whether a path visits a site twice before its end: the cause is reported for that site."""
     sites = [hops[0].source, *(hop.site for hop in hops[:-1])]
     return len(set(sites)) < len(sites)
 
@@ -272,10 +273,10 @@ def _exclusion(tag: bytes) -> str:
 
 
 def _is_end(end: Place, name: int, hop: Hop, called: int) -> bool:
-    """Whether a hop brings a table to a place, under this name."""
+    """Return whether a hop brings a table to a place under this name."""
     return (hop.site, hop.place) == end and called == name
 
 
 def _is_home(origin: str, name: int, hop: Hop, called: int) -> bool:
-    """Whether a hop brings a table to the site that it came from, under its own name."""
+    """Return whether a hop brings a table back to its origin under its own name."""
     return hop.site == origin and called == name

@@ -1,9 +1,12 @@
-"""What the proof finds wrong: each finding with a path as counter-example, and the part of the file to change.
+"""Findings of the proof: each with a path as counter-example, and the part of the file to change.
 
-Errors are what is wrong whatever the user had in mind: changes that arrive twice, come home or go round for ever
-(unless the file says `allow_cycle: true`), tables that an apply process names and never gets, and changes that are lost
-between sites which all write the same tables. The rest may be meant, such as a site that does not forward, and is a
-warning.
+Errors are wrong whatever the user intended:
+
+- duplicate delivery, returning changes and cycles (unless the file says `allow_cycle: true`)
+- tables that an apply process names and never gets
+- changes that are lost between sites which all write the same tables
+
+The rest may be intended, such as a site that does not forward, and is a warning.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ __all__ = ["proof_findings"]
 
 
 def proof_findings(proof: Proof) -> Iterator[Finding]:
-    """Everything that a proof finds wrong.
+    """Yield everything that is wrong by the proof.
 
     Args:
-        proof: of a topology whose names all lead somewhere, and whose queues get every source from one publisher.
+        proof: of a topology whose names all have a target, and whose queues get every source from one publisher.
     """
     yield from Duplicates(proof).findings()
     yield from _mixed(proof)
@@ -44,9 +47,9 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _mixed(proof: Proof) -> Iterator[Finding]:
-    """Two tables of a site whose changes come to another one as one, from different sources.
+    """Yield two tables of a site that arrive at another one as one table, from different sources.
 
-    Of one source: `topology.checks.transformations`.
+    `topology.checks.transformations` finds those of one source.
     """
     if not any(hop.names for hops in proof.hops.values() for hop in hops):
         return
@@ -66,16 +69,16 @@ def _mixed(proof: Proof) -> Iterator[Finding]:
                     f"applies.{second[-1].apply.name}",
                     f"{one} and {other} of {origin} would both arrive at {site} as {name}: the first over"
                     f" {path_text(proof, first)}, the second over {path_text(proof, second)}",
-                    "give each its own name, or leave one of them out",
+                    "give each its own name, or exclude one of them",
                 )
 
 
 def _together(
     proof: Proof, place: Place, site: str, among: int
 ) -> Iterator[tuple[tuple[tuple[Hop, ...], str], tuple[tuple[Hop, ...], str], str]]:
-    """Pairs of tables that have one name at a site and come there from different sources.
+    """Yield pairs of tables that have one name at a site and arrive from different sources.
 
-    The path and the name of each, and the name there.
+    Each pair has the path and the name of each table, and the name at the site.
     """
     classes, by_name = proof.classes, dict[int, dict[int, Hop]]()
     for (hop, called), tables in proof.arrivals(place, site).items():
@@ -100,7 +103,7 @@ def _together(
 
 
 def _never_arriving(proof: Proof) -> Iterator[Finding]:
-    """Rules of apply processes that no change ever comes to, or none that its user did not tag."""
+    """Yield rules of apply processes that get no changes, or only changes that users tag."""
     live = _live(proof)
     by_apply: dict[str, list[Hop]] = {}
     for hops in proof.hops.values():
@@ -129,13 +132,13 @@ def _never_arriving(proof: Proof) -> Iterator[Finding]:
                     f"of {rule} only changes arrive that users of {apply.source} tag themselves, on "
                     f"the way {' -> '.join(ways[0].components)}",
                     "let the rules on the way take untagged changes (tagged: false), or write here "
-                    "which tags are meant",
+                    "which tags are intended",
                     is_error=False,
                 )
 
 
 def _there(proof: Proof, live: dict[Place, int], site: str) -> int:
-    """The changes that are in a site's redo without users who tag them, as classes."""
+    """Return the changes in a site's redo that no user tagged, as classes."""
     there = 0
     for (at, tag), tables in live.items():
         if at == site:
@@ -155,10 +158,7 @@ def _never_arrives(proof: Proof, hop: Hop, number: int) -> Finding:
 
 
 def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] | None:
-    """Which client gives a table of a rule another name before it comes to the rule, and what to write.
-
-    None: none does.
-    """
+    """Return the client that renames a table before it reaches a rule, and the fix; None: no client does."""
     classes, clients = proof.classes, hop.way.clients
     named = classes.tables_of(classes.matched_by((rule,)))
     for place, client in enumerate(clients_of(hop)[:-1], 1):
@@ -174,7 +174,7 @@ def _under_another_name(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str] |
 
 
 def _not_taken(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str]:
-    """Which client does not take the tables of a rule, and what to write."""
+    """Return the client that does not take the tables of a rule, and the fix."""
     classes = proof.classes
     wanted = classes.at_source(classes.matched_by((rule,)), classes.named_behind(hop.way.clients[:-1]))
     words, fix, passing = f"no table of {hop.source} has this name on the way", "correct the name", wanted
@@ -196,18 +196,18 @@ def _not_taken(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str]:
 
 
 def _excluded_by(proof: Proof, hop: Hop, client: Client) -> int:
-    """The classes that negative rules of a client on a hop match, by the names that the hop's source has."""
+    """Return the classes that a client's negative rules match, by the names at the hop's source."""
     classes = proof.classes
     before = hop.way.clients[: [each is client for each in clients_of(hop)].index(True)]
     return classes.at_source(classes.matched_by(rules_of(client).exclude), classes.named_behind(before))
 
 
 def _unclaimed(proof: Proof) -> Iterator[Finding]:
-    """Users' changes that come to a queue from which nobody takes them."""
+    """Yield users' changes that come to a queue from which no client takes them."""
     spec, classes = proof.spec, proof.classes
     for source in dict.fromkeys(capture.source for capture in spec.captures):
-        coming: dict[str, int] = {}  # by the names that the source has
-        names: dict[str, Naming] = {}  # in each queue: one publisher brings a source's changes into it
+        coming: dict[str, int] = {}  # tables by their names at the source
+        names: dict[str, Naming] = {}  # by queue: one publisher brings a source's changes into it
         for capture in spec.captures:
             if capture.source == source:
                 coming[capture.queue] = (
@@ -238,9 +238,9 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
                 takers = f"{'one of ' if len(subscribers) > 1 else ''}{some(subscribers, 'subscribers')}"
                 yield finding_at(
                     f"queues.{queue}",
-                    f"changes of {tables} made at {source} come to this queue, and nobody takes them from it: they end"
+                    f"changes of {tables} made at {source} come to this queue, and no subscriber takes them: they end"
                     " here",
-                    f"let {takers} take them, or leave them out where they are captured",
+                    f"let {takers} take them, or exclude them where they are captured",
                     is_error=False,
                 )
 
@@ -250,20 +250,20 @@ def _unclaimed(proof: Proof) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class _Loss:
-    """Changes that stop at a site which sends others of the same tables on, or that a direct way does not take."""
+    """Changes that stop at a site which forwards others of the same tables, or that a direct way does not take."""
 
     tables: int
     origin: str
-    hops: tuple[Hop, ...]  # to where they stop; none: the way on begins where they are made
-    stopped: Hop  # that does not take them on
-    stopping: Client  # on that hop
+    hops: tuple[Hop, ...]  # up to where they stop; empty: the way begins at their origin
+    stopped: Hop  # the hop that does not take them on
+    stopping: Client  # the client on that hop
     is_error: bool
     tags: dict[bytes | None, None] = field(default_factory=dict)
     pairs: dict[tuple[str, str], None] = field(default_factory=dict)
 
 
 def _lost(proof: Proof) -> Iterator[Finding]:
-    """Changes that are at a site, and do not go on to where the site sends others of the same tables."""
+    """Yield changes at a site that do not reach a site to which it sends others of the same tables."""
     going = _going_on(proof)
     together = _writing_together(proof)
     found: dict[tuple[str, bool], _Loss] = {}
@@ -289,9 +289,9 @@ def _lost(proof: Proof) -> Iterator[Finding]:
 
 
 def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Loss:
-    """A loss, with the client that does not take the changes.
+    """Return a loss, with the client that does not take the changes.
 
-    On a direct way if there is one, else where they stop behind others.
+    It is on a direct way if one exists, otherwise at the last site that the changes reach.
     """
     table = tables & -tables
     direct = next((each for each in proof.hops[origin] if each.site == hop.site), None)
@@ -313,10 +313,7 @@ def _loss(proof: Proof, origin: str, place: Place, hop: Hop, tables: int) -> _Lo
 
 
 def _live(proof: Proof) -> dict[Place, int]:
-    """The changes that are in the redo of sites without users who tag them.
-
-    Users' untagged ones, and those of apply processes.
-    """
+    """Return the changes in the redo of sites that no user tagged: users' untagged ones, and those of apply processes."""
     live: dict[Place, int] = {(site, 0): proof.classes.untagged for site in proof.origins}
     for origin in proof.origins:
         for place, called in proof.spread((origin, 0)).once.items():
@@ -325,7 +322,7 @@ def _live(proof: Proof) -> dict[Place, int]:
 
 
 def _going_on(proof: Proof) -> dict[Hop, int]:
-    """The tables of which a hop takes live changes."""
+    """Return the tables of which a hop takes live changes."""
     going: dict[Hop, int] = {}
     for (site, tag), tables in _live(proof).items():
         for hop in proof.hops.get(site, ()):
@@ -334,7 +331,7 @@ def _going_on(proof: Proof) -> dict[Hop, int]:
 
 
 def _kept_back(proof: Proof) -> Iterator[Finding]:
-    """Sites that send on what others write, and not what their own users write."""
+    """Yield sites that forward other sites' changes but not those of their own users."""
     for hop, tables in _going_on(proof).items():
         arrived = proof.arrived((hop.source, 0))
         left = tables & ~hop.carried[0] & ~(arrived[hop.site].once if hop.site in arrived else 0)
@@ -345,13 +342,13 @@ def _kept_back(proof: Proof) -> Iterator[Finding]:
                 f"changes of {some(proof.names(left), 'tables')} made at {hop.source} never arrive at {hop.site}, "
                 f"while those that {hop.source} gets from others do: {place_in_file(client)} does not take untagged"
                 " changes",
-                "let its rules take untagged changes, too; nothing needs to be done if this is meant",
+                "let its rules take untagged changes, too; no action is needed if this is intended",
                 is_error=False,
             )
 
 
 def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
-    """Tables that two sites write which get changes of each other, over other sites' writes too."""
+    """Return tables that both sites of a pair write and get from each other, also over other writing sites."""
     to = {
         (origin, site): tables
         for origin in proof.origins
@@ -367,7 +364,7 @@ def _writing_together(proof: Proof) -> dict[tuple[str, str], int]:
 
 
 def _stopping(proof: Proof, hop: Hop, tag: int, table: int) -> Client:
-    """The first client on a hop that does not take changes of a table."""
+    """Return the first client on a hop that does not take changes of a table."""
     return next(client for client, taken in taken_on(proof, hop) if not proof.classes.with_tag(taken, tag) & table)
 
 
@@ -378,7 +375,7 @@ def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
         tag = "changes without a tag" if loss.hops[-1].apply.tag is None else f"tag {loss.hops[-1].apply.tag.hex()}"
         problem += f"{path_text(proof, loss.hops, with_last=True)}, and {place} does not take {tag} on to {to}"
     else:
-        problem += f"on the direct way {place} does not take them, and no other site sends them on"
+        problem += f"on the direct way {place} does not take them, and no other site forwards them"
     if others := len(loss.pairs) - 1:
         problem += f" (and so between {counted(others, 'other pair')} of sites)"
     problem += (
@@ -388,7 +385,7 @@ def _told_of_loss(proof: Proof, loss: _Loss) -> Finding:
     )
     path, fix = _mended_loss(proof, loss)
     if not loss.is_error:
-        fix += "; nothing needs to be done if this is meant"
+        fix += "; no action is needed if this is intended"
     return finding_at(path, problem, fix, is_error=loss.is_error)
 
 
@@ -403,15 +400,15 @@ def _mended_loss(proof: Proof, loss: _Loss) -> tuple[str, str]:
         is_same = hop.site == at and hop.source == to and hop.place == loss.hops[-1].place and hop.apply is not written
         if is_same and loss.stopped.carried[-1] & loss.tables:  # another tag would pass
             return f"applies.{written.name}.tag", (
-                f"applies.{hop.apply.name} has the same tag, by which the changes of {to} are kept from going home:"
+                f"applies.{hop.apply.name} has the same tag, which keeps the changes of {to} from returning:"
                 " give this one a tag of "
                 f'its own, such as tag: "{loss.origin.encode().hex()}"'
             )
     tags = " and ".join("null" if tag is None else f'"{tag.hex()}"' for tag in loss.tags)
     if isinstance(loss.stopping, CaptureSpec):
         return place, (
-            f"if {at} is to send on what others write: let its include rules take tag {tags} too (tagged: true takes"
-            f" all), and leave out on the way to each neighbour what came from it; or replicate from {loss.origin} to"
+            f"if {at} is to forward other sites' changes: let its include rules take tag {tags} too (tagged: true takes"
+            f" all), and exclude on the way to each neighbour what came from it; or replicate from {loss.origin} to"
             f" {to} without {at} between"
         )
     return place, f"let its rules take tag {tags}, or replicate from {loss.origin} to {to} without {at} between"

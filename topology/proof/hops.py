@@ -1,9 +1,6 @@
-"""What the proof follows changes with.
+"""The elements of the proof: hops from the redo of one site into another's, and the places and names of arrivals.
 
-A hop from the redo of one site into the redo of another, and where changes arrive, under which names.
-
-A set of tables is said by the names that they have where a change is made; what they are called since is kept beside it
-(`Called`).
+A set of tables is encoded by their names at the origin of a change. `Called` records their present names.
 """
 
 from __future__ import annotations
@@ -18,25 +15,25 @@ from topology.spec import ApplySpec
 __all__ = ["OWN", "Called", "Hop", "Place", "Spread", "by_names", "is_last", "together"]
 
 Place = tuple[str, int]
-"""Changes in the redo of a site with one tag: the site, and where the tag stands in `ChangeClasses.tags`."""
+"""Changes in the redo of a site with one tag: the site, and the position of the tag in `ChangeClasses.tags`."""
 
 Called = Mapping[int, int]
-"""Tables by what they are called now: `OWN`, their own name, or the place of a name in `ChangeClasses.tables`."""
+"""Tables by their present name: `OWN`, their own name, or the position of a name in `ChangeClasses.tables`."""
 
 OWN = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hop:
-    """One way to an apply process: from the redo of its source into the redo of its site.
+    """A way to an apply process: from the redo of its source into the redo of its site.
 
     Args:
         way: of `topology.routing.ways`.
-        carried: by the place of the tag that changes have at the source: the tables whose changes arrive.
-        place: of the tag that the apply process gives them.
-        decided_by_rows: likewise by tag: those of `carried` of which conditions let some changes pass, and not others.
-        names: what tables are called at its end; see `ChangeClasses`.
-        renamed: those that have another name there, as a set.
+        carried: the tables whose changes arrive, by the position of the changes' tag at the source.
+        place: position of the tag that the apply process gives them.
+        decided_by_rows: those of `carried` of which conditions pass some changes and not others, likewise by tag.
+        names: names of tables at its end, as in `ChangeClasses`.
+        renamed: the tables that have another name there, as a set.
     """
 
     way: Way
@@ -47,20 +44,20 @@ class Hop:
     renamed: int = 0
 
     def carries(self, table: int, tag: int) -> bool:
-        """Whether a table's changes arrive.
+        """Return whether a table's changes arrive.
 
         Args:
-            table: place of its name at the source in `ChangeClasses.tables`.
-            tag: place of their tag there.
+            table: position of its name at the source in `ChangeClasses.tables`.
+            tag: position of their tag there.
         """
         return bool(self.carried[tag] >> table & 1)
 
     def over(self, called: Called, tag: int) -> dict[int, int]:
-        """What arrives of some tables, by what they are called at the end.
+        """Return the tables that arrive, by their names at the end.
 
         Args:
-            called: tables by what they are called at the source.
-            tag: place of their tag there.
+            called: tables by their names at the source.
+            tag: position of their tag there.
         """
         found: dict[int, int] = {}
         for name, tables in called.items():
@@ -97,13 +94,13 @@ class Hop:
 
 @dataclass(slots=True)
 class Spread:
-    """Where the changes made at one place arrive: tables, by the place they arrive at.
+    """The arrivals of changes made at one place: tables, by the place of arrival.
 
     Args:
-        once: at least once, by what they are called there.
-        twice: at least twice under one name, by that name.
-        endless: again and again, under whatever name.
-        hops: most apply processes one behind the other until a change is nowhere new.
+        once: arriving at least once, by their names there.
+        twice: arriving at least twice under one name, by that name.
+        endless: arriving again and again, under any name.
+        hops: most apply processes in a row until a change is new nowhere.
     """
 
     once: dict[Place, dict[int, int]] = field(default_factory=dict)
@@ -112,11 +109,11 @@ class Spread:
     hops: int = 0
 
     def add(self, place: Place, name: int, tables: int) -> tuple[int, int]:
-        """Note arrivals.
+        """Record arrivals.
 
         Args:
             place: where they are.
-            name: what the tables are called there: `OWN`, or a place in `ChangeClasses.tables`.
+            name: name of the tables there: `OWN`, or a position in `ChangeClasses.tables`.
             tables: whose changes arrive.
 
         Returns:
@@ -135,7 +132,7 @@ class Spread:
 
 
 def together(called: Called) -> int:
-    """Tables as one set, whatever they are called."""
+    """Return tables as one set, under any name."""
     found = 0
     for tables in called.values():
         found |= tables
@@ -143,7 +140,7 @@ def together(called: Called) -> int:
 
 
 def by_names(called: Called) -> int:
-    """Tables as a set of the names that they have now."""
+    """Return tables as a set of their present names."""
     found = called.get(OWN, 0)
     for name, tables in called.items():
         found |= 1 << name if name != OWN and tables else 0
@@ -151,10 +148,10 @@ def by_names(called: Called) -> int:
 
 
 def is_last(last: Hop, name: int, hop: Hop, called: int) -> bool:
-    """Whether a path may end with this hop: it is `last`, and the table is called so behind it.
+    """Return whether a path may end with this hop: it is `last`, and the table has this name behind it.
 
     Args:
-        last: where a path is to end.
+        last: the wanted last hop of a path.
         name: the table's name behind it, as a number.
         hop: of a path.
         called: the table's name behind `hop`, as a number.

@@ -1,4 +1,4 @@
-"""Tables that several sites write, while nothing says what to do when they change the same row, or handlers cannot do it."""
+"""Tables that several sites write without conflict handlers, or with handlers that cannot resolve all conflicts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FIX = "let each site write rows of its own, or set conflict handlers for every 
 
 
 def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
-    """Warn of tables where changes of several sites meet without a conflict handler, or one of them gets a subset of the rows.
+    """Warn of tables where changes of several sites meet without a conflict handler, or where a site gets a subset.
 
     Args:
         spec: routed, without errors.
-        proof: of `spec`, which tells every table with a handler apart.
+        proof: of `spec`; it distinguishes every table with a handler.
     """
     handled = {table for apply in spec.applies for table in apply.conflicts.tables}
     found: dict[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], int] = {}
@@ -44,13 +44,13 @@ def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
 def _subsets(
     spec: TopologySpec, proof: Proof, together: Mapping[tuple[tuple[str, ...], tuple[str, ...]], int]
 ) -> Iterator[Finding]:
-    """Subsets of tables with conflict handlers that others write, too.
+    """Yield subsets of tables with conflict handlers that other sites write, too.
 
-    Which rows are in a subset is known at its source alone.
+    Only the source knows which rows are in a subset.
 
     Worked example: dbs2 has the rows of region a; latest_timestamp
         dbs1: region a -> b, t=10; dbs2: another column, t=20; dbs1: another column, t=30
-        at dbs2 the DELETE of t=10 loses, and the change of t=30 does not come: the row stays; at dbs1 the change of
+        at dbs2 the DELETE of t=10 loses, and the change of t=30 does not arrive: the row stays; at dbs1 the change of
         t=20 loses
     """
     known = [TableName(*each) for each in proof.classes.tables]
@@ -75,9 +75,9 @@ def _subsets(
                         path=f"applies.{apply.name}",
                         is_error=False,
                         problem=f"conflict handlers cannot keep {here} equal: {' or '.join(having)} takes a subset of"
-                        f" it, and others than {apply.source} write it,"
-                        f" too. Where a row leaves the subset at {apply.source} and is changed elsewhere at the same"
-                        f" time, it can stay at {apply.site} or come again there, and its later changes do not arrive",
+                        f" it, and sites other than {apply.source} write it,"
+                        f" too. If a row leaves the subset at {apply.source} and is changed elsewhere at the same"
+                        f" time, it can stay or reappear at {apply.site}, and its later changes do not arrive",
                         fix="let each row be written at one site only, or replicate the whole table",
                     )
 
@@ -85,30 +85,29 @@ def _subsets(
 def unseen_conflicts(
     spec: TopologySpec, apply: ApplySpec, tables: Iterable[ArrivingTable[TableVersion]]
 ) -> Iterator[Finding]:
-    """Warn of tables that others write, too, where a change of a row that another one changed is not seen to be a conflict.
+    """Warn of tables with several writers where a conflict of changes to one row cannot be detected.
 
     Args:
         spec: routed.
         apply: of `spec`.
-        tables: that arrive at it.
+        tables: tables that arrive at it.
     """
     from headrace.lcr.batch import OldImage  # numpy: a file alone is checked without it
 
     for table in tables:
         version, rules = table.destination, apply.conflicts.of(table.destination.owner, table.destination.name)
         is_seen = version.old_image is OldImage.FULL or all(column.is_key for column in version.columns)
-        # By `headrace.databases.conflict_lists`.
+        # `headrace.databases.conflict_lists` reports those.
         is_reported = any(handler.needs_old_values for handler in rules.handlers)
         if is_seen or is_reported or rules.compare_key_only or writes_alone(spec, apply, TableName.of(version)):
             continue
         yield Finding(
             path=f"applies.{apply.name} table {version.qualified_name}",
             is_error=False,
-            problem=f"others than {apply.source} write its rows, too, and the log of {apply.source} has no old values"
-            " of it outside its key: an UPDATE or DELETE of"
-            " a row that another one changed at the same time is no conflict that could be seen, and the sites differ"
-            " from then on",
-            fix=f"at {apply.source}: {whole_rows(table.source, 'or see that each row is written at one site only')}",
+            problem=f"sites other than {apply.source} write its rows, too, and the log of {apply.source} has no old"
+            " values of it outside its key: when an UPDATE or DELETE meets a row that another site changed at the same"
+            " time, the conflict is not detected, and the sites differ from then on",
+            fix=f"at {apply.source}: {whole_rows(table.source, 'or let each row be written at one site only')}",
         )
 
 
@@ -121,19 +120,20 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
         fix=_FIX,
         problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the"
         " same time, the"
-        f" transaction that comes later goes whole into the error queue of {', '.join(sites)}, where old values are in"
-        " the log (REPLICA IDENTITY FULL); where they are not, nobody sees it, and the sites differ",
+        f" whole later transaction goes into the error queue of {', '.join(sites)}, where old values are in"
+        " the log (REPLICA IDENTITY FULL); where they are not, it goes unnoticed, and the sites differ",
     )
 
 
 def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
-    """The tables whose changes by users of several sites meet: by these sites, and by the sites where they meet."""
+    """Return the tables whose changes by users of several sites meet, by these sites and by the sites where they meet."""
     classes = proof.classes
-    written: dict[str, dict[str, int]] = {}  # site -> origin -> tables whose changes by users of the origin are there
+    # site -> origin -> tables that users of the origin change and whose changes are at the site
+    written: dict[str, dict[str, int]] = {}
     for origin in proof.origins:
         for site, arrived in proof.written_at((origin, 0)).items():
             if site != origin:
-                written.setdefault(site, {})[origin] = arrived  # by the names that the tables have there
+                written.setdefault(site, {})[origin] = arrived  # by the tables' names there
                 own = written.setdefault(origin, {})
                 own[origin] = own.get(origin, 0) | proof.arrived((origin, 0))[site].once
     places: dict[tuple[tuple[str, ...], int], dict[str, None]] = {}  # origins and table -> sites
@@ -150,6 +150,6 @@ def _written_together(proof: Proof) -> dict[tuple[tuple[str, ...], tuple[str, ..
 
 
 def _without_handler(spec: TopologySpec, table: tuple[str, str], sites: tuple[str, ...]) -> tuple[str, ...]:
-    """The kinds of conflicts for which an apply process at one of the sites has no handler, in the order of `KINDS`."""
+    """Return the kinds of conflicts without a handler at an apply process of one of the sites, in the order of `KINDS`."""
     rules = [apply.conflicts.of(*table) for apply in spec.applies if apply.site in sites]
     return tuple(kind for kind in KINDS if not all(each.of_kind(kind) for each in rules))

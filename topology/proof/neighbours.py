@@ -1,18 +1,19 @@
-"""Conflict handlers that compare sites, where an LCR comes from another site than the one that made the change.
+"""Conflict handlers that compare sites, where an LCR comes from a site that did not make the change.
 
-What an apply process wrote and a capture process takes again is a change of that site: it has that site's name and
-commit time. So behind a hub, `latest_timestamp` compares the hub's times with those of others, and `site_priority` the
-hub with the spoke. The methods that compare values (`maximum`, `delta` and the rest) do not ask who made a change.
+If a capture process takes what an apply process wrote, the change counts as that site's: it has that site's name and
+commit time. So behind a hub, `latest_timestamp` compares the hub's times with those of others, and `site_priority`
+compares the hub with the spoke. The methods that compare values (`maximum`, `delta` and the rest) do not depend on who
+made a change.
 
 Worked example: hub h with spokes a and b; latest_timestamp
     a's UPDATE, t=20; b's UPDATE, t=30; h applies a's first and commits it at t=40
     at h, b's wins: 30 > 20; at b, a's arrives with t=40 and wins: h and b differ
 
-A site that gets a table's changes from one site alone and writes none of its own compares nothing: it follows that
-site, in its order.
+A site that gets a table's changes from one site alone and makes none compares nothing: it follows that site, in its
+order.
 
-Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Conflict Resolution": what is compared is the
-LCR's.
+Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Conflict Resolution": the values compared are
+those of the LCR.
 """
 
 from __future__ import annotations
@@ -29,19 +30,18 @@ from topology.proof.words import as_far_as, finding_at, made_with, path_text, so
 
 __all__ = ["neighbour_findings"]
 
-_BY_SITE = ("latest_timestamp", "site_priority")  # methods that look at where an LCR comes from
+_BY_SITE = ("latest_timestamp", "site_priority")  # methods that compare the origins of LCRs
 
 _Sources = Mapping[str, Mapping[str, int]]
-"""site -> source -> tables, by the names that they have at the site; the site itself is a source of what its users
-write for others.
+"""site -> source -> tables, by their names at the site. The site itself is a source of what its users write for others.
 """
 
 
 def neighbour_findings(proof: Proof) -> Iterator[Finding]:
-    """Say where a handler compares a site that did not make the change.
+    """Yield findings where a handler compares a site that did not make the change.
 
     Args:
-        proof: of the topology, which tells every table with a handler apart.
+        proof: of the topology; it distinguishes every table with a handler.
     """
     if any(each.method in _BY_SITE for apply in proof.spec.applies for each in apply.conflicts.handlers):
         made = _made(proof)
@@ -51,7 +51,7 @@ def neighbour_findings(proof: Proof) -> Iterator[Finding]:
 
 
 def _made(proof: Proof) -> list[Place]:
-    """The places of users' changes that go anywhere, untagged ones first.
+    """Return the places of users' changes that are sent anywhere, untagged ones first.
 
     A tag that an apply process of the site writes with is not a user's.
     """
@@ -90,18 +90,21 @@ def _meet(sources: _Sources, site: str, table: int) -> bool:
 
 @dataclass(slots=True)
 class _Late:
-    """Changes that a site gets with the time at which another one applied them."""
+    """Changes that reach a site with the time at which another site applied them."""
 
     place: Place  # where the first of them is made
     hops: tuple[Hop, ...]
-    table: int  # at its end
-    made_as: int  # where it is made
+    table: int  # the table's name at the end
+    made_as: int  # its name where the change is made
     tables: int = 0
     sites: dict[str, None] = field(default_factory=dict)
 
 
 def _times_of_others(proof: Proof, made: Iterable[Place], sources: _Sources) -> Iterator[Finding]:
-    """Tables with latest_timestamp whose changes come over another site: by the capture process that takes them on."""
+    """Yield tables with latest_timestamp whose changes come over another site.
+
+    The capture process that forwards them is named.
+    """
     classes, found = proof.classes, dict[str, _Late]()
     timed = {
         apply.name: [
@@ -125,13 +128,13 @@ def _times_of_others(proof: Proof, made: Iterable[Place], sources: _Sources) -> 
 
 
 def _passed_on(proof: Proof, place: Place, timed: Mapping[str, list[int]]) -> Iterator[tuple[Hop, int, int]]:
-    """The last hops of changes that another site passes on.
+    """Yield the last hops of changes that another site forwards.
 
-    Each with a timed table of its apply process, by its names there and where it is made.
+    Each has a timed table of its apply process, by its names there and at its origin.
     """
     for (site, tag), called in proof.spread(place).once.items():
         for hop in proof.hops.get(site, ()):
-            if place[0] in (site, hop.site):  # they come home, which is reported as that
+            if place[0] in (site, hop.site):  # returning changes are reported elsewhere
                 continue
             arriving = hop.over(called, tag)
             for number in timed[hop.apply.name]:
@@ -167,7 +170,7 @@ def _told(proof: Proof, late: _Late) -> Finding:
 
 
 def _undecided(proof: Proof, sources: _Sources) -> Iterator[Finding]:
-    """site_priority whose list lacks the source or the site of an apply process that meets conflicts."""
+    """Yield site_priority handlers that lack the source or the site of an apply process which meets conflicts."""
     found: dict[tuple[str, tuple[str, ...]], dict[Hop, tuple[str, ...]]] = {}
     for hop in (hop for hops in proof.hops.values() for hop in hops):
         for each in hop.apply.conflicts.handlers:
@@ -189,8 +192,8 @@ def _undecided(proof: Proof, sources: _Sources) -> Iterator[Finding]:
             f"site_priority of {table} lists {', '.join(priority)}, and applies.{first.apply.name} has to decide"
             f" between {first.source} and {first.site}"
             + (f" (and {counted(others, 'other')} likewise)" if others else "")
-            + ": nobody wins there, and such a conflict goes into the error queue",
-            f"list {some(lacking, 'sites')}, too: over a hub, the hub and a spoke are compared, whoever made the"
-            " change",
+            + ": no site wins there, and such a conflict goes into the error queue",
+            f"list {some(lacking, 'sites')}, too: over a hub, the hub and a spoke are compared, whichever site made"
+            " the change",
             is_error=False,
         )

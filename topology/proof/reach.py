@@ -1,34 +1,34 @@
-"""The proof: for every change that anyone can make anywhere, the sites it reaches, how often, and along which path.
+"""The proof: for every possible change at every site, the sites it reaches, how often, and along which path.
 
-A change is a site, a table and a tag, as they stand in the site's redo. The proof follows it over the ways of
-`topology.routing.ways`: each way that carries it makes one change at the way's end, with the apply process's tag, and so on.
+A change is a site, a table and a tag, as recorded in the site's redo. The proof follows it over the ways of
+`topology.routing.ways`: each way that carries it makes a change at the way's end, with the apply process's tag, and so
+on.
 
 Every change
-    Tables and tags are those that the rules can tell apart (`topology.routing.change_classes`), so the answer holds for every
-    table, for untagged changes, for the tag of every apply process, and for every tag that a transaction may be given
-    by its user.
+    Tables and tags are those that the rules can tell apart (`topology.routing.change_classes`). So the answer holds for
+    every table, for untagged changes, for the tag of every apply process, and for every tag that a user may give a
+    transaction.
 
 Together, not one by one
-    A set of tables is one integer, so all tables that go the same way are followed in one step. Where changes with
+    A set of tables is one integer, so all tables that take the same way are followed in one step. Where changes with
     several tags leave a site over the same ways, they are followed once.
 
 How often
     Arrivals are counted up to two: a site gets a change never, once or twice (that is, more than once). Where a change
-    comes back to where it was, with the tag it had there, it goes round for ever: a cycle.
+    returns to a place with the tag it had there, it circulates for ever: a cycle.
 
 Other names
-    A set of tables is said by the names that they have where a change is made, whatever they are called since: `Called`
-    has one set for each name that is another one. Arrivals are counted by name: one table under two names at a site is
-    no second arrival, one name written twice is; and a change that comes home under another name is one of another
-    table.
+    A set of tables is encoded by the names at the origin of a change, whatever their later names: `Called` has one set
+    for each changed name. Arrivals are counted by name: one table under two names at a site is not a second arrival,
+    but one name written twice is. A change that returns under another name is a change of another table.
 
 Conditions
-    What a condition says of a row is not proven: where one decides, the proof says who gets a change at most
-    (`ReachedSite.conditions`), and what arrives twice, or comes home, at most is a warning.
+    The proof does not evaluate conditions on rows. Where one decides, the proof says who gets a change at most
+    (`ReachedSite.conditions`), and duplicates or returning changes that may occur are warnings.
 
 Worked example: hub h with spokes a and b; h captures all, sends a what is not tagged a, b what is not tagged b
     a, NULL -> h, tag a -> b, tag 00 -> nothing      a's change reaches h and b once
-    h forgets `not_tags` towards a: h, tag a -> a, tag 00: it comes home
+    h forgets `not_tags` towards a: h, tag a -> a, tag 00: it returns
 
 Source: Oracle Streams Replication Administrator's Guide, "Oracle Streams Tags": a change is never sent back to where it
 originated, and every change reaches every other database.
@@ -53,7 +53,7 @@ CYCLE, TWICE, ONCE = "in a cycle", "twice", "once"
 
 @dataclass(slots=True)
 class _Arrived:
-    """Tables whose changes arrive at a site, with any tag and under any name; see `Spread`."""
+    """Tables whose changes arrive at a site, with any tag and under any name; the fields are those of `Spread`."""
 
     once: int = 0
     twice: int = 0
@@ -65,13 +65,13 @@ class ReachedSite:
     """A site that gets changes.
 
     Args:
-        site: the site; the origin itself when they come home.
+        site: the site; the origin itself for returning changes.
         times: "once", "twice" (or more often) or "in a cycle".
-        sites: the shortest path, every site on it, those without a database too.
-        components: on the same path, in order.
-        conditions: those of them whose conditions let some of the changes pass, and not others; empty: all of them
+        sites: every site on the shortest path, also those without a database.
+        components: those on the same path, in order.
+        conditions: those of the components whose conditions pass some of the changes and not others; empty: all changes
             arrive.
-        names: what the tables are called there; empty: as at the origin.
+        names: names of the tables there; empty: as at the origin.
     """
 
     site: str
@@ -88,10 +88,11 @@ class Reach:
 
     Args:
         origin: the site where the changes are made.
-        tables: they are made in; patterns of the file.
-        tags: that they may have: "none", hexadecimal, "any other".
-        is_forwarding: apply processes of the origin have all of these tags: this is how it sends on what others wrote.
-        reached: sites that get them; the sites that are not in it never do.
+        tables: patterns of the file for the changed tables.
+        tags: tags of the changes: "none", hexadecimal, "any other".
+        is_forwarding: apply processes of the origin write with all of these tags: the line shows how it forwards
+            others' changes.
+        reached: sites that get the changes; all other sites never do.
     """
 
     origin: str
@@ -102,10 +103,10 @@ class Reach:
 
 
 class Proof:
-    """See the module.
+    """The proof of a topology.
 
     Args:
-        spec: routed, and every queue gets the changes of a source from one publisher.
+        spec: routed, with one publisher per queue and source.
         classes: of `spec`.
     """
 
@@ -131,10 +132,10 @@ class Proof:
         return Hop(way, by_tag, classes.place_of(way.apply.tag), rows_by_tag, names, sum(1 << table for table in names))
 
     def telling_apart(self, tables: Iterable[tuple[str, str]]) -> Proof:
-        """The proof in which each of some tables is told apart from all others, also where the rules speak of its whole schema.
+        """Return the proof in which each given table is distinguished, even where the rules name only its schema.
 
         Args:
-            tables: schema and name; none: it is this proof.
+            tables: schema and name; empty: the result is this proof.
         """
         named = tuple(Rule(owner=owner, name=name) for owner, name in sorted(set(tables)))
         if not named:
@@ -148,11 +149,11 @@ class Proof:
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """The sites whose changes go anywhere."""
+        """The sites whose changes are sent anywhere."""
         return tuple(self.hops)
 
     def spread(self, place: Place) -> Spread:
-        """Where the changes made at a place arrive."""
+        """Return where the changes made at a place arrive."""
         site, tag = place
         key = site, tuple(hop.carried[tag] for hop in self.hops.get(site, ()))
         if key not in self._spreads:
@@ -161,7 +162,7 @@ class Proof:
         return self._spreads[key]
 
     def arrived(self, place: Place) -> dict[str, _Arrived]:
-        """The same by site: a change that arrives with two tags arrives twice."""
+        """Return the arrivals of `spread` by site: a change that arrives with two tags arrives twice."""
         if place not in self._arrived:
             found = self._arrived[place] = {}
             spread = self.spread(place)
@@ -178,36 +179,36 @@ class Proof:
 
     @cached_property
     def cycles(self) -> dict[Place, int]:
-        """The tables whose changes, once they are at a place, come to it again."""
+        """The tables whose changes return to a place that they left."""
         places = {(hop.site, hop.place) for hops in self.hops.values() for hop in hops}
         found = {place: self._followed(place).as_themselves.get(place, 0) for place in sorted(places)}
         return {place: tables for place, tables in found.items() if tables}
 
     def arrived_as_itself(self, place: Place) -> dict[str, int]:
-        """The tables whose changes arrive under their own names, by site."""
+        """Return the tables whose changes arrive under their own names, by site."""
         found: dict[str, int] = {}
         for (site, _), tables in self.spread(place).as_themselves.items():
             found[site] = found.get(site, 0) | tables
         return found
 
     def written_at(self, place: Place) -> dict[str, int]:
-        """What tables are called where their changes arrive, by site."""
+        """Return the names of tables where their changes arrive, by site."""
         found: dict[str, int] = {}
         for (site, _), called in self.spread(place).once.items():
             found[site] = found.get(site, 0) | by_names(called)
         return found
 
     def path(self, place: Place, table: int, is_end: Callable[[Hop, int], bool]) -> tuple[Hop, ...]:
-        """The shortest path that a change takes.
+        """Return the shortest path that a change takes.
 
         Args:
-            place: where it is made.
-            table: one, as a bit.
-            is_end: whether the path may end with a hop at whose end the table is called by a name, a place in
-                `ChangeClasses.tables`.
+            place: its origin.
+            table: one table, as a bit.
+            is_end: whether the path may end with a hop at whose end the table has a name (a position in
+                `ChangeClasses.tables`).
 
         Returns:
-            Its hops; empty: there is no such path.
+            Its hops; empty: no such path exists.
         """
         start = place, table.bit_length() - 1
         paths: dict[tuple[Place, int], tuple[Hop, ...]] = {start: ()}
@@ -226,10 +227,10 @@ class Proof:
         return ()
 
     def taking(self, place: Place, hops: tuple[Hop, ...], tables: int) -> int:
-        """Those of some tables whose changes take a path.
+        """Return those of some tables whose changes take a path.
 
         Args:
-            place: where they are made.
+            place: their origin.
             hops: the path.
             tables: any.
         """
@@ -240,11 +241,11 @@ class Proof:
         return together(called)
 
     def arrivals(self, place: Place, site: str) -> dict[tuple[Hop, int], int]:
-        """The hops by which changes come to a site, each with what tables are called at its end, and the tables that come so.
+        """Return the last hops of changes to a site, each with a name of tables at its end, and those tables.
 
         Args:
-            place: where the changes are made.
-            site: where they come to.
+            place: origin of the changes.
+            site: where they arrive.
         """
         here = dict(self.spread(place).once)
         here[place] = here.get(place, {}) | {OWN: self.classes.untagged}
@@ -256,11 +257,11 @@ class Proof:
         return found
 
     def last_hops(self, place: Place, site: str) -> dict[Hop, int]:
-        """The hops by which changes come to a site, with the tables that come by each, under whatever name.
+        """Return the last hops of changes to a site, with the tables that arrive by each, under any name.
 
         Args:
-            place: where the changes are made.
-            site: where they come to.
+            place: origin of the changes.
+            site: where they arrive.
         """
         found: dict[Hop, int] = {}
         for (hop, _), tables in self.arrivals(place, site).items():
@@ -268,7 +269,7 @@ class Proof:
         return found
 
     def sites_of(self, hops: tuple[Hop, ...]) -> tuple[str, ...]:
-        """Every site on a path, those without a database too."""
+        """Return every site on a path, also those without a database."""
         site_of = {queue.name: queue.site for queue in self.spec.queues}
         sites: list[str] = []
         for hop in hops:
@@ -279,7 +280,7 @@ class Proof:
         return tuple(sites)
 
     def writers(self, owner: str, name: str) -> tuple[str, ...]:
-        """The sites where users write a table together: rows of each of them are at a site where another's are, too.
+        """Return the sites whose users share a table: rows of each meet another's at some site.
 
         Args:
             owner: the table's schema.
@@ -296,7 +297,7 @@ class Proof:
     # ----------------------------------------------------------------------- for people
 
     def reach(self) -> tuple[Reach, ...]:
-        """Who gets what, in as few lines as possible: tables that all go alike together, and tags likewise."""
+        """Return who gets what, in as few lines as possible: tables with equal answers share a line, and so do tags."""
         lines = []
         listed = set(range(1, len(self.classes.tags) - 1))
         for tables in self._tables_alike():
@@ -322,13 +323,13 @@ class Proof:
         return tuple(lines)
 
     def tag_name(self, tag: int) -> str:
-        """A tag for people, by its place."""
+        """Format a tag by its position."""
         if tag == len(self.classes.tags) - 1:
             return "any other" if tag > 1 else "any"
         return tag_text(self.classes.tags[tag])
 
     def names(self, tables: int) -> tuple[str, ...]:
-        """Tables for people: the patterns of the rules that name them most exactly."""
+        """Return names of tables for people: the most exact patterns of the rules."""
         found: dict[str, None] = {}
         while tables:
             bit = tables & -tables
@@ -346,7 +347,7 @@ class Proof:
 
     @cached_property
     def _patterns(self) -> tuple[tuple[Rule, int], ...]:
-        """A rule for each pattern of tables in the file, and the tables it names."""
+        """One rule per table pattern of the file, and the tables it names."""
         known = {(rule.owner, rule.name): rule for rule in self.classes.rules}
         return tuple((rule, self.classes.named_by(rule)) for rule in known.values())
 
@@ -364,7 +365,7 @@ class Proof:
                 )
 
     def _names_at(self, place: Place, site: str, table: int) -> tuple[str, ...]:
-        """What a table of a place is called at a site where its changes arrive; empty: by its own name."""
+        """Return a table's names at a site where its changes arrive; empty: its own name."""
         found: set[int] = set()
         for (there, _), called in self.spread(place).once.items():
             found |= {name for name, tables in called.items() if there == site and tables & table}
@@ -372,16 +373,16 @@ class Proof:
             return ()
         pattern = self._name(table)
         texts = {name: ".".join(self.classes.tables[name]) for name in found if name != OWN}
-        if pattern.endswith(".*"):  # the tables of a schema have another one, and their names
+        if pattern.endswith(".*"):  # a renamed schema: the tables keep their names
             texts = {name: f"{text.partition('.')[0]}.*" for name, text in texts.items()}
         return tuple(sorted({pattern if name == OWN else texts[name] for name in found}))
 
     def conditions_on(self, hops: tuple[Hop, ...], tag: int, tables: int) -> tuple[str, ...]:
-        """The clients on a path whose conditions decide about changes of some tables.
+        """Return the clients on a path whose conditions decide about changes of some tables.
 
         Args:
             hops: the path.
-            tag: place of the tag that the changes have where it begins.
+            tag: position of the changes' tag at the start of the path.
             tables: which tables.
         """
         names: list[str] = []
@@ -401,7 +402,7 @@ class Proof:
         return tuple(names)
 
     def _tables_alike(self) -> list[int]:
-        """The tables that go anywhere, as sets that no arrival tells apart."""
+        """Return the tables that are sent anywhere, as sets that no arrival distinguishes."""
         going = 0
         told_apart: set[int] = set()
         for origin in self.origins:
@@ -424,17 +425,17 @@ class Proof:
     # ----------------------------------------------------------------------- following
 
     def _followed(self, start: Place) -> Spread:
-        """Follow the changes made at a place until every place had each of them twice, or does not get it."""
+        """Follow the changes made at a place until every place has each of them twice, or never gets it."""
         spread = Spread()
         pending: list[tuple[Place, Called, int]] = [(start, {OWN: self.classes.untagged}, 0)]
-        for (site, tag), called, hops in pending:  # shortest paths first: it grows at its end
+        for (site, tag), called, hops in pending:  # shortest paths first: the loop appends to `pending`
             for hop in self.hops.get(site, ()):
                 place = hop.site, hop.place
                 new: dict[int, int] = {}
                 for name, tables in hop.over(called, tag).items():
                     first, again = spread.add(place, name, tables)
                     spread.hops = max(spread.hops, hops + 1) if first else spread.hops
-                    # What comes for the first or the second time goes on; more often makes no difference.
+                    # First and second arrivals continue; further ones make no difference.
                     new |= {name: first | again} if first | again else {}
                 if new:
                     pending.append((place, new, hops + 1))
@@ -442,7 +443,7 @@ class Proof:
 
     def _mark_endless(self, spread: Spread) -> None:
         for place, circling in self.cycles.items():
-            # Under whatever name a change enters a cycle, it goes on as one of the table of that name.
+            # A change that enters a cycle under another name continues as a change of the table of that name.
             called = spread.once.get(place, {})
             entering = {name: tables for name, tables in called.items() if name != OWN and circling >> name & 1}
             own = called.get(OWN, 0) & circling
@@ -458,14 +459,14 @@ class Proof:
 
 
 def tag_text(tag: bytes | None) -> str:
-    """A tag for people."""
+    """Format a tag."""
     return "none" if tag is None else tag.hex()
 
 
 def applies_in_a_row(spec: TopologySpec) -> int:
-    """How many apply processes a change passes at most, one behind the other.
+    """Return the largest number of apply processes that a change passes in a row.
 
-    More than one where sites forward what others wrote.
+    It exceeds one where sites forward others' changes.
     """
     proof = Proof(spec)
     return max(

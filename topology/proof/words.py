@@ -1,4 +1,4 @@
-"""What the proof's findings are told with: paths, tables and places in the file, in plain words."""
+"""Words for the proof's findings: paths, tables and places in the file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = [
     "taken_on",
 ]
 
-NAMED_MAX = 3  # of tables, sites and the like: the reader wants an example, `--json` has all
+NAMED_MAX = 3  # of tables, sites and the like: the reader needs an example; `--json` has all
 
 Client = CaptureSpec | PropagationSpec | Hop
-"""Whatever has rules on a hop; the hop itself stands for its apply process."""
+"""A client with rules on a hop; the hop itself stands for its apply process."""
 
 
 def some(names: Iterable[str], what: str) -> str:
-    """A few names: `a, b, c and 297 other tables`.
+    """Format a few names: `a, b, c and 297 other tables`.
 
     Args:
-        names: one at least.
-        what: they are the names of, in the plural.
+        names: at least one.
+        what: noun for the names, in the plural.
     """
     known = list(names)
     if len(known) <= NAMED_MAX:
@@ -43,12 +43,12 @@ def some(names: Iterable[str], what: str) -> str:
 
 
 def path_text(proof: Proof, hops: tuple[Hop, ...], *, with_last: bool = False) -> str:
-    """A path in plain words: `dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2)`.
+    """Format a path: `dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2)`.
 
     Args:
-        proof: that found it.
-        hops: of the path, one at least.
-        with_last: say the tag at its end, too.
+        proof: the proof that found it.
+        hops: at least one.
+        with_last: also show the tag at its end.
     """
     words = []
     for number, hop in enumerate(hops):
@@ -65,11 +65,11 @@ def path_text(proof: Proof, hops: tuple[Hop, ...], *, with_last: bool = False) -
 
 
 def made_with(proof: Proof, place: Place) -> str:
-    """How changes must be tagged, where that matters.
+    """Say how changes must be tagged, where that matters.
 
     Args:
-        proof: that found them.
-        place: where they are made.
+        proof: the proof that found them.
+        place: their origin.
     """
     _, tag = place
     if tag == 0:
@@ -80,10 +80,10 @@ def made_with(proof: Proof, place: Place) -> str:
 
 
 def as_far_as(deciding: tuple[str, ...]) -> str:
-    """What is added where conditions decide.
+    """Return the addition to a finding where conditions decide.
 
     Args:
-        deciding: the clients that have them (`Proof.conditions_on`); empty: nothing is added.
+        deciding: the clients with such conditions (`Proof.conditions_on`); empty: no addition.
     """
     return (
         f", as far as the conditions of {' and '.join(deciding)} are TRUE: whether one change passes all of them is not"
@@ -94,24 +94,24 @@ def as_far_as(deciding: tuple[str, ...]) -> str:
 
 
 def place_in_file(client: Client) -> str:
-    """Where a client stands in the file."""
+    """Return the place of a client in the file."""
     if isinstance(client, Hop):
         return f"applies.{client.apply.name}"
     return f"{'captures' if isinstance(client, CaptureSpec) else 'propagations'}.{client.name}"
 
 
 def clients_of(hop: Hop) -> tuple[Client, ...]:
-    """The clients on a hop, in order."""
+    """Return the clients on a hop, in order."""
     return (hop.way.capture, *hop.way.propagations, hop)
 
 
 def rules_of(client: Client) -> RuleSet:
-    """Its rules."""
+    """Return a client's rules."""
     return client.apply.rules if isinstance(client, Hop) else client.rules
 
 
 def taken_on(proof: Proof, hop: Hop) -> Iterator[tuple[Client, int]]:
-    """The clients on a hop, in order, and the classes that each of them takes, by the names that the hop's source has.
+    """Yield the clients on a hop in order, with the classes that each takes, by the names at the hop's source.
 
     Args:
         proof: of the topology.
@@ -123,12 +123,12 @@ def taken_on(proof: Proof, hop: Hop) -> Iterator[tuple[Client, int]]:
 
 
 def finding_at(path: str, problem: str, fix: str, *, is_error: bool = True) -> Finding:
-    """A finding.
+    """Make a finding.
 
     Args:
-        path: of the part of the file to change.
+        path: the part of the file to change.
         problem: what is wrong.
         fix: how to change it.
-        is_error: nobody can want it.
+        is_error: it can never be intended.
     """
     return Finding(path=path, problem=problem, fix=fix, is_error=is_error)

@@ -1,13 +1,13 @@
-"""Classes of changes: every table that the rules of a topology can tell apart, with every tag they can, one of each.
+"""Classes of changes: one example of every table and tag that the rules of a topology can tell apart.
 
-Rules speak of tables by patterns, so a topology has no list of tables. But rules can tell only so many tables apart:
-all names that match the same patterns are treated alike, and so are all tags that no rule lists. One example stands for
-each of these classes, and what is true of every example is true of every table and tag. A set of classes is an `int`
-with one bit per class, so that rule sets along a path are combined with `&`, and paths with `|`.
+Rules name tables by patterns, so a topology has no list of tables. But rules can tell only so many tables apart: all
+names that match the same patterns are treated alike, and so are all tags that no rule lists. One example represents
+each of these classes, and what holds for every example holds for every table and tag. A set of classes is an `int` with
+one bit per class, so that rule sets along a path are combined with `&`, and paths with `|`.
 
 Names that rules give to tables (`rename_table`, `rename_schema`) are examples, too, so that a table has a class
-wherever it is. What tables are called at a client is a `Naming`; `at_source` says of classes by the names there which
-they are by the names of the source. So a way is still an `&`, of what its clients take by the source's names.
+wherever it is. A `Naming` holds the names of tables at a client; `at_source` translates classes from those names to the
+source's. So a way is still an `&` of what its clients take by the source's names.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["ChangeClasses", "Naming"]
 
 Naming = Mapping[int, int]
-"""What tables are called at a client, as places in `ChangeClasses.tables`: by the place of the name that the source
-has. Tables with their own name are not in it.
+"""Names of tables at a client, as positions in `ChangeClasses.tables`, by the position of the source's name. Tables
+with their own name are absent.
 """
 
 
@@ -43,7 +43,7 @@ class ChangeClasses:
     """The classes of one topology's changes.
 
     Args:
-        rule_sets: of every client; what they cannot tell apart is one class.
+        rule_sets: of every client; changes that they cannot tell apart are one class.
     """
 
     def __init__(self, rule_sets: Iterable[RuleSet]) -> None:
@@ -53,25 +53,25 @@ class ChangeClasses:
         )
         self._told_apart = _with_new_names(self.rules)
         self.tables: tuple[tuple[str, str], ...] = tuple(_tables(self._told_apart))
-        self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first, the one that no rule lists last
+        self.tags: tuple[bytes | None, ...] = tags_told_apart(known)  # NULL first; last the tag that no rule lists
         self._places = {table: number for number, table in enumerate(self.tables)}
         self._named: dict[tuple[str, str], int] = {}
         patterns = dict.fromkeys((rule.owner, rule.name) for rule in self._told_apart)
         self._plain = frozenset(pattern for pattern in patterns if not set("*?") & set("".join(pattern)))
         self._wild = tuple(Rule(owner=owner, name=name) for owner, name in patterns if (owner, name) not in self._plain)
         self._alike: dict[tuple[object, ...], int] = {}
-        # By identity, because the hash of a rule set with hundreds of rules takes as long as this saves. The rule sets
-        # are kept.
+        # By identity, because hashing a rule set with hundreds of rules takes as long as this saves. The entries keep
+        # the rule sets alive.
         self._taken: dict[int, tuple[RuleSet, int]] = {}
         self._renamed: dict[int, tuple[RuleSet, dict[int, int]]] = {}
-        # the first table's changes
+        # the first table's changes with every tag
         self._every_tag = sum(1 << place * len(self.tables) for place in range(len(self.tags)))
 
     @classmethod
     def of(cls, *specs: TopologySpec) -> ChangeClasses:
-        """The classes that the clients of topologies tell apart.
+        """Return the classes that the clients of topologies tell apart.
 
-        Of two that are compared, both together: `a*` and `*b` meet in `ab`.
+        Two topologies that are compared need common classes: `a*` and `*b` meet in `ab`.
         """
         return cls(
             client.rules
@@ -86,7 +86,7 @@ class ChangeClasses:
         return (1 << len(self.tables)) - 1
 
     def named_by(self, rule: Rule) -> int:
-        """The tables that one of the rules speaks of, as a set of untagged changes."""
+        """Return the tables that one of the rules names, as a set of untagged changes."""
         key = rule.owner, rule.name
         if key not in self._named:
             if set("*?") & set(rule.owner + rule.name):
@@ -97,15 +97,15 @@ class ChangeClasses:
         return self._named[key]
 
     def matched_by(self, rules: Iterable[Rule]) -> int:
-        """The classes for which at least one of the rules is TRUE, or, of a rule with a condition, may be."""
+        """Return the classes for which at least one of the rules is TRUE or, for a rule with a condition, may be."""
         return self._matched(rules, {TruthValue.TRUE, TruthValue.MAYBE})
 
     def _matched(self, rules: Iterable[Rule], answers: Container[TruthValue]) -> int:
-        """The classes for which at least one of the rules has one of the answers."""
+        """Return the classes for which at least one of the rules has one of the answers."""
         by_tags: dict[tuple[TagCondition, Rule | None], int] = {}
         for rule in rules:
             if rule.dml:
-                # Of a condition only what the tag decides: a class has many tables, and one name of them.
+                # Of a condition only the tag part: a class has many tables, and only one of their names.
                 kind = rule.tags, rule if rule.looks_at_rows else None
                 by_tags[kind] = by_tags.get(kind, 0) | self.named_by(rule)
         matched = 0
@@ -117,9 +117,9 @@ class ChangeClasses:
         return matched
 
     def taken_by(self, rules: RuleSet) -> int:
-        """The classes of which one of the rule sets given to the constructor may take changes.
+        """Return the classes of which a rule set (one of the constructor's) may take changes.
 
-        As `RuleSet.keeps` of each.
+        It agrees with `RuleSet.keeps` of each.
         """
         if id(rules) not in self._taken:
             taken = self._all if rules.include is None else self.matched_by(rules.include)
@@ -127,7 +127,7 @@ class ChangeClasses:
         return self._taken[id(rules)][1]
 
     def decided_by_rows(self, rules: RuleSet) -> int:
-        """The classes of which the rule set takes some changes, and not others: conditions decide, or a subset."""
+        """Return the classes of which the rule set takes only some changes, because of conditions or a subset."""
         if not rules.looks_at_rows:
             return 0
         surely = self._all if rules.include is None else self._matched(rules.include, {TruthValue.TRUE})
@@ -135,11 +135,11 @@ class ChangeClasses:
 
     @cached_property
     def spoken_of(self) -> tuple[TableName, ...]:
-        """An example of each set of tables that the rules' patterns tell apart: without names that tables only get."""
+        """An example of each set of tables that the rules' patterns tell apart, without names that only renames give."""
         return tuple(TableName(*table) for table in _tables(self.rules))
 
     def renamed_by(self, rules: RuleSet) -> dict[int, int]:
-        """The tables that a client gives another name, and that name, as places in `tables`."""
+        """Return the tables that a client renames, and their new names, as positions in `tables`."""
         if not rules.renames:
             return {}
         if id(rules) not in self._renamed:
@@ -151,18 +151,18 @@ class ChangeClasses:
                     table = TableName(*self.tables[place])
                     other = rule.transformation.named(table)
                     if place in found or other == table or rule.answer(*table, UNKNOWN_TAG) is TruthValue.FALSE:
-                        continue  # where several rules disagree `check` says so
+                        continue  # `check` reports rules that disagree
                     if becomes := self.class_of(*other):
                         found[place] = becomes.bit_length() - 1
             self._renamed[id(rules)] = rules, found
         return self._renamed[id(rules)][1]
 
     def behind(self, rules: RuleSet, names: Naming) -> Naming:
-        """What tables are called behind a client.
+        """Return the names of tables behind a client.
 
         Args:
             rules: of the client.
-            names: what they are called there.
+            names: the tables' names at the client.
         """
         renamed = self.renamed_by(rules)
         if not renamed:
@@ -175,21 +175,21 @@ class ChangeClasses:
         return found
 
     def named_along(self, clients: Iterable[C]) -> Iterator[tuple[C, Naming]]:
-        """Several clients in a row, and what tables are called at each of them."""
+        """Yield several clients in a row, with the names of tables at each of them."""
         names: Naming = {}
         for client in clients:
             yield client, names
             names = self.behind(client.rules, names)
 
     def named_behind(self, clients: Iterable[_Client]) -> Naming:
-        """What tables are called behind several clients in a row."""
+        """Return the names of tables behind several clients in a row."""
         names: Naming = {}
         for client in clients:
             names = self.behind(client.rules, names)
         return names
 
     def at_source(self, classes: int, names: Naming) -> int:
-        """Classes by the names that the source has.
+        """Translate classes to the names at the source.
 
         Args:
             classes: by the names that the tables have at a client.
@@ -201,10 +201,10 @@ class ChangeClasses:
         return found
 
     def by_name(self, classes: int, names: Naming) -> int:
-        """Classes by the names that their tables have at a client: the reverse of `at_source`.
+        """Translate classes to their tables' names at a client: the reverse of `at_source`.
 
         Args:
-            classes: by the names that the source has.
+            classes: by the names at the source.
             names: of the tables at the client.
         """
         found = classes
@@ -219,14 +219,14 @@ class ChangeClasses:
         return ~(-1 << len(self.tags) * len(self.tables))
 
     def carried_by(self, clients: Iterable[_Client]) -> int:
-        """The classes that all of the clients on a way take, by the names that the source has."""
+        """Return the classes that all clients on a way take, by the names at the source."""
         carried = self._all
         for client, names in self.named_along(clients):
             carried &= self.at_source(self.taken_by(client.rules), names)
         return carried
 
     def tables_of(self, classes: int) -> int:
-        """The same tables' untagged changes: what tells sets of tables apart."""
+        """Return the same tables' untagged changes: the canonical form of a set of tables."""
         found = 0
         while classes:
             found |= classes & self.untagged
@@ -234,7 +234,7 @@ class ChangeClasses:
         return found
 
     def class_of(self, owner: str, name: str) -> int:
-        """The class of a table's untagged changes.
+        """Return the class of a table's untagged changes.
 
         Args:
             owner: the table's schema.
@@ -242,31 +242,31 @@ class ChangeClasses:
         """
         if not self._alike:
             self._alike.update((self._matches(*table), 1 << number) for number, table in enumerate(self.tables))
-        # A name that more wildcards match together than `examples` looks for has no class: no rule set is known to
-        # treat it apart.
+        # A name that more wildcards match together than `examples` searches has no class: no rule set is known to treat
+        # it differently.
         return self._alike.get(self._matches(owner, name), 0)
 
     def _matches(self, owner: str, name: str) -> tuple[object, ...]:
-        """Which rules' patterns a table matches; a plain name, or none, and every pattern with wildcards."""
+        """Return a table's key: its plain name or None, and whether it matches each pattern with wildcards."""
         return (owner, name) if (owner, name) in self._plain else None, *(
             rule.matches_object(owner, name) for rule in self._wild
         )
 
     def place_of(self, tag: bytes | None) -> int:
-        """Where a tag stands in `tags`; one that no rule lists: the last place, as all of those are alike."""
+        """Return the position of a tag in `tags`; for a tag that no rule lists, the last one, which they all share."""
         return self.tags.index(tag) if tag in self.tags else len(self.tags) - 1
 
     def with_tag(self, classes: int, place: int) -> int:
-        """The tables of which a set has the changes with one tag, as a set of untagged changes.
+        """Return the tables of a set whose changes have one tag, as a set of untagged changes.
 
         Args:
             classes: the set.
-            place: of the tag in `tags`.
+            place: position of the tag in `tags`.
         """
         return classes >> place * len(self.tables) & self.untagged
 
     def example(self, classes: int) -> str:
-        """One table of a set that is not empty, for people; untagged changes are named before tagged ones."""
+        """Name one table of a set that is not empty; untagged changes come before tagged ones."""
         place, number = divmod((classes & -classes).bit_length() - 1, len(self.tables))
         owner, name = self.tables[number]
         tag = self.tags[place]
@@ -277,16 +277,16 @@ class ChangeClasses:
 
 
 def _places_of(tables: int) -> Iterator[int]:
-    """The tables of a set of untagged changes, one by one."""
+    """Yield the tables of a set of untagged changes, one by one."""
     while tables:
         yield (tables & -tables).bit_length() - 1
         tables &= tables - 1
 
 
 def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:
-    """Examples of tables.
+    """Yield examples of tables.
 
-    Names are told apart only by the rules that speak of their schema: 300 tables stay 300 classes.
+    Only rules that name a table's schema tell its name apart: 300 tables stay 300 classes.
     """
     for owner in examples(rule.owner for rule in rules):
         for name in examples(rule.name for rule in rules if rule.matches_owner(owner)):
@@ -294,9 +294,9 @@ def _tables(rules: tuple[Rule, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _with_new_names(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """The rules, and others that make an example of every name that a table gets.
+    """Return the rules, and further ones that make every new name of a table an example.
 
-    They tell tables apart that are told apart under their new names.
+    They tell tables apart that differ only under their new names.
     """
     renaming = [
         (rule, rule.transformation) for rule in rules if rule.transformation is not None and rule.transformation.renames
@@ -330,7 +330,7 @@ def _with_new_names(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 def _linked(links: Iterable[tuple[str, str]]) -> list[set[str]]:
-    """What is linked, directly or over others."""
+    """Return groups of what is linked, directly or indirectly."""
     groups: list[set[str]] = []
     for link in links:
         mine = [group for group in groups if group & set(link)]

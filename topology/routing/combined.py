@@ -1,14 +1,14 @@
-"""Combined capture and apply, and direct dequeuing: what does not run because those before and behind it do without it.
+"""Combined capture and apply, and direct dequeuing: queues and propagations that need not run.
 
 Combined capture and apply: which capture process streams its batches straight to which apply process.
 
-Where exactly one way leads from a capture process to an apply process, and nothing on it looks into batches, the queues
-and the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and what is
-bypassed does not run (`bypassed`). This is decided by the topology alone, so every component finds the same answer in
-the file that it runs by; an edit that breaks a condition changes the answer, and another one changes it back.
+Where exactly one way leads from a capture process to an apply process, and nothing on it reads the batches, the queues
+and the propagation in between only pass bytes on. Then the capture process serves the apply process itself, and the
+bypassed components do not run (`bypassed`). The topology alone decides this, so every component finds the same answer
+in the file that it runs by. An edit that breaks a condition changes the answer, and another edit can change it back.
 
 Conditions, in the order in which `Combination.hindrance` names them
-    no propagation is split off from the queue (`topology.split`), and it is not the queue of one that is;
+    no propagation is split off from the queue (`topology.split`), and the queue is not that of a split stream;
     the capture process is the only publisher of its queue;
     the queue has one subscriber: the apply process itself, or one propagation to the apply process's queue that has no
     rules and does nothing else to what it sends;
@@ -17,17 +17,17 @@ Conditions, in the order in which `Combination.hindrance` names them
 
 The queue at the destination may hold the changes of other sources: it runs for those.
 
-Direct dequeuing: where a queue has several subscribers, or several publishers, no capture process can stand in its
-place. But a propagation from it that has no rules, and whose target queue has for each of its sources one apply process
-and nobody else, only passes bytes on. Then each of these apply processes is a subscriber of the queue before the
-propagation, and what is in between does not run. It keeps durable there what the propagation would: DURABLE is what the
-destination has committed, in both cases. Conditions, in the order in which `Direct.hindrance` names them
+Direct dequeuing: where a queue has several subscribers or publishers, no capture process can replace it. But a
+propagation from it only passes bytes on if it has no rules, and if its target queue serves exactly one apply process
+for each of its sources and no other client. Then each of these apply processes subscribes to the queue before the
+propagation, and the components in between do not run. There the apply process has the durable position of the
+propagation: in both cases DURABLE means committed at the destination. Conditions, in the order in which
+`Direct.hindrance` names them
     the propagation is not part of combined capture and apply;
     it has no rules, and does nothing else to what it sends;
     its target queue passes none of its sources on, gets none from another publisher, and has one apply process for each
     of them; the file does not say `combined: never`.
-A stream that is split off (`topology.split`) stays what it was: its apply processes read the queue that the propagation
-would read.
+A split stream (`topology.split`) keeps its form: its apply processes read the queue that the propagation would read.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Combined Capture and Apply Optimization"; `semantics.md` 4.7.
 """
@@ -70,8 +70,8 @@ class Combination:
 
     Args:
         capture: the capture process.
-        apply: the apply process it is combined with; None: with none.
-        propagation: the one that is bypassed; None: none is in between.
+        apply: the apply process it is combined with; None: not combined.
+        propagation: the bypassed one; None: there is none in between.
         hindrance: the first condition that does not hold; empty: it is combined.
     """
 
@@ -82,7 +82,7 @@ class Combination:
 
     @property
     def members(self) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
-        """Everything that uses no queue for this source while they are combined; nothing when they are not."""
+        """The components that use no queue for this source while combined; empty when not combined."""
         if self.apply is None:
             return ()
         return (self.capture, *(() if self.propagation is None else (self.propagation,)), self.apply)
@@ -111,7 +111,7 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
         capture: of `spec`.
     """
     queue = capture.queue
-    # A split stream is to be merged: combining what is left, and parting it again, would disturb the others twice.
+    # A split stream will be merged: combining the rest now, and separating it again, would disturb the others twice.
     if split := [
         each.name
         for each in spec.propagations
@@ -138,7 +138,7 @@ def combination(spec: TopologySpec, capture: CaptureSpec) -> Combination:
 
 
 def _needed(spec: TopologySpec, propagation: PropagationSpec, sources: Iterable[str]) -> str:
-    """Why a propagation and the queue behind it do more with the changes of some sources than pass them on.
+    """Say why a propagation and the queue behind it do more than pass on the changes of some sources.
 
     Empty: they do not.
     """
@@ -150,7 +150,7 @@ def _needed(spec: TopologySpec, propagation: PropagationSpec, sources: Iterable[
 
 
 def _only_apply(spec: TopologySpec, queue: str, source: str) -> tuple[ApplySpec | None, str]:
-    """The one apply process of a queue for a source, if it may do without the queue; None: there is none, and why."""
+    """Return a queue's only apply process for a source, if it can bypass the queue; None with the reason otherwise."""
     applies = [each for each in spec.applies if (each.queue, each.source) == (queue, source)]
     if len(applies) != 1:
         return (
@@ -162,7 +162,7 @@ def _only_apply(spec: TopologySpec, queue: str, source: str) -> tuple[ApplySpec 
 
 
 def _line(propagation: PropagationSpec) -> str:
-    """What a propagation does to spare its line, which nobody would do in its place; empty: nothing."""
+    """Say what a propagation does to save its line, which no other component would do; empty: nothing."""
     if propagation.compression != "none":
         return f"{propagation.name} compresses what it sends"
     if propagation.bandwidth_max is not None:
@@ -171,7 +171,7 @@ def _line(propagation: PropagationSpec) -> str:
 
 
 def _passed_on(spec: TopologySpec, propagation: PropagationSpec, source: str) -> str:
-    """Who else brings a source's changes into the queue at the end of a propagation, or takes them on; empty: nobody."""
+    """Say who else brings a source's changes into a propagation's target queue, or takes them on; empty: no one."""
     queue = propagation.to_queue
     onward = [
         each.name for each in spec.propagations if queue in (each.from_queue, each.held_in) and source in each.sources
@@ -221,16 +221,16 @@ def _direct(spec: TopologySpec, propagation: PropagationSpec, pairs: Iterable[Co
 
 
 def directs(spec: TopologySpec) -> tuple[Direct, ...]:
-    """The propagations of a topology that apply processes bypass."""
+    """Return the propagations of a topology that apply processes bypass."""
     pairs = combined(spec)
     found = (_direct(spec, propagation, pairs) for propagation in spec.propagations)
     return tuple(each for each in found if each.applies)
 
 
 def readers_of(spec: TopologySpec, propagation: PropagationSpec) -> tuple[str, ...]:
-    """Names of the subscribers that take a propagation's changes from its queue.
+    """Return the names of the subscribers that take a propagation's changes from its queue.
 
-    Itself, or the apply processes that bypass it.
+    They are the propagation itself, or the apply processes that bypass it.
 
     Args:
         spec: routed.
@@ -240,26 +240,26 @@ def readers_of(spec: TopologySpec, propagation: PropagationSpec) -> tuple[str, .
 
 
 def dequeued(spec: TopologySpec, apply: ApplySpec) -> str:
-    """The queue that an apply process dequeues from, where it is not combined.
+    """Return the queue that an apply process dequeues from, where it is not combined.
 
     Args:
         spec: routed.
         apply: of `spec`.
     """
-    # The apply processes of one of several sources would not bypass a propagation, so one of its source is among those
-    # that do.
+    # A propagation is bypassed for all of its sources or none. So if it is bypassed, one of its bypassing apply
+    # processes has this source.
     before = (each for each in spec.propagations if each.to_queue == apply.queue and apply.source in each.sources)
     return next((each.from_queue for each in before if direct(spec, each).applies), apply.queue)
 
 
 def combined(spec: TopologySpec) -> tuple[Combination, ...]:
-    """The capture processes of a topology that are combined."""
+    """Return the capture processes of a topology that are combined."""
     found = (combination(spec, capture) for capture in spec.captures)
     return tuple(each for each in found if each.apply is not None)
 
 
 def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
-    """The apply process that a capture process is combined with; None: it enqueues.
+    """Return the apply process that a capture process is combined with; None: it enqueues.
 
     Args:
         spec: routed.
@@ -269,9 +269,9 @@ def apply_of(spec: TopologySpec, capture: CaptureSpec) -> ApplySpec | None:
 
 
 def mounted(spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, memory_bytes_max: int) -> TopologySpec:
-    """The topology of the queue that a capture process mounts for its apply process.
+    """Return the topology of the queue that a capture process mounts for its apply process.
 
-    These two, and a queue under the name that the apply process knows.
+    It has these two, and a queue under the name that the apply process knows.
 
     Args:
         spec: the whole topology.
@@ -285,12 +285,12 @@ def mounted(spec: TopologySpec, capture: CaptureSpec, apply: ApplySpec, memory_b
         queues=(queue,),
         captures=(replace(capture, queue=queue.name),),
         propagations=(),
-        applies=(replace(apply, combined=False),),  # with each other: here they have a queue in between
+        applies=(replace(apply, combined=False),),  # not combined here: they have a queue in between
     )
 
 
 def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
-    """The capture process that an apply process is combined with; None: it dequeues.
+    """Return the capture process that an apply process is combined with; None: it dequeues.
 
     Args:
         spec: routed.
@@ -302,7 +302,7 @@ def capture_of(spec: TopologySpec, apply: ApplySpec) -> CaptureSpec | None:
 
 
 def left_out(spec: TopologySpec) -> set[str]:
-    """Names of the capture processes, propagations and apply processes that do not use the queues that the file names for them."""
+    """Return the names of clients that do not use the queues which the file names for them."""
     return _left_out(combined(spec), directs(spec))
 
 
@@ -313,10 +313,9 @@ def _left_out(pairs: Iterable[Combination], streams: Iterable[Direct]) -> set[st
 
 
 def bypassed(spec: TopologySpec) -> dict[str, str]:
-    """Queues and propagations that do not run, as full names of components, and the full name of the component that bypasses each.
+    """Map the full names of queues and propagations that do not run to that of the component that bypasses each.
 
-    A queue that is used for something else runs; what is bypassed in it is left out of
-    `topology.edits.changes.interests_of`.
+    A queue with other users runs; `topology.edits.changes.interests_of` omits what bypasses it.
     """
     found: dict[str, str] = {}
     pairs, streams = combined(spec), directs(spec)
@@ -344,7 +343,7 @@ def bypassed(spec: TopologySpec) -> dict[str, str]:
 
 
 def bypassing(spec: TopologySpec, queue: str) -> tuple[str, ...]:
-    """Names of a queue's apply processes that do without it.
+    """Return the names of a queue's apply processes that bypass it.
 
     Args:
         spec: routed.
@@ -355,13 +354,13 @@ def bypassing(spec: TopologySpec, queue: str) -> tuple[str, ...]:
 
 
 def newly_bypassed(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
-    """Queues that go on for others although an edit lets a source's changes bypass them, as full names.
+    """Return queues that keep running for others although an edit lets a source's changes bypass them, as full names.
 
-    Each with the full name of the first component that does.
+    Each has the full name of the first component that bypasses it.
 
     Args:
         before: the topology that was prepared last, routed.
-        after: the one that is wanted, routed.
+        after: the wanted topology, routed.
     """
     earlier, now, whole = left_out(before), left_out(after), bypassed(after)
     passed = {(each.name, each.queue) for each in before.applies if each.name not in earlier}
@@ -375,7 +374,7 @@ def newly_bypassed(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
 
 
 def bypassed_on(spec: TopologySpec, way: Way) -> tuple[str, ...]:
-    """Queues and propagations that a way's changes do not pass, as full names of components.
+    """Return the queues and propagations that a way's changes bypass, as full names of components.
 
     A queue among them may run for others.
 

@@ -1,8 +1,8 @@
-"""Downstream capture: which redo logs are copied to which sites, for the capture processes there.
+"""Downstream capture: the redo logs that are copied to other sites, for the capture processes there.
 
-A capture process mines redo at its own site. Where that is not the source's site (`site` is not `source`), a redo
-receiver of that site takes the source's redo log from its log writer and keeps a copy, the standby redo log; one
-receiver serves every capture process of that source there.
+A capture process mines redo at its own site. If that is not the source's site (`site` is not `source`), a redo receiver
+of that site gets the source's redo log from its log writer. It keeps a copy, the standby redo log. One receiver serves
+every capture process of that source there.
 
 Source: Oracle Streams Concepts and Administration 11.2, "Local Capture and Downstream Capture".
 """
@@ -30,12 +30,12 @@ class RedoReceiver:
 
     Args:
         source: the site whose redo it is.
-        site: where the copy is.
-        is_sync: the source confirms nothing to its database that is not durable here too (`transport: sync`).
+        site: the site of the copy.
+        is_sync: the source confirms to its database only what is durable here too (`transport: sync`).
         captures: names of the capture processes that mine it.
         is_archived_log: it gets complete segments only.
         archive: the folder into which they are copied; empty: they are sent.
-        archive_lag_s: after so many seconds the source completes a segment that is not full.
+        archive_lag_s: the source completes a partly filled segment after this many seconds.
     """
 
     source: str
@@ -58,7 +58,7 @@ class RedoReceiver:
 
 
 def redo_receivers(spec: TopologySpec) -> tuple[RedoReceiver, ...]:
-    """Every redo receiver of a topology, in the order of the file."""
+    """Return every redo receiver of a topology, in the order of the file."""
     captures: dict[tuple[str, str], list[CaptureSpec]] = {}
     for capture in spec.captures:
         if capture.is_downstream:
@@ -78,7 +78,7 @@ def redo_receivers(spec: TopologySpec) -> tuple[RedoReceiver, ...]:
 
 
 def receiver_of(spec: TopologySpec, name: str) -> RedoReceiver:
-    """The receiver of a name; KeyError when there is none.
+    """Return the receiver of a name; KeyError when it does not exist.
 
     Args:
         spec: the topology.
@@ -88,27 +88,17 @@ def receiver_of(spec: TopologySpec, name: str) -> RedoReceiver:
 
 
 def receivers_from(spec: TopologySpec, source: str) -> tuple[RedoReceiver, ...]:
-    """The receivers of a source's redo.
-
-    Args:
-        spec: the topology.
-        source: name of the site.
-    """
+    """Return the receivers of a source's redo."""
     return tuple(receiver for receiver in redo_receivers(spec) if receiver.source == source)
 
 
 def receivers_at(spec: TopologySpec, site: str) -> tuple[RedoReceiver, ...]:
-    """The receivers at a downstream site.
-
-    Args:
-        spec: the topology.
-        site: name of the site.
-    """
+    """Return the receivers at a downstream site."""
     return tuple(receiver for receiver in redo_receivers(spec) if receiver.site == site)
 
 
 def receiver_at(spec: TopologySpec, capture: CaptureSpec) -> RedoReceiver | None:
-    """The receiver whose copy a capture process mines; None: it mines the source's own redo log.
+    """Return the receiver whose copy a capture process mines; None: it mines the source's own redo log.
 
     Args:
         spec: the topology.
@@ -118,7 +108,7 @@ def receiver_at(spec: TopologySpec, capture: CaptureSpec) -> RedoReceiver | None
 
 
 def keeper_of(source: str, site: str) -> str:
-    """Full name of the component that keeps the redo of a source which capture processes mine at a site.
+    """Return the full name of the component that keeps the redo of a source for capture processes at a site.
 
     Args:
         source: name of the source site.

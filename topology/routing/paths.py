@@ -1,9 +1,9 @@
-"""Paths: over which propagations the changes of a capture process can come to a queue, and which of these paths is the best one.
+"""Paths: the propagations over which a capture process's changes can reach a queue, and the choice of the best path.
 
-Sets of changes are classes by the names that the source has (`topology.routing.change_classes`). Where a client renames tables,
-what a propagation takes depends on the path to it: a walk knows what the tables are called where it is.
+Sets of changes are classes by the names at the source (`topology.routing.change_classes`). Where a client renames
+tables, what a propagation takes depends on the path to it: a walk knows the tables' names at its present queue.
 
-Source: `topology.routing.ways`, which says how a path is chosen.
+Source: `topology.routing.ways`, which defines how a path is chosen.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 __all__ = ["Path", "Router"]
 
 _WALKS_MAX = 1_000
-"""Of walks that are looked at one by one.
-Only where queues are linked in many ways and names change between them there are more; then a path may be overlooked,
-and `check` says that there is none.
+"""Bound of the walks that are examined one by one.
+More exist only where queues are linked in many ways and names change between them. Then a path may be missed, and
+`check` reports that none exists.
 """
 
 
@@ -43,13 +43,13 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """A path that is being looked for, so far.
+    """A path under search, so far.
 
     Args:
-        queue: where it is.
-        propagations: that it took.
+        queue: the present queue.
+        propagations: taken so far.
         names: of the tables at that queue.
-        taken: classes that all of the clients so far take, of those that are looked for.
+        taken: classes that all clients so far take, among those searched for.
     """
 
     queue: str
@@ -58,15 +58,15 @@ class _Walk:
     taken: int
 
     def may_enter(self, queue: str) -> bool:
-        """Whether it was not there yet."""
+        """Return whether the walk has not visited the queue."""
         return queue != self.queue and all(each.from_queue != queue for each in self.propagations)
 
 
 class Router:
-    """Finds paths from capture processes to the queues that apply processes take changes from.
+    """Finds paths from capture processes to the queues of apply processes.
 
     Args:
-        spec: names that lead nowhere are passed over.
+        spec: names without a target are ignored.
         classes: of `spec`.
     """
 
@@ -77,14 +77,13 @@ class Router:
         self._reading: dict[str, list[PropagationSpec]] = {}
         for propagation in spec.propagations:
             self._reading.setdefault(propagation.from_queue, []).append(propagation)
-        # Where a source's changes are to go, and who takes them there: apply processes of one queue share the path to
-        # it.
+        # The ends of paths: a source and a queue, with the apply processes that share the path to it.
         self.ends: dict[tuple[str, str], list[ApplySpec]] = {}
         for apply in spec.applies:
             self.ends.setdefault((apply.source, apply.queue), []).append(apply)
 
     def captures(self, source: str, queue: str) -> list[CaptureSpec]:
-        """The capture processes of a source that have something for a queue; when none has, all of them.
+        """Return the capture processes of a source that have changes for a queue; if none has, all of them.
 
         Args:
             source: site name.
@@ -94,11 +93,11 @@ class Router:
         return [capture for capture in captures if self.coming(capture, queue)] or captures
 
     def coming(self, capture: CaptureSpec, queue: str) -> int:
-        """The classes that come to a queue over any path, and are wanted there.
+        """Return the classes that reach a queue over any path and are wanted there.
 
         Args:
-            capture: at the beginning.
-            queue: at the end.
+            capture: start of the path.
+            queue: its end.
         """
         if capture.name not in self._reaching:
             self._reaching[capture.name] = self._spread(capture)
@@ -108,7 +107,7 @@ class Router:
         return coming
 
     def brought(self, path: Path, queue: str) -> int:
-        """The classes that come over a path, and are wanted at its end.
+        """Return the classes that come over a path and are wanted at its end.
 
         Args:
             path: any.
@@ -118,13 +117,13 @@ class Router:
         return self._classes.carried_by(path.clients) & self._wanted(path.capture.source, queue, names)
 
     def paths(self, capture: CaptureSpec, queue: str) -> list[Path]:
-        """The best path; two when they are equally good, which `check` refuses.
+        """Return the best path; two when they are equally good, which `check` refuses.
 
         Args:
-            capture: at the beginning.
-            queue: at the end.
+            capture: start of the path.
+            queue: its end.
         """
-        # Without a path that takes all, the shortest: positions travel even where no rule lets a change through.
+        # If no path takes all, the shortest: positions travel even where no rule lets a change through.
         coming = self.coming(capture, queue)
         return (
             self.shortest(capture, queue, coming, surely=True)
@@ -133,13 +132,13 @@ class Router:
         )
 
     def undecided(self, capture: CaptureSpec, queue: str) -> list[Path]:
-        """Two paths of which each takes what its conditions let pass: none is known to take everything.
+        """Return two paths that each take what their conditions pass, when neither surely takes everything.
 
-        None: there is no question.
+        Empty: the path is certain.
 
         Args:
-            capture: at the beginning.
-            queue: at the end.
+            capture: start of the paths.
+            queue: their end.
         """
         coming = self.coming(capture, queue)
         if (
@@ -152,14 +151,14 @@ class Router:
         return found if len(found) > 1 else []
 
     def called_differently(self, capture: CaptureSpec, queue: str) -> tuple[list[Path], int, tuple[str, ...]]:
-        """Two paths over which a table that is wanted comes under two names.
+        """Return two paths over which a wanted table arrives under two names.
 
         Args:
-            capture: at the beginning.
-            queue: at the end.
+            capture: start of the paths.
+            queue: their end.
 
         Returns:
-            The paths, the table as a class, and its names; no paths: there is no such table.
+            The paths, the table as a class, and its names; no paths: no such table exists.
         """
         self.coming(capture, queue)
         walks = self._reaching[capture.name].get(queue, []) if self._renames else []
@@ -180,13 +179,13 @@ class Router:
         return [], 0, ()
 
     def shortest(self, capture: CaptureSpec, queue: str, wanted: int, *, surely: bool = False) -> list[Path]:
-        """The shortest paths that take all of `wanted`, at most two.
+        """Return the shortest paths that take all of `wanted`, at most two.
 
         Args:
-            capture: at their beginning.
-            queue: at their end.
-            wanted: classes, by the names that the source has.
-            surely: whatever the values of a row are.
+            capture: their start.
+            queue: their end.
+            wanted: classes, by the names at the source.
+            surely: they take it whatever the values of a row are.
         """
         walks, passed = [self._begun(capture, wanted)], set[object]()
         while walks:
@@ -202,16 +201,17 @@ class Router:
                 for each in self._onward(walk, surely=surely):
                     if each.taken == wanted and self._state(each) not in passed:
                         onward.setdefault(self._state(each), []).append(each)
-            # two are enough to know that there is no one
+            # two are enough to know that the path is not unique
             walks = [walk for alike in onward.values() for walk in alike[:2]]
-        # Where names change on the way, what came to a queue first may have passed a queue that the way on needs.
+        # Where names change on the way, the first walk to a queue may have visited a queue that the rest of the way
+        # needs.
         return self._shortest_of_every(capture, queue, wanted, surely=surely) if self._renames and wanted else []
 
     def _shortest_of_every(self, capture: CaptureSpec, queue: str, wanted: int, *, surely: bool) -> list[Path]:
-        """As `shortest`, of the paths that `coming` found, and of those that walking every one finds."""
+        """Return as `shortest`, among the paths that `coming` found and those of an exhaustive search."""
         walks = list(self._every(capture, queue, wanted, is_whole=True, surely=surely, walks_max=_WALKS_MAX))
         walks += [] if surely else self._reaching.get(capture.name, {}).get(queue, [])
-        # By names: the hash of a propagation with hundreds of rules takes long.
+        # By names: hashing a propagation with hundreds of rules is slow.
         paths = {
             tuple(each.name for each in walk.propagations): Path(capture, walk.propagations)
             for walk in walks
@@ -230,15 +230,15 @@ class Router:
         surely: bool = False,
         walks_max: int | None = None,
     ) -> Iterator[_Walk]:
-        """The walks over simple paths that may take some of `wanted`.
+        """Yield the walks over simple paths that may take some of `wanted`.
 
         Args:
-            capture: at their beginning.
-            queue: at their end.
-            wanted: classes, by the names that the source has.
+            capture: their start.
+            queue: their end.
+            wanted: classes, by the names at the source.
             is_whole: only those on which every propagation takes all of `wanted`.
             surely: they take it whatever the values of a row are.
-            walks_max: how many are looked at, whether they come to the end or not; None: all.
+            walks_max: bound of the walks examined, whether they reach the end or not; None: all.
         """
         pending = [self._begun(capture, wanted)]
         for _ in count() if walks_max is None else range(walks_max):
@@ -258,17 +258,17 @@ class Router:
             )
 
     def _spread(self, capture: CaptureSpec) -> dict[str, list[_Walk]]:
-        """The classes that come from `capture` to each queue over any path, under each of the names they have there."""
+        """Return the classes that come from `capture` to each queue over any path, under each of their names there."""
         reaching: dict[str, list[_Walk]] = {}
         known: dict[object, int] = {}
         pending = [self._begun(capture, self._classes.taken_by(capture.rules))]
-        for number, walk in enumerate(pending):  # it grows at its end
+        for number, walk in enumerate(pending):  # the loop appends to `pending`
             state = self._state(walk)
             is_new = bool(walk.taken & ~known.get(state, 0))
             if is_new:
                 known[state] = known.get(state, 0) | walk.taken
                 reaching.setdefault(walk.queue, []).append(walk)
-            # One that is where another was may go on to where that one has been, if names change on the way.
+            # If names change, a walk at a known queue may still reach queues that the earlier walk had already visited.
             if is_new or (self._renames and number < _WALKS_MAX):
                 pending += [each for each in self._onward(walk) if each.taken]
         return reaching
@@ -277,7 +277,7 @@ class Router:
         return _Walk(capture.queue, (), self._classes.behind(capture.rules, {}), wanted)
 
     def _onward(self, walk: _Walk, *, surely: bool = False) -> Iterator[_Walk]:
-        """One propagation further, with what it takes, or takes surely, whatever the values of a row are."""
+        """Yield the walk extended by one propagation, with what it takes, or surely takes whatever a row's values are."""
         for propagation in self._reading.get(walk.queue, ()):
             if walk.may_enter(propagation.to_queue):
                 taken = self._classes.taken_by(propagation.rules) & ~(
@@ -291,12 +291,12 @@ class Router:
                 )
 
     def _state(self, walk: _Walk) -> object:
-        """What of a walk decides how it can go on: where it is, and what the tables are called that it takes."""
+        """Return what decides how a walk can continue: its queue, and the names of the tables that it takes."""
         tables = self._classes.tables_of(walk.taken) if walk.names else 0
         return walk.queue, frozenset(each for each in walk.names.items() if tables >> each[0] & 1)
 
     def _wanted(self, source: str, queue: str, names: Naming) -> int:
-        """What the apply processes of a queue take of a source."""
+        """Return what the apply processes of a queue take of a source."""
         wanted = 0
         for apply in self.ends[source, queue]:
             wanted |= self._classes.taken_by(apply.rules)

@@ -1,28 +1,30 @@
-"""Ways: over which components the changes of a source travel to an apply process, and as what each table arrives.
+"""Ways: the components over which changes travel to an apply process, and the form in which each table arrives.
 
-The one place that knows it. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo all ask here,
-so a table that is copied is a table whose changes come, and none else.
+This module is the only authority on both. Routing, `check`, `plan`, preflight, instantiation, comparison and the demo
+all ask here, so exactly those tables are copied whose changes arrive.
 
 How changes travel
     A capture process puts them into its queue. A propagation moves those of its `sources` from one queue to another,
-    less what its rules discard. An apply process takes those of its source from its queue, less what its rules discard.
-    In one queue the positions of a source form one chain, so its changes come into the queue over one path only.
+    except those that its rules discard. An apply process takes those of its source from its queue, except those that
+    its rules discard. In one queue the positions of a source form one chain, so its changes come into the queue over
+    one path only.
 
 How a path is chosen (`route`)
-    For each queue that apply processes take a source's changes from: the shortest path that takes every change which
-    could come there over any path. `check` refuses a topology where no single path does: some tables would never come.
+    For each queue from which apply processes take a source's changes: the shortest path that takes every change which
+    could come there over any path. `check` refuses a topology without such a path, because some tables would never
+    arrive.
 
-What a table arrives as
-    `Way.carry` answers with the table as it arrives, or None. A rule that renames or cuts tables
-    (`headrace.rules.transformations.transformation`) changes the answer there, and nowhere else. Hence a table that is copied, compared or
-    checked has two names, and may have other columns: at the source, and at the destination (`ArrivingTable`). From a
-    client that renames a table on, the others see it under its new name: `Way.passages` says what it is called at each
-    of them. What is known of a table's identity, its number, stays.
+The form in which a table arrives
+    `Way.carry` returns the table as it arrives, or None. A rule that renames or reshapes tables
+    (`headrace.rules.transformations.transformation`) changes the result there, and nowhere else. So a table that is
+    copied, compared or checked has two names, and may have different columns: at the source, and at the destination
+    (`ArrivingTable`). After a client that renames a table, the other clients see its new name: `Way.passages` returns
+    its name at each of them. A table's identity, its number, stays.
 
 Tags
     A rule set sees one tag along the whole way: the change's own. So a table arrives when its untagged changes do, or
-    its tagged ones. A table whose untagged changes are left out, but not those that an apply process made, arrives too:
-    it is written at the destination, and must be copied before that.
+    its tagged ones. A table of which only changes by apply processes arrive counts, too: it is written at the
+    destination, and must be copied before that.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ T = TypeVar("T", bound=Named)
 
 
 def transformed(table: T, transformation: Transformation) -> T:
-    """A table behind a client, as far as it is known: its name, and of a table version or shape its columns.
+    """Return a table behind a client, as far as it is known: its name, and a table version's or shape's columns.
 
     Args:
         table: before the client.
@@ -78,7 +80,7 @@ def transformed(table: T, transformation: Transformation) -> T:
     Raises:
         TransformationError: it cannot be applied to the table.
     """
-    # numpy: most topologies transform nothing.
+    # These import numpy; most topologies transform nothing.
     from headrace.lcr.batch import TableVersion
     from headrace.rules.transformations.reshaping import transformed_version
 
@@ -98,9 +100,9 @@ def transformed(table: T, transformation: Transformation) -> T:
 
 
 def _shaped(table: TableShape, transformation: Transformation, before: TableName) -> TableShape:
-    """The shape with the names that its columns have behind the client; without keys of which a column is not there.
+    """Return the shape with its columns' names behind the client, without keys that lack a column there.
 
-    Its partitions are where it is.
+    Its partitions move with it.
     """
 
     def renamed(key: tuple[str, ...]) -> tuple[str, ...]:
@@ -168,7 +170,7 @@ class Way:
 
     Args:
         capture: takes the changes from the source's redo.
-        propagations: in the order in which they move the changes; none when the apply process shares capture's queue.
+        propagations: in the order in which they move the changes; empty when the apply process shares capture's queue.
         apply: at the end.
     """
 
@@ -193,11 +195,11 @@ class Way:
         return (self.capture, *self.propagations, self.apply)
 
     def carry(self, table: T, *, tag: KnownTag = UNKNOWN_TAG) -> T | None:
-        """What a table of the source arrives as.
+        """Return a table of the source as it arrives.
 
         Args:
             table: as the source knows it.
-            tag: of its changes; not known: of those with any tag, or none.
+            tag: of its changes; unknown: changes with any tag, or none.
 
         Returns:
             The table as the apply process gets it; None: it does not arrive.
@@ -214,29 +216,29 @@ class Way:
         return table
 
     def passages(self, table: Named) -> Iterator[Passage]:
-        """What a table of the source is called at each client in turn, and what becomes of it there.
+        """Yield the name of a source's table at each client in turn, and its transformation there.
 
         Args:
             table: as the source knows it.
 
         Raises:
-            TransformationError: two rules of a client make different tables of it.
+            TransformationError: two rules of a client transform it differently.
         """
         return passages((client.rules for client in self.clients), table)
 
     def transformations(self, table: Named) -> tuple[Transformation, ...]:
-        """What becomes of a table of the source on the way, one client after the other.
+        """Return the transformations of a source's table on the way, client by client.
 
         Args:
             table: as the source knows it.
 
         Raises:
-            TransformationError: two rules of a client make different tables of it.
+            TransformationError: two rules of a client transform it differently.
         """
         return tuple(each.transformation for each in self.passages(table) if each.transformation is not None)
 
     def subset(self, table: Named) -> str:
-        """Which rows of a table of the source arrive, as a condition in SQL; empty: all of them.
+        """Return which rows of a source's table arrive, as a condition in SQL; empty: all of them.
 
         Args:
             table: as the source knows it.
@@ -254,8 +256,8 @@ class ArrivingTable(Generic[T]):
     Args:
         source: as it is at the source.
         destination: as it is at the destination.
-        rows: which of its rows arrive, as a condition in SQL (`headrace.rules.conditions.spelling`); empty: all.
-        transformations: what makes the one of the other.
+        rows: the rows that arrive, as a condition in SQL (`headrace.rules.conditions.spelling`); empty: all.
+        transformations: they turn `source` into `destination`.
     """
 
     source: T
@@ -265,10 +267,10 @@ class ArrivingTable(Generic[T]):
 
 
 def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
-    """The ways that changes take to an apply process: one per path in use, so one or none in a topology without errors.
+    """Return the ways of changes to an apply process: one per path in use, so at most one in a correct topology.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         apply: of `spec`.
     """
 
@@ -289,15 +291,15 @@ def ways_to(spec: TopologySpec, apply: ApplySpec) -> tuple[Way, ...]:
 
 
 def sites_behind(spec: TopologySpec, propagation: PropagationSpec, source: str) -> frozenset[str]:
-    """The sites that a source's changes come to over a propagation, and over others behind it.
+    """Return the sites that a source's changes reach over a propagation and over others behind it.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         propagation: of `spec`.
-        source: one of its sources; of others, nothing comes anywhere.
+        source: one of its sources; for others the result is empty.
     """
     queues = [propagation.to_queue] if source in propagation.sources else []
-    for queue in queues:  # it grows
+    for queue in queues:  # the loop appends to `queues`
         queues += [
             each.to_queue
             for each in spec.propagations
@@ -307,14 +309,14 @@ def sites_behind(spec: TopologySpec, propagation: PropagationSpec, source: str) 
 
 
 def captured_by(ways: Iterable[Way]) -> tuple[RuleSet, ...]:
-    """The rule sets at the beginning of the ways: what to ask the source's catalog for."""
+    """Return the rule sets at the start of the ways: they select tables in the source's catalog."""
     return tuple(dict.fromkeys(way.capture.rules for way in ways))
 
 
 def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]:
-    """What an apply process evaluates: its own rules, and of the clients before it all but conditions.
+    """Return what an apply process evaluates: its own rules, and those of the clients before it without conditions.
 
-    So what it applies is what it was started for, also while the others adopt a change of their rules.
+    So it applies what it was started for, even while the others adopt a change of their rules.
 
     Args:
         ways: to the apply process.
@@ -323,7 +325,7 @@ def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]
     for way in ways:
         before = tuple(client.rules for client in way.clients[:-1])
         if any(rules.renames for rules in before):
-            # Their rules do not speak of the names that arrive.
+            # Their rules do not know the names on arrival.
             patterns = [rule.owner for rules in before for rule in (*(rules.include or ()), *rules.exclude)]
             made = [
                 rule.transformation
@@ -340,11 +342,11 @@ def rules_at_the_end(ways: Iterable[Way]) -> tuple[RuleSet | ClientsBefore, ...]
 
 
 def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T], ...]:
-    """Those of a source's tables that arrive over one of the ways, and as what.
+    """Return those of a source's tables that arrive over one of the ways, and their form on arrival.
 
     Args:
         ways: to one apply process.
-        tables: of its source, whether they are captured or not.
+        tables: of its source, captured or not.
     """
     known = tuple(ways)
     found = []
@@ -364,10 +366,10 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
 
 
 def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
-    """Whether changes of a table go from a site to others.
+    """Return whether a site sends changes of a table to others.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         site: where the table is.
         table: its name there.
     """
@@ -375,15 +377,15 @@ def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
 
 
 def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> str:
-    """The apply process at the source that gets a destination table back, whole and unchanged, as the table that it is there.
+    """Return the apply process at the source that gets a destination table back whole, unchanged and as the same table.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         apply: of `spec`.
-        table: that it gets.
+        table: a table that it gets.
 
     Returns:
-        Its name; empty: none does, or what goes one of the ways is not the whole table.
+        Its name; empty: none does, or one of the directions does not carry the whole table.
     """
     if table.rows or table.transformations:
         return ""
@@ -396,31 +398,31 @@ def returned_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any])
     return ""
 
 
-# Every driver asks of each of its tables for each pair of sites.
+# A bound, because every driver asks this for each of its tables and each pair of sites.
 _SHARED_SITES_MAX = 8
 
 
 def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -> tuple[tuple[str, str], ...]:
-    """The other apply processes of a site that write a destination table, where every site that has the table sends it to every other.
+    """Return a site's other apply processes that write a destination table which all its sites send to each other.
 
-    Whole, unchanged and under one name, the same changes to each, and from nowhere else: then a copy from any of the
-    sites has what all of them have sent to it. No handler decides what becomes of a change: that may depend on what the
-    others have sent by then.
+    The table travels whole, unchanged and under one name. Every site gets the same changes, and none from elsewhere. So
+    a copy from any of the sites contains what all of them have sent to it. No handler decides about a change: its
+    decision could depend on what the others have sent by then.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         apply: of `spec`.
-        table: that it gets.
+        table: a table that it gets.
 
     Returns:
-        Of each further source, the apply process at the destination and the one at the source of `apply`; empty: the
+        For each further source, the apply process at the destination and the one at the source of `apply`. Empty: the
         table is not shared in this way, or there is no further source.
     """
     name = TableName.of(table.source)
     into: dict[str, dict[str, ApplySpec]] = {}
     ways: dict[str, tuple[Way, ...]] = {}  # by apply process
     sites = [apply.site]
-    for site in sites:  # grows while it is read, by those from which the table comes
+    for site in sites:  # the loop appends the sites from which the table comes
         into[site] = {}
         for other in spec.applies:
             if other.site != site:
@@ -444,11 +446,11 @@ def shared_by(spec: TopologySpec, apply: ApplySpec, table: ArrivingTable[Any]) -
 
 
 def _comes_whole(apply: ApplySpec, ways: Sequence[Way], name: TableName) -> bool:
-    """Whether an apply process gets all of a table by its ways, unchanged and under its name, and writes it as it comes."""
+    """Return whether an apply process gets a whole table, unchanged and under its name, and writes it as it comes."""
     return not (
         apply.handlers != NO_HANDLERS
         or tuple(name) in apply.conflicts.tables
-        # of some changes, or of some rows
+        # conditions select changes or rows
         or any(rule.looks_at_rows and rule.matches_object(*name) for rule in _rules(ways))
         or any(_may_become(way, name) for way in ways)
         or any(
@@ -465,7 +467,7 @@ def _rules(ways: Iterable[Way]) -> Iterator[Rule]:
 
 
 def _send_alike(ways: Collection[Sequence[Way]], made: Collection[bytes | None], name: TableName) -> bool:
-    """Whether ways bring a table's changes by the same tags, and none brings what apply processes made of it."""
+    """Return whether ways carry a table's changes by the same tags, and none carries those of apply processes."""
     tags = {*tags_told_apart(client.rules for each in ways for way in each for client in way.clients), *made}
     carried = {
         frozenset(tag for tag in tags if any(way.carry(name, tag=tag) is not None for way in each)) for each in ways
@@ -474,10 +476,10 @@ def _send_alike(ways: Collection[Sequence[Way]], made: Collection[bytes | None],
 
 
 def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
-    """Whether an apply process is the only one of the topology that writes a table, and no capture process at its site captures it.
+    """Return whether an apply process is a table's only writer, and no capture process at its site captures the table.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         apply: of `spec`.
         table: its name at the apply process's site.
     """
@@ -492,12 +494,12 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
 
 
 def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
-    """Whether `headrace copy` empties and copies a table at each of its destinations.
+    """Return whether `headrace copy` empties and copies a table at each of its destinations.
 
-    It refuses one that others write, too.
+    It refuses a table with other writers.
 
     Args:
-        spec: routed (see `route`).
+        spec: as `route` returns it.
         source: site name.
         table: its name there.
     """
@@ -510,10 +512,10 @@ def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:
 
 
 def _may_become(way: Way, table: TableName) -> bool:
-    """Whether another table may arrive under a name."""
+    """Return whether another table may arrive under a name."""
     rules = (rule for client in way.clients for rule in client.rules.include or ())
     found = [rule.transformation for rule in rules if rule.transformation is not None and rule.transformation.renames]
-    # A schema may be renamed of any table: which names are in it only its database knows.
+    # A renamed schema may hold any table: only its database knows their names.
     return any(each.named(table).owner == table.owner for each in found)
 
 
@@ -522,7 +524,7 @@ def _may_become(way: Way, table: TableName) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halves:
-    """Changes of one source that come to one queue over different paths only.
+    """Changes of one source that only different paths together bring to a queue.
 
     Args:
         apply: an apply process that takes the second table from the queue.
@@ -543,8 +545,8 @@ class Undecided:
         apply: an apply process that takes them from the queue.
         table: an example of a table.
         paths: two of the paths.
-        used: the one that is used.
-        names: what the table is called at the end of each path; empty: conditions decide which path takes a change.
+        used: the path in use.
+        names: the table's name at the end of each path; empty: conditions decide which path takes a change.
     """
 
     apply: ApplySpec
@@ -557,7 +559,7 @@ class Undecided:
 def route(spec: TopologySpec) -> TopologySpec:
     """Fill in which sources each propagation forwards.
 
-    Names that lead nowhere are passed over; `check` reports them.
+    Names without a target are ignored; `check` reports them.
     """
     router = Router(spec, ChangeClasses.of(spec))
     sources: dict[str, dict[str, None]] = {propagation.name: {} for propagation in spec.propagations}
@@ -575,10 +577,10 @@ def route(spec: TopologySpec) -> TopologySpec:
 
 
 def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
-    """Queues to which no single path takes everything that their apply processes would get over some path.
+    """Yield queues to which no single path takes everything that their apply processes would get over some path.
 
     Args:
-        spec: its names all lead somewhere.
+        spec: every name in it has a target.
         classes: of `spec`.
     """
     router = Router(spec, classes)
@@ -602,12 +604,10 @@ def halves(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Halves]:
 
 
 def undecided(spec: TopologySpec, classes: ChangeClasses) -> Iterator[Undecided]:
-    """Queues to which several paths lead, and conditions decide which changes each of them takes.
-
-    Or a table has another name on each path.
+    """Yield queues with several paths where conditions decide which changes each takes, or where names differ.
 
     Args:
-        spec: its names all lead somewhere.
+        spec: every name in it has a target.
         classes: of `spec`.
     """
     router = Router(spec, classes)

@@ -1,4 +1,4 @@
-"""Actors without Ray: what the controller sees of components, scripted by the test."""
+"""Actors without Ray: the test scripts what the controller sees of components."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class FakeActors:
     def __init__(self) -> None:
         self.running: dict[str, Mapping[str, Any]] = {}
         self.environments: dict[str, dict[str, str]] = {}
-        self.processes: dict[str, str] = {}  # by component: which one it was created in
+        self.processes: dict[str, str] = {}  # by component: the process it was created in
         self.created: list[str] = []
         self.killed: list[str] = []
         self.prepared: list[str] = []
         self.new: set[str] = set()  # the new components of the last `prepare`
         self.silent: set[str] = set()
-        self.breaks: dict[str, BaseException] = {}  # by method: what a call of it raises
-        self.holds_back: set[str] = set()  # these do not yet take a changed topology over
+        self.breaks: dict[str, BaseException] = {}  # by method: the error that a call raises
+        self.holds_back: set[str] = set()  # components that do not yet take over a changed topology
         self.statuses: dict[str, dict[str, Any]] = {}
         self.findings: dict[str, tuple[Finding, ...]] = {}
         self.identities: dict[str, str] = {}  # of databases, by site
@@ -36,12 +36,12 @@ class FakeActors:
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
-        # by apply process: identities of the tables whose changes come to it
+        # by apply process: identities of the tables whose changes it gets
         self.kept: dict[str, tuple[str, ...]] = {}
-        self.recorded: dict[str, set[str]] = {}  # by site: apply processes of which it has records
+        self.recorded: dict[str, set[str]] = {}  # by site: apply processes with records there
         self.empty: set[TableName] = set()  # destination tables
         self.instantiations: dict[str, tuple[Instantiation, ...]] = {}  # by apply process
-        self.marker = 500  # what sources answer that write one into their log
+        self.marker = 500  # SCN that sources return for a marker
         self.noted: dict[str, Receivers] = {}  # cleared by tests; `receivers` is what the sites have
         self.receivers: dict[str, Receivers] = {}
         self.calls: list[tuple[str, str]] = []
@@ -50,8 +50,8 @@ class FakeActors:
         # of each comparison: the tables' names at the source
         self.named_at_source: list[Mapping[TableName, TableName]] = []
         self.identified: list[Mapping[TableName, str]] = []  # of each comparison: the captured tables' identities
-        self.oldest: dict[str, int] = {}  # by who keeps redo: from where on it can be mined
-        self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # by each living node of the cluster
+        self.oldest: dict[str, int] = {}  # by keeper of redo: the lowest SCN that can be mined
+        self.offered: list[Mapping[str, float]] = [{"site_b": 1.0}]  # one entry per living node of the cluster
 
     def create(
         self,
@@ -167,7 +167,7 @@ class FakeActors:
         self.running.pop(name, None)
 
     def clear_away(self) -> None:
-        """Processes are those of the components here."""
+        """Do nothing: processes are those of the components here."""
 
     def end(self, names: Collection[str], *, timeout_s: float) -> None:
         for name in names:

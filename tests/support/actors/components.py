@@ -1,4 +1,4 @@
-"""Components that do as they are told, and the records that a process of them reads."""
+"""Scripted components, and the records that their process reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.status.component import ComponentStatus
 __all__ = ["FakeRecords", "MODULE", "Part", "RELEASE", "build", "goes_on", "wait_for"]
 
 MODULE = __name__
-RELEASE = threading.Event()  # what hangs, until the test is over
+RELEASE = threading.Event()  # set at the end of the test; hanging calls wait for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class PartStatus(ComponentStatus):
 
 
 class Part(Host):
-    """A component that does as its `say` says."""
+    """A component that follows its script `say`."""
 
     kind = "part"
 
@@ -84,7 +84,7 @@ class FakeRecords:
         return self.records.get(component)
 
     def ended(self, component: str) -> None:
-        if self.records.get(component) is None:  # else it was created again meanwhile
+        if self.records.get(component) is None:  # otherwise it was created again meanwhile
             self.records.pop(component, None)
 
 
@@ -96,8 +96,8 @@ def wait_for(holds: Any) -> None:
 
 
 def goes_on(components: Components, name: str) -> None:
-    """The component takes further steps, in the life that it has."""
-    wait_for(lambda: components.call(name, "status")["steps"] > 0)  # it may be about to begin
+    """Wait until the component takes further steps in its present life."""
+    wait_for(lambda: components.call(name, "status")["steps"] > 0)  # it may not have started yet
     before = components.call(name, "status")
     wait_for(lambda: components.call(name, "status")["steps"] > before["steps"] + 2)
     assert components.call(name, "status")["opens_total"] == before["opens_total"] == 1

@@ -1,4 +1,4 @@
-"""A controller over fake actors, of a small one-way topology."""
+"""A controller of a small one-way topology, over fake actors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _calls = itertools.count()
 
 
 def one_way_spec(folder: Path) -> TopologySpec:
-    """Site a to site b, its queues and its propagation not bypassed."""
+    """Return a topology from site a to site b whose queues and propagation are not bypassed."""
     rules = RuleSet(include=(Rule(owner="public"),))
     return TopologySpec(
         name="one_way",
@@ -72,7 +72,7 @@ def stop(spec: TopologySpec, name: str, *, enabled: bool = False) -> Path:
 
 
 def call_again(controller: Controller) -> None:
-    """Another call of `headrace up`."""
+    """Call `headrace up` again."""
     controller.retry(f"call {next(_calls)}")
 
 
@@ -103,7 +103,7 @@ def with_another_destination(spec: TopologySpec) -> TopologySpec:
 
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
-    """Site c sends to b, too, into the same queue; nothing bypasses that."""
+    """Add a site c that also sends to b, into the same queue; nothing bypasses that queue."""
     return route(
         replace(
             spec,

@@ -1,4 +1,4 @@
-"""Overviews and statuses of components, from plain data that says only what a test is about."""
+"""Overviews and statuses of components, from plain data with only the facts that a test needs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["component_status", "overview_from"]
 
 
 def overview_from(plain: Mapping[str, Any]) -> Overview:
-    """An overview of topology `t`, which runs, unless the plain data says otherwise."""
+    """Return an overview of the running topology `t`; the plain data overrides its fields."""
     components = [{"kind": _kind(each["name"]), **each} for each in plain.get("components", ())]
     return overview_of({"topology": "t", "state": "RUNNING", **plain, "components": components})
 
 
 def component_status(name: str, state: str, **facts: Any) -> ComponentStatus:
-    """The status of a component of the kind that its name says."""
+    """Return the status of a component of the kind that its name gives."""
     return status_of({"name": name, "kind": _kind(name), "site": "b", "state": state} | facts)
 
 

@@ -1,4 +1,4 @@
-"""Probes of the demo that have measured."""
+"""Probes of the demo with measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["probe"]
 
 
 def probe(*samples: tuple[float, float]) -> Probe:
-    """A probe with rows that it has written: when each was committed, and when it was visible; 0: it is not yet."""
+    """Return a probe with written rows: the commit time and the visible time of each; 0: not visible yet."""
     made = Probe("", "", "t")
     for number, (committed, visible) in enumerate(samples, 1):
         made.crossings.commit(number, committed)

@@ -1,1 +1,1 @@
-"""An apply process and its parts: reader, coordinator, servers, handlers; whole on threads, or on Spark."""
+"""An apply process and its parts: reader, coordinator, servers, handlers; complete on threads, or on Spark."""

@@ -1,8 +1,6 @@
-"""An apply process under test: its driver in a process of its own and a real Spark application, fed by a real queue
-with
-batches mined from a real stream.
+"""An apply process under test: its driver in its own process, and a real Spark application.
 
-Everything else runs in the test's process; the actors are not needed.
+A real queue feeds it with batches mined from a real stream. Everything else runs in the test's process, without actors.
 """
 
 from __future__ import annotations
@@ -57,12 +55,12 @@ from tests.support.session.reporting import note_started
 from topology.file.reading import read_topology
 
 STARTED_S = 300.0  # Spark on a loaded two-core machine
-APPLIED_S = 120.0  # a second on a quiet machine; Spark may have to start a task again first
-ENDED_S = 120.0  # a driver that ends waits for its servers, whose statements may wait for a lock time-out
-# Between a client's transactions: what they write while an application starts must not hold it up on a small machine,
-# nor take longer than that to apply.
+APPLIED_S = 120.0  # takes a second on a quiet machine; Spark may first have to restart a task
+ENDED_S = 120.0  # an ending driver waits for its servers, whose statements may wait for a lock time-out
+# Pause between a client's transactions. What clients write while an application starts must not slow it down on a small
+# machine, nor take longer to apply.
 LOAD_PAUSE_S = 0.02
-STREAM_UNREAD_S = 1.0  # while redo is mined: so long the log waits
+STREAM_UNREAD_S = 1.0  # the log waits this long while redo is mined
 
 _TOPOLOGY = """
 topology: {name}
@@ -77,7 +75,7 @@ replicate:
 
 
 def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
-    """Wait until `holds` returns a true value; errors of the system mean not yet."""
+    """Wait until `holds` returns a true value; errors of the system count as false."""
     deadline, last = time.monotonic() + timeout_s, ""
     while time.monotonic() < deadline:
         try:
@@ -90,8 +88,9 @@ def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
 
 
 def answer_no_more(dsn: str) -> None:
-    """Let log streams of a database go unanswered: here one thread reads the log beside others, and on a busy machine
-    the server gives up on it.
+    """Turn off the server's time-out for unanswered log streams.
+
+    Here one thread reads the log among other tasks, and on a busy machine the server would give up on it.
     """
     name = str(conninfo.conninfo_to_dict(dsn)["dbname"])
     execute(dsn, f'ALTER DATABASE "{name}" SET wal_sender_timeout = 0')
@@ -104,8 +103,8 @@ class MinedQueue:
         folder: for redo and the queue; redo is in its folder `redo`.
         source, destination: DSNs.
         topology: its name.
-        mined: the rules of the capture process, if not those of the topology.
-        miner_for: makes the miner that begins at an SCN, if it is to be another one.
+        mined: the rules of the capture process, if they differ from the topology's.
+        miner_for: makes the miner that begins at an SCN, in place of the default one.
     """
 
     def __init__(
@@ -149,11 +148,11 @@ class MinedQueue:
     # ------------------------------------------------------------------ its apply process
 
     def tables(self, names: Collection[str], *, keep_existing: Collection[str] = ()) -> tuple[TableToInstantiate, ...]:
-        """The source's current tables of schema public, in the order of their names.
+        """Return the source's present tables of schema public, in the order of their names.
 
         Args:
             names: of the tables.
-            keep_existing: of those whose rows at the destination stay.
+            keep_existing: tables whose rows at the destination stay.
         """
         with contextlib.closing(PostgresSource(self.source_dsn, site="dbs1")) as source:
             source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
@@ -178,12 +177,12 @@ class MinedQueue:
         settings: TableSettings = NO_TABLE_SETTINGS,
         rules: tuple[RuleSet, ...] = (),
     ) -> ApplyConfig:
-        """How the apply process is configured.
+        """Return the configuration of the apply process.
 
         Args:
-            tables: that it copies.
-            settings: how it sees tables.
-            rules: that its changes come through.
+            tables: tables to copy.
+            settings: table settings.
+            rules: rules that its changes pass.
         """
         return ApplyConfig(
             topology=self.spec.name,
@@ -197,7 +196,7 @@ class MinedQueue:
         )
 
     def start_driver(self, config: ApplyConfig) -> ApplyDriver:
-        """Start a driver of the apply process in the test's own process, without an application: see `Runner`."""
+        """Start a driver in the test's process, without an application; `Runner` runs its tasks."""
         driver = ApplyDriver(config, queue=lambda: self.server.endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
         driver.start()
         return driver
@@ -216,13 +215,13 @@ class MinedQueue:
     def _run(self) -> None:
         try:
             self._feed()
-        except BaseException as error:  # noqa: BLE001 - shown by `close`
+        except BaseException as error:  # noqa: BLE001 - reported by `close`
             self.error = error
 
     def _feed(self) -> None:
         client: EnqueueClient | None = None
         miner: Miner | None = None
-        batch: LcrBatch | None = None  # to be sent
+        batch: LcrBatch | None = None  # the batch to send
         keep_house_at = 0.0
         while not self._stop.is_set():
             self._writer.step(0.01)
@@ -259,10 +258,10 @@ class MinedQueue:
 
 
 class SparkProcess:
-    """A site's Spark application, as its actor starts it.
+    """A site's Spark application, started as its actor starts it.
 
     Args:
-        cluster: a private one that runs.
+        cluster: a private cluster that runs.
         folder: for its files and its log.
     """
 
@@ -285,9 +284,9 @@ class SparkProcess:
         self.access: ApplicationAccess
 
     def start(self) -> None:
-        """Return when it serves; ends what this object started before."""
+        """Start it and return when it serves; ends the previous one first."""
         note_started("Spark application")
-        with mock.patch.dict(os.environ, self._environment):  # as an actor's process has it from its raylet
+        with mock.patch.dict(os.environ, self._environment):  # an actor's process gets it from its raylet
             self.child.start(self.config.to_json())
         answer = self.child.first_answer(STARTED_S, lambda: True)
         self.access = ApplicationAccess(endpoint=answer["endpoint"], token=answer["token"])
@@ -303,7 +302,7 @@ def serve_driver(
     requests: Connection,
     log: Path,
 ) -> None:
-    """The process of a driver: answers (method, arguments) of its control until the pipe closes."""
+    """Run a driver's process: it answers (method, arguments) of its control until the pipe closes."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     found = [application]
     driver = ApplyDriver(config, queue=lambda: queue_endpoint, application=lambda: found[-1])
@@ -327,11 +326,11 @@ def serve_driver(
 
 
 def executed(ask: Callable[..., Any], request: pb.ErrorsRequest) -> list[pb.ErrorOutcome]:
-    """Execute error transactions as the command does; the outcome of each.
+    """Execute error transactions as the command does; return the outcome of each.
 
     Args:
         ask: calls a method of a driver's control.
-        request: which, and how.
+        request: which ones, and how.
     """
     name, outcomes = secrets.token_hex(8), []
     ask("begin_execution", name, request)
@@ -344,7 +343,7 @@ def executed(ask: Callable[..., Any], request: pb.ErrorsRequest) -> list[pb.Erro
 
 
 class DriverClient:
-    """Asks a driver's control, in whatever process it is."""
+    """A client of a driver's control, in whatever process the driver runs."""
 
     def __init__(self, requests: Connection) -> None:
         self._requests = requests
@@ -373,7 +372,7 @@ class DriverClient:
 
 @dataclass
 class Driver:
-    """One running driver, in a process of its own."""
+    """One running driver, in its own process."""
 
     process: Any
     log: Path
@@ -397,7 +396,7 @@ class Driver:
         wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
 
     def wait_failure(self) -> HeadraceError:
-        """The error that ended the driver."""
+        """Return the error that ended the driver."""
 
         def failure() -> HeadraceError | None:
             try:
@@ -414,7 +413,7 @@ class Driver:
         return [server.pid for server in self.status().servers if server.pid]
 
     def stop(self) -> int:
-        """End it orderly; returns its process's exit code."""
+        """End it orderly; return its process's exit code."""
         self.client.ask("stop", 10.0)
         self.process.join(ENDED_S)
         return int(self.process.exitcode)
@@ -429,13 +428,13 @@ class Driver:
 
 
 class ApplyDrivers:
-    """Starts drivers of one apply process; ends them all.
+    """Starts drivers of one apply process, and ends all of them.
 
     Args:
         spark: runs their tasks.
-        queue: what they dequeue from.
+        queue: the queue they dequeue from.
         folder: for logs.
-        tables: what they replicate, in schema public.
+        tables: tables of schema public that they replicate.
     """
 
     def __init__(self, spark: SparkProcess, queue: MinedQueue, folder: Path, tables: Sequence[str]) -> None:
@@ -466,7 +465,7 @@ class ApplyDrivers:
 
 
 def end_of_log(dsn: str) -> int:
-    """An SCN; everything committed before the call has a commit SCN up to it."""
+    """Return an SCN that is not below the commit SCN of anything committed before the call."""
     source = PostgresSource(dsn, site="dbs1")
     try:
         return int(source.write_marker(b"test"))
@@ -476,7 +475,7 @@ def end_of_log(dsn: str) -> int:
 
 @contextlib.contextmanager
 def load(dsn: str, clients: int, duration_s: float) -> Iterator[dict[str, int]]:
-    """pgbench-like transactions while the block runs: every one adds one history row and moves three balances."""
+    """Run pgbench-like transactions during the block: each adds one history row and moves three balances."""
     counts = {"transactions": 0}
     lock = threading.Lock()
 

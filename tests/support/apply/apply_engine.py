@@ -1,7 +1,7 @@
 """Reader, coordinator and apply servers in one process, stepped in a random order that a seed decides.
 
-Messages between coordinator and servers wait in queues, so anything can happen between sending and receiving:
-another step, a server's death, the driver's death. Nothing else is faked but the destination database.
+Messages between coordinator and servers wait in queues, so anything can happen between sending and receiving: another
+step, a server's death, the driver's death. Only the destination database is faked.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TOPOLOGY, APPLY, SOURCE = "topology", "apply_from_dbs1", "dbs1"
 
 
 def table_of(record: Instantiation) -> TableToInstantiate:
-    """The table that is recorded; for `standings`, which does not look at numbers."""
+    """Return the recorded table for `standings`, which does not use numbers."""
     return TableToInstantiate(
         identity=record.identity,
         source=TableName.of(record),
@@ -59,8 +59,7 @@ def table_of(record: Instantiation) -> TableToInstantiate:
     )
 
 
-# More than any seed needs that has been seen: 20,226 steps where 143 crashes threw a large transaction back again and
-# again.
+# More than any known seed needs: 20,226 steps where 143 crashes interrupted a large transaction again and again.
 STEPS_MAX = 60_000
 
 
@@ -68,16 +67,16 @@ class Engine:
     """One apply process over batches that can be dequeued from any position.
 
     Args:
-        seed: decides everything.
-        batches: what the queue holds.
+        seed: determines everything.
+        batches: contents of the queue.
         destination: anything like `headrace.databases.ports.DestinationDatabase`.
         parallelism: apply servers.
         group_transactions, group_rows: bounds of a group.
         crash: probability per step that something dies.
         topology, apply, source, tag: of the apply process.
         conflicts, site: its conflict handlers, and where it applies.
-        commits_in_order: its transactions are committed in the order of the source.
-        on_error: what becomes of others when a transaction fails.
+        commits_in_order: its transactions commit in the order of the source.
+        on_error: effect of a failed transaction on others.
         handlers: users' handlers.
         dependencies: its virtual dependency definitions.
         commits_lazily: its servers' commits of rows do not wait for the destination's disk; None: in every second
@@ -129,9 +128,9 @@ class Engine:
         self.now = 0.0
         self.crashes: dict[str, int] = {}
         self.bury: Callable[[ApplyServer], None] = lambda server: None
-        self.beside: Callable[[Engine], None] = lambda engine: None  # what copies tables meanwhile
-        self.told = 0  # to the queue, as durable: it has forgotten what is below
-        self.is_mined_again = False  # set by a test that puts a backup back: redo brings what the queue has forgotten
+        self.beside: Callable[[Engine], None] = lambda engine: None  # copies tables meanwhile
+        self.told = 0  # SCN reported to the queue as durable: it has forgotten everything below
+        self.is_mined_again = False  # set by a test that restores a backup: redo brings what the queue has forgotten
         self.steps = 0
         self.start_driver()
 
@@ -232,7 +231,7 @@ class Engine:
         self.to_server[number], self.from_server[number] = deque(), deque()
 
     def kill_server(self, number: int) -> None:
-        """The process is gone; its session lingers until another one ends it, unless `bury` is set."""
+        """Kill a server's process. Its session lingers until another one ends it, unless `bury` is set."""
         self.bury(self.servers.pop(number))
         del self.to_server[number], self.from_server[number]
         if self.rng.random() < 0.5:
@@ -242,12 +241,12 @@ class Engine:
 
     @property
     def is_paused(self) -> bool:
-        """Everything before a table that does not fit is applied, so the operator is asked for the ALTER."""
+        """Everything before a table that does not fit is applied, so the operator must run the ALTER."""
         passed_on = self.piece is None and self.reader.has_passed_on
         return self.reader.unfit is not None and passed_on and self.coordinator.is_idle
 
     def run(self, steps_max: int = STEPS_MAX) -> None:
-        """Run until everything is applied, and durable."""
+        """Run until everything is applied and durable."""
         through = self.batches[-1].through_scn if self.batches else 0
         while (
             self.coordinator.watermarks.low < through
@@ -284,10 +283,10 @@ class Engine:
         try:
             self.rng.choice(actions)()
         except DestinationRestarted:
-            # As the apply actor: another driver begins with what the destination has.
+            # As the apply actor does: a new driver begins with the destination's progress.
             self.crashes["destination"] = self.crashes.get("destination", 0) + 1
             with contextlib.suppress(DatabaseUnavailable):
-                self.destination.progress(self.topology, self.apply)  # on a connection of before: the next one is new
+                self.destination.progress(self.topology, self.apply)  # fails on the old connection; the next one is new
             self.start_driver()
         except DatabaseUnavailable:
             self.crashes["unavailable"] = self.crashes.get("unavailable", 0) + 1
@@ -372,7 +371,7 @@ class Engine:
             self.coordinator.report(number, self.from_server[number].popleft())
 
     def execute_errors(self, numbers: Sequence[int], role: str = "") -> dict[int, str]:
-        """Execute error transactions; returns the problem of each; empty: it was applied."""
+        """Execute error transactions; return the problem of each; empty: it was applied."""
         self.coordinator.errors.executions.add(numbers, ExecutionRequest(role=role))
         outcomes: dict[int, str] = {}
         for _ in range(STEPS_MAX):
@@ -391,7 +390,7 @@ def replace_failpoints(monkeypatch: Any, failpoint: Callable[[str], None]) -> No
 
 
 def arm(monkeypatch: Any, rng: random.Random, probability: float) -> None:
-    """Make servers die inside a step: before and after commits, while the error queue is written."""
+    """Make servers die inside a step: before and after commits, and while they write the error queue."""
 
     def failpoint(name: str) -> None:
         if rng.random() < probability:

@@ -1,4 +1,4 @@
-"""A reader of an apply process, given batches by hand."""
+"""An apply process's reader that gets batches by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Reading:
 
 
 def commits(pieces: list[Piece]) -> list[int]:
-    """Commit SCNs of the transactions that have rows left."""
+    """Return commit SCNs of the transactions that have rows left."""
     found = []
     for piece in pieces:
         if isinstance(piece, Run):

@@ -1,4 +1,4 @@
-"""A coordinator of an apply process that a test talks to in place of its servers."""
+"""An apply process's coordinator; the test talks to it in place of its servers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def part(transaction: Transaction, first: int, last: int) -> LargePart:
 
 
 class Talk:
-    """A coordinator and what it has said."""
+    """A coordinator and its messages."""
 
     def __init__(
         self,

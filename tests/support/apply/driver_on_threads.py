@@ -16,11 +16,11 @@ from spark_apply.application.access.run_tokens import RunTokens
 from spark_apply.application.access.task_access import TaskAccess
 from spark_apply.apply_config import ApplyConfig
 
-WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+WAIT_S = 240.0  # generous: machines may run other work as well
 
 
 class Run:
-    """In place of `TaskRun`: tasks on threads of the test."""
+    """Replaces `TaskRun`: tasks on threads of the test."""
 
     error, problem = None, ""
 
@@ -34,8 +34,7 @@ class Run:
         self.results: list[bytes] = []
 
         def work(number: int) -> None:
-            # A driver that ends before it has welcomed a task, or a destination that crashed: to Spark that is a task
-            # that failed.
+            # A driver that ends before it has welcomed a task, or a destination that crashed: Spark sees a failed task.
             with contextlib.suppress(PropagationError, DestinationRestarted):
                 self.results.extend(
                     code(access, runner.config.topology, runner.config.apply, number, iter(items[number::tasks]))
@@ -56,7 +55,7 @@ class Run:
 
 @dataclass
 class Runner:
-    """In place of `TaskRunner`."""
+    """Replaces `TaskRunner`."""
 
     config: ApplyConfig
     find: Any

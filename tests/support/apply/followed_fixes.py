@@ -1,13 +1,12 @@
-"""What is printed is followed as it is printed, while a whole driver of one apply process runs: its tasks are threads
-in place of Spark.
+"""Follows printed fixes exactly as printed, while a driver of one apply process runs on threads in place of Spark.
 
     site.create("CREATE TABLE p (id int PRIMARY KEY, v text)")
     site.start("p")
     ...                       # something breaks
-    site.follow(site.checked("p"))   # what `check` prints of it
+    site.follow(site.checked("p"))   # the findings that `check` prints
 
-`check` is the real one, on the topology's file. Commands are read out of what is printed, and the driver's control is
-asked what their verbs ask it.
+`check` is the real one, on the topology's file. Commands are extracted from the printed text, and the driver's control
+gets the calls of their verbs.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from tests.support.databases.statements import digest, execute
 __all__ = ["FollowedFixes"]
 
 TOPOLOGY = "followed_test"
-_PAUSE_S = 0.1  # between the users' rounds: what waits in an error queue is executed one by one
+_PAUSE_S = 0.1  # between the users' rounds: transactions in an error queue are executed one by one
 _COMMAND = re.compile(
     r"headrace (copy|verify|stop|start|errors execute|errors delete) FILE ((?:--all|apply:\w+|[\w.\"]+)(?: (?:\d+))*)"
 )
 
 
 class Users(threading.Thread):
-    """See `FollowedFixes.users`.
+    """Users of `FollowedFixes.users`.
 
     Args:
         dsn: of their database.
@@ -66,14 +65,14 @@ class Users(threading.Thread):
                 self.count += 1
 
     def more(self) -> None:
-        """Return when each of the transactions was executed a few times more."""
+        """Return when each of the transactions ran a few more times."""
         wanted = self.count + 5
         wait_for("users to write", lambda: self.count >= wanted or not self.is_alive(), WAIT_S)
         assert self.is_alive(), "a user's transaction failed"
 
 
 class FollowedFixes:
-    """See the module.
+    """One apply process whose printed fixes are followed.
 
     Args:
         source: dsn.
@@ -84,7 +83,7 @@ class FollowedFixes:
 
     def __init__(self, source: str, destination: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(apply_driver, "TaskRunner", Runner)
-        patch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # at a table that an operator acts on: ten
+        patch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # for a table that an operator acts on; ten in production
         patch.setenv("SOURCE", source)
         patch.setenv("DESTINATION", destination)
         self.dsn = {"src": source, "dst": destination}
@@ -97,7 +96,7 @@ class FollowedFixes:
     # ------------------------------------------------------------------ databases
 
     def run(self, site: str, *statements: str) -> list[tuple[Any, ...]]:
-        """Statements at `src`, `dst` or `both`, each in a transaction of its own; the rows of the last."""
+        """Run statements at `src`, `dst` or `both`, each in its own transaction; return the rows of the last."""
         rows: list[tuple[Any, ...]] = []
         for each in ("src", "dst") if site == "both" else (site,):
             for statement in statements:
@@ -121,7 +120,7 @@ class FollowedFixes:
 
         Args:
             tables: their names.
-            settings: how the apply process sees them.
+            settings: table settings of the apply process.
         """
         self._names, self._settings = tables, settings
         self.queue = MinedQueue(self._folder, self.dsn["src"], self.dsn["dst"], topology=TOPOLOGY)
@@ -149,17 +148,17 @@ class FollowedFixes:
 
     @property
     def apply(self) -> str:
-        """Name of the apply process."""
+        """Return the name of the apply process."""
         assert self.queue is not None
         return self.queue.apply.name
 
     def tables(self) -> dict[str, Any]:
-        """What is shown of each table, as `status` shows it."""
+        """Return what `status` shows of each table."""
         self.driver.outcome()
         return {each.name: each for each in self.driver.control.status().instantiation}
 
     def shown(self, table: str) -> str:
-        """What `status` says of a table, once it says something."""
+        """Wait until `status` reports something about a table, and return it."""
 
         def problem() -> str:
             self.driver.control.look_at_tables()
@@ -168,7 +167,7 @@ class FollowedFixes:
         return str(wait_for(f"something to be said of {table}", problem, WAIT_S))
 
     def wait_applied(self) -> None:
-        """Everything is copied, and applied or in the error queue."""
+        """Wait until everything is copied, and applied or in the error queue."""
         end = end_of_log(self.dsn["src"])
         wait_for("the copies", lambda: {each.state for each in self.tables().values()} == {"DONE"}, WAIT_S)
         wait_for(
@@ -181,7 +180,7 @@ class FollowedFixes:
         ]
 
     def messages(self) -> list[str]:
-        """Of the error transactions, as `errors list` shows them."""
+        """Return the messages of the error transactions, as `errors list` shows them."""
         return [
             message
             for (message,) in execute(self.dsn["dst"], "SELECT message FROM headrace.apply_error ORDER BY number")
@@ -189,7 +188,7 @@ class FollowedFixes:
 
     @contextmanager
     def users(self, *transactions: str) -> Iterator[Users]:
-        """Users of the source, who execute these transactions in turn, again and again."""
+        """Run users of the source who execute these transactions in turn, again and again."""
         users = Users(self.dsn["src"], transactions)
         users.start()
         try:
@@ -201,12 +200,12 @@ class FollowedFixes:
     # ------------------------------------------------------------------ what is printed
 
     def check(self) -> Sequence[Finding]:
-        """What `headrace check` finds."""
+        """Return the findings of `headrace check`."""
         assert self.queue is not None
         return check_topology(self.queue.spec.file, ask_databases=True).findings
 
     def follow(self, *printed: str) -> list[str]:
-        """Execute the `headrace` commands of what is printed, in order, and copies beside each other; the commands."""
+        """Execute the `headrace` commands in the printed text in order, copies concurrently; return the commands."""
         found = [command for text in printed for command in _COMMAND.findall(text)]
         assert found, f"no command is printed: {printed}"
         begun: dict[str, int] = {}
@@ -220,7 +219,7 @@ class FollowedFixes:
         return [f"{verb} {arguments}" for verb, arguments in found]
 
     def ask_to_copy(self, table: str) -> int:
-        """Begin a copy, and do not wait for its end; the SCN of the table's rows before."""
+        """Start a copy without waiting for its end; return the SCN of the table's previous rows."""
         owner, name = table_name(table)
         ((scn,),) = execute(
             self.dsn["dst"], "SELECT scn FROM headrace.instantiation WHERE source = 'dbs1' AND name = %s", name
@@ -252,14 +251,14 @@ class FollowedFixes:
         self.differences(table)
 
     def differences(self, table: str) -> list[str]:
-        """Rows of a table that `verify` finds to differ, as it names them; a problem of the comparison is an error."""
+        """Return the differing rows of a table as `verify` names them; a problem of the comparison is an error."""
         owner, name = table_name(table)
         (found,) = self.driver.control.compare(pb.CompareRequest(tables=[pb.TableName(owner=owner, name=name)]))
         assert not found.problem, found.problem
         return [] if found.equal else [str(each) for each in found.differences] or ["it differs"]
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """What commands ask of the apply process's actor, which asks its driver's control."""
+        """Return the answer of the apply process's actor, which calls its driver's control."""
         actor = object.__new__(ApplyHost)  # without Ray, and with this driver
         actor._driver = self.driver
         return getattr(actor, method)(*arguments)

@@ -10,38 +10,38 @@ __all__ = ["error_group", "streamed_group", "whole_group"]
 
 
 def whole_group(*batches: bytes, after_scn: int, through_scn: int, group: int = 1, **fields: Any) -> GroupAssignment:
-    """A group whose transactions are there.
+    """Make a group with complete transactions.
 
     Args:
         batches: serialized LcrBatches.
-        after_scn: as of `GroupAssignment`.
-        through_scn: as of `GroupAssignment`.
+        after_scn: as in `GroupAssignment`.
+        through_scn: as in `GroupAssignment`.
         group: its number.
-        fields: others, as of `GroupAssignment`.
+        fields: other fields of `GroupAssignment`.
     """
     given = {"attempt": 0, "mode": GroupMode.SETS, "streamed": False, "batches": batches, **fields}
     return GroupAssignment(group=group, after_scn=after_scn, through_scn=through_scn, **given)
 
 
 def streamed_group(*, after_scn: int, group: int = 1, **fields: Any) -> GroupAssignment:
-    """A group of one transaction, whose parts follow.
+    """Make a group of one transaction whose parts follow.
 
     Args:
-        after_scn: as of `GroupAssignment`.
+        after_scn: as in `GroupAssignment`.
         group: its number.
-        fields: others, as of `GroupAssignment`.
+        fields: other fields of `GroupAssignment`.
     """
     return whole_group(group=group, after_scn=after_scn, through_scn=0, streamed=True, **fields)
 
 
 def error_group(number: int, *, group: int, scn: int, **fields: Any) -> GroupAssignment:
-    """An error transaction that is to be executed.
+    """Make a group that executes an error transaction.
 
     Args:
         number: of the error transaction.
         group: its number.
         scn: what the server has applied.
-        fields: others, as of `GroupAssignment`.
+        fields: other fields of `GroupAssignment`.
     """
     mode = GroupMode.EXECUTE_ERROR
     return whole_group(group=group, after_scn=scn, through_scn=scn, mode=mode, error_numbers=(number,), **fields)

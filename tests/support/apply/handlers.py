@@ -1,5 +1,6 @@
-"""An apply server with users' handlers at a destination in memory: tables `c` (handled), `d` (not) and `log` (of
-handlers).
+"""An apply server with users' handlers at a memory destination.
+
+It has tables `c` (handled), `d` (not handled) and `log` (written by handlers).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def rules_of(
     timeout_s: float = 5.0,
     tables: Sequence[tuple[str, str]] = (),
 ) -> HandlerRules:
-    """Handlers of table `c`; a text names a function of `own.py`."""
+    """Return handlers of table `c`; a text names a function of `own.py`."""
     code = code_of(text)
 
     def function(name: str) -> UserFunction:
@@ -78,7 +79,7 @@ def rules_of(
 
 
 def insert_log(session: MemorySession, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    """`LOG` in memory."""
+    """Execute `LOG` in memory."""
     session.put_row("public", "log", raw((*values, None, None, None, None)))
     return ()
 
@@ -120,7 +121,7 @@ class Handled:
         self.now = 0.0
 
     def new_server(self) -> ApplyServer:
-        """Another one, as after its process died."""
+        """Return a new server, as after its process died."""
         incarnation, self.incarnation = self.incarnation, self.incarnation + 1
         decode, encode = python_values()
         server = ApplyServer(
@@ -142,7 +143,7 @@ class Handled:
     # ------------------------------------------------------------------ batches
 
     def transactions_of(self, *found: Sequence[tuple[str, Lcr]]) -> LcrBatch:
-        """One transaction each, of rows of `c` and `d` in this order."""
+        """Return a batch with one transaction per argument, of rows of `c` and `d` in this order."""
         flat = [each for transaction in found for each in transaction]
         groups, tables = [], [self.versions[name] for name in ("c", "d")]
         for place, name in enumerate(("c", "d")):
@@ -173,7 +174,7 @@ class Handled:
         below_applied: bool = True,
         is_careful: bool = False,
     ) -> GroupResult | GroupRetry:
-        """One group of these transactions."""
+        """Apply one group of these transactions."""
         batch = self.transactions_of(*found)
         group = self.scn
         self.server.receive(
@@ -203,7 +204,7 @@ class Handled:
         return done.reports
 
     def apply_large(self, *lcrs: tuple[str, Lcr], is_careful: bool = False) -> GroupResult | GroupRetry:
-        """One streamed transaction, each LCR a part; as in the log, only the last one knows the commit SCN."""
+        """Apply one streamed transaction, each LCR a part; as in the log, only the last part has the commit SCN."""
         group, whole = self.scn, self.transactions_of(lcrs)
         self.server.receive(streamed_group(group=group, after_scn=group - 10, is_careful=is_careful))
         self.server.receive(GroupGo(group=group, attempt=0, low_watermark=group - 10, below_applied=True))
@@ -233,7 +234,7 @@ class Handled:
     def execute_error(
         self, number: int, through: ExecutionHandler | None = None, *, is_careful: bool = False
     ) -> GroupResult:
-        """Execute an error transaction again, its row LCRs through a function or the usual way."""
+        """Execute an error transaction again, its row LCRs through a function or normally."""
         error = next((each for each in self.errors() if each.number == number), None)
         failure = (
             None
@@ -260,20 +261,20 @@ class Handled:
         assert isinstance(result, GroupResult)
         return result
 
-    # ------------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------------ results
 
     def rows(self, name: str = "c") -> list[Shown]:
         return [shown(row) for row in self.store.rows("public", name)]
 
     def values(self, name: str = "c") -> dict[Any, Any]:
-        """Column `a` by key."""
+        """Return column `a` by key."""
         return {row[0]: row[1] for row in self.rows(name)}
 
     def errors(self) -> tuple[ErrorTransaction, ...]:
         return self.database.errors(TOPOLOGY, APPLY)
 
     def refusal(self, transaction: Sequence[tuple[str, Lcr]], *, large: bool) -> str:
-        """Why a transaction fails; `large`: it comes in parts, and is given back to be written into the error queue."""
+        """Return why a transaction fails; `large`: it comes in parts and is returned for the error queue."""
         if not large:
             self.apply(transaction)
             (error,) = self.errors()
@@ -292,19 +293,19 @@ def row(key: int, value: str = "a", time: int = 10) -> Shown:
 
 
 def inserts(key: int, value: str = "a", table: str = "c") -> list[tuple[str, Lcr]]:
-    """A transaction that inserts one row."""
+    """Return a transaction that inserts one row."""
     return [(table, Lcr(new=row(key, value)))]
 
 
 def updates(
     key: int, before: str, after: str, table: str = "c", *, times: tuple[int, int] = (10, 10)
 ) -> list[tuple[str, Lcr]]:
-    """A transaction that updates one row."""
+    """Return a transaction that updates one row."""
     return [(table, Lcr(old=row(key, before, times[0]), new=row(key, after, times[1])))]
 
 
 def deletes(key: int, before: str = "a", table: str = "c") -> list[tuple[str, Lcr]]:
-    """A transaction that deletes one row."""
+    """Return a transaction that deletes one row."""
     return [(table, Lcr(old=row(key, before)))]
 
 

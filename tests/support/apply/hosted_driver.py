@@ -1,5 +1,6 @@
-"""A driver with its apply servers in one process, stepped by the test: fake streams and a fake queue around the real host,
-with the destination in memory.
+"""A driver with its apply servers in one process, stepped by the test.
+
+Fake streams and a fake queue surround the real host, with a memory destination.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["Driver", "Queue", "QueueStream", "Stream"]
 
 
 class Stream:
-    """What the host sees of an apply server's gRPC stream, and what the task reads from it."""
+    """An apply server's gRPC stream, as the host and the task see it."""
 
     def __init__(self, server: int = 0, *, token: str = "", apply: str = APPLY) -> None:
         self.hello = pb.ServerHello(topology=TOPOLOGY, apply=apply, server=server, token=token, pid=1)
@@ -57,11 +58,11 @@ class Stream:
         self.is_closed = True
 
     def taken(self) -> None:
-        """There is room for everything."""
+        """Report room for everything."""
 
 
 class QueueStream:
-    """A stream out of `Queue`."""
+    """A stream from `Queue`."""
 
     def __init__(self, queue: Queue, *, is_open: bool) -> None:
         self._queue, self.is_open = queue, is_open
@@ -92,11 +93,11 @@ class QueueStream:
         self.acknowledged.append(scn)
 
     def close(self) -> None:
-        """It has nothing to give back."""
+        """Do nothing: nothing needs to be released."""
 
 
 class Queue:
-    """A queue that has every batch, with the links to it."""
+    """A queue with every batch, and links to it."""
 
     def __init__(self, batches: list[LcrBatch]) -> None:
         self.batches, self.granted_bytes, self.opens_at_once = batches, 0, True
@@ -109,7 +110,7 @@ class Queue:
 
     @property
     def stream(self) -> QueueStream:
-        """The last one."""
+        """The latest stream."""
         return self.streams[-1]
 
     @property
@@ -149,7 +150,7 @@ class Driver:
     instantiation: ClassVar[dict[tuple[str, str], TableStart]] = {}
 
     def start_driver(self) -> None:
-        """Begin with what the destination has."""
+        """Begin with the destination's progress."""
         destination = MemoryDestination(store=self.store)
         progress = destination.raise_epoch(TOPOLOGY, APPLY)
         self.epoch = progress.epoch
@@ -188,14 +189,14 @@ class Driver:
         self.tasks: dict[int, tuple[Stream, ApplyServer]] = {}
 
     def break_stream(self) -> None:
-        """The stream out of the queue breaks, and the pause before the next one passes."""
+        """Break the stream from the queue, and pass the pause before the next one."""
         self.queue.stream.arrived.clear()
         self.queue.stream.problem = PropagationError("the stream broke")
         self.host.dequeuing.hear()
         self.clock.advance(RETRY_DELAY_MAX_S)
 
     def start_task(self, number: int) -> Stream:
-        """A task says hello, opens its session and says that it is open."""
+        """Start a task that says hello, opens its session and reports that it is open."""
         stream = Stream(number, token=self.token)
         self.gate.accept(stream)
         self.host.turn(0.0)
@@ -232,7 +233,7 @@ class Driver:
             self.gate.receive(stream, server_message_to_wire(report))
 
     def run(self, turns: int = 500) -> None:
-        """Until everything is applied."""
+        """Run until everything is applied."""
         for _ in range(turns):
             self.host.turn(0.0)
             for number in self.tasks:

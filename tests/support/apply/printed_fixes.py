@@ -1,4 +1,4 @@
-"""What is printed as the way out is run, until nothing is found any more."""
+"""Runs printed fixes until no finding is left."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import psycopg
 
 __all__ = ["granted"]
 
-ROUNDS_MAX = 4  # what one fix makes possible, the next one may need
+ROUNDS_MAX = 4  # one fix may make the next one necessary
 
 
 def granted(superuser: psycopg.Connection, fixes: Callable[[], Sequence[str]]) -> list[str]:
-    """Run fixes until there are none left; those that were run. None of them is printed again.
+    """Run fixes until none is left, and return them. No fix may be printed twice.
 
     Args:
-        superuser: who runs them.
-        fixes: what is printed now.
+        superuser: runs them.
+        fixes: returns the fixes that are printed now.
     """
     given: list[str] = []
     for _ in range(ROUNDS_MAX):

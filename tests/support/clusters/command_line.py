@@ -1,4 +1,4 @@
-"""The command line in the test's own process: what it imports and connects to, which takes seconds, is there already."""
+"""The command line in the test's process, which already has its imports and connections: these take seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.console.exit_codes import DONE
 
 __all__ = ["commands_in", "run", "typed"]
 
-# Up to where the sentence goes on: a name that has such a sign is quoted.
+# Ends where the sentence continues; a name with such a character is quoted.
 _COMMAND = re.compile(
     r"headrace (?:check|copy|errors execute|errors delete|down|up|wait|verify|start|stop)"
     r"(?: (?!(?:brings|copies|copy|compares|shows|says|again|with|which|then|and|or)\b)(?:'[^']*'|[^\s`;,():]|:(?=\S))+)+"
@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    """Run `headrace` with these words: exit code, standard output, standard error."""
+    """Run `headrace` with these words; return exit code, standard output, standard error."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["headrace", *words]),
@@ -42,17 +42,17 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def commands_in(printed: str) -> list[str]:
-    """The commands of what is printed, in order, each once."""
+    """Return the commands in the printed text, in order, without duplicates."""
     return list(dict.fromkeys(found.strip() for found in _COMMAND.findall(printed)))
 
 
 def typed(command: str, *more: str, code: int = DONE) -> tuple[str, str]:
-    """Run a printed command as somebody does who is asked nothing: standard output, standard error.
+    """Run a printed command without a terminal to ask; return standard output and standard error.
 
     Args:
         command: as it is printed.
         more: options that no printed command can know, such as the Ray cluster of the tests.
-        code: which it is to exit with.
+        code: expected exit code.
     """
     words = shlex.split(command)[1:]
     asks = words[0] == "copy" or "--purge" in words or words[:2] == ["errors", "delete"]
@@ -63,7 +63,7 @@ def typed(command: str, *more: str, code: int = DONE) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """It takes them over, as a program may."""
+    """Restore signal handlers, which the command may replace."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield

@@ -36,11 +36,11 @@ __all__ = [
 
 CLIENTS = 4
 RATE = 200  # transactions per second: below what a loaded small machine replicates, so that a test ends soon
-SECONDS = 3  # of pgbench at that rate: faults happen in the first of them
-# what broke may take a minute to come back: until then something is always under way, and not much is behind
+SECONDS = 3  # of pgbench at that rate: faults happen in its first run
+# recovery may take a minute: until then changes are always in flight, and the backlog stays small
 LATER_RATE = 20
 DETOUR_S = 600.0  # longer than any test
-LATER_SECONDS = 1  # of pgbench at that rate, before the next check whether to continue
+LATER_SECONDS = 1  # of pgbench at that rate before the next check whether to continue
 
 
 def apply_name(system: System) -> str:
@@ -48,17 +48,17 @@ def apply_name(system: System) -> str:
 
 
 def application_name(system: System) -> str:
-    """The Spark application of the first apply process's site."""
+    """Return the Spark application of the first apply process's site."""
     return f"spark:{system.spec.applies[0].site}"
 
 
 def errors(system: System, apply: str = "") -> list[dict[str, Any]]:
-    """The error queue of an apply process; of the first one unless another one is named."""
+    """Return the error queue of an apply process, by default the first one."""
     return list(system.call(apply or apply_name(system), "errors"))
 
 
 def delete_errors(system: System, apply: str = "") -> None:
-    """Empty the error queue; nothing of it is applied."""
+    """Empty the error queue without applying anything."""
     for error in errors(system, apply):
         system.call(apply or apply_name(system), "delete_errors", [error["number"]])
 
@@ -72,7 +72,7 @@ def propagation_name(system: System) -> str:
 
 @dataclass
 class Arriving:
-    """What arrives of pgbench, which runs while something breaks."""
+    """Observes the arrival of pgbench's changes while something breaks."""
 
     system: System
     before: int
@@ -87,15 +87,16 @@ class Arriving:
 
 
 def moved(system: System, site: str) -> Sums:
-    """What pgbench's clients have moved, as a site has it."""
+    """Return the balances that pgbench's clients have moved, as a site has them."""
     with system.connection(site) as connection:
         return Sums.of(connection)
 
 
 @contextlib.contextmanager
 def pgbench_through(system: System) -> Iterator[Arriving]:
-    """Run pgbench at the source until the block ends; then every table is equal at both ends, nothing is lost or
-    doubled.
+    """Run pgbench at the source until the block ends.
+
+    Then every table must be equal at both ends: nothing is lost or duplicated.
     """
     before = moved(system, "src")
     running = Arriving(system, before.transactions)
@@ -114,7 +115,7 @@ def pgbench_through(system: System) -> Iterator[Arriving]:
 
 
 def _write_until(ended: threading.Event, system: System) -> int:
-    """Run pgbench repeatedly until `ended`; returns the number of committed transactions."""
+    """Run pgbench repeatedly until `ended`; return the number of committed transactions."""
     written, rate, seconds = 0, RATE, SECONDS
     while written == 0 or not ended.is_set():
         transactions = rate * seconds // CLIENTS
@@ -129,7 +130,7 @@ def _write_until(ended: threading.Event, system: System) -> int:
 
 @contextlib.contextmanager
 def armed(system: System, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
-    """Arm a failpoint in every running process; yields a counter of how often it fired. Disarms it at the end."""
+    """Arm a failpoint in every running process and disarm it at the end; yield a counter of how often it fired."""
     folder = system.folder / "failpoints"
     mine = folder / f"{name}.{len(list(folder.iterdir()))}"
     aside = folder / f"{ARMED_FILE}.new"
@@ -147,9 +148,9 @@ def armed(system: System, name: str, action: str = "kill", times: int = 1) -> It
 
 
 def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
-    """The processes of the Spark application of the first apply process's site.
+    """Return the processes of the Spark application of the first apply process's site.
 
-    `driver` and its own JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and the first
+    They are `driver` and its JVM (`gateway`), the application master's JVM (`master`), `executors` (JVMs) and the first
     apply process's `workers`. A worker is a Python process with an apply server in it; `status` of the apply process
     names them.
     """
@@ -169,8 +170,10 @@ def spark_processes(system: System) -> dict[str, list[psutil.Process]]:
 
 
 def wait_for_next_application(system: System, old: int) -> dict[str, Any]:
-    """The status of every apply process of the site, by its name, once all apply in an application other than process
-    `old`.
+    """Wait until every apply process of the site applies in an application other than process `old`.
+
+    Returns:
+        Their statuses by name.
     """
     names = [f"apply:{apply.name}" for apply in system.spec.applies if apply.site == system.spec.applies[0].site]
 
@@ -184,7 +187,7 @@ def wait_for_next_application(system: System, old: int) -> dict[str, Any]:
 
 
 def _masters(driver: psutil.Process) -> list[psutil.Process]:
-    """JVMs of the application master, below one of Ray's workers; the folder that they share shows whose they are."""
+    """Return JVMs of the application master, below one of Ray's workers; their shared folder identifies the owner."""
     found = []
     for process in psutil.process_iter(["name", "cmdline"]):
         with contextlib.suppress(psutil.Error):

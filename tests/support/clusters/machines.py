@@ -1,9 +1,8 @@
-"""Machines of one's own, as a cluster of several has them: each with an sshd, an address, a disk, and processes that
-see no others.
+"""Machines like those of a cluster: each with an sshd, an address, a disk, and processes that see no others.
 
-A machine is a set of namespaces of this one. So `ray stop`, which ends every Ray that it sees, sees those of its
-machine alone, and `/tmp`, `/home` and `/var/lib` are its own. Machines reach one another over a bridge in a further
-namespace, and nothing else: no network of this machine is touched.
+A machine is a set of namespaces of this one. So `ray stop`, which ends every Ray that it sees, sees only its machine's,
+and each machine has its own `/tmp` and `/home`. Machines reach one another over a bridge in a further namespace, and
+nothing else: no network of this machine is touched.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ HOME = Path("/home") / USER
 PROJECT = Path(__file__).resolve().parents[3]
 _SSHD = "/usr/sbin/sshd"
 _PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "mount", "rsync", "ssh", "ssh-keygen", _SSHD)
-_BRIDGE = "10.0.0.1/8"  # the way to everywhere, which Ray looks for to learn its own address; it ends there
+_BRIDGE = "10.0.0.1/8"  # the default route, which Ray looks up to learn its own address; it ends at the bridge
 _NEW_NET = 0x40000000  # CLONE_NEWNET
 _APART = ("pid", "net", "mnt", "ipc", "uts")
-# setpriv: a machine does not outlive the tests, however they end; --kill-child: nor what runs on it.
+# setpriv: a machine does not outlive the tests, however they end; --kill-child: nor does anything on it.
 _POWER = (
     "setpriv",
     "--pdeathsig",
@@ -55,8 +54,7 @@ ip address add $1 dev bridge
 ip link set bridge up
 exec sleep infinity
 """
-# The user is another name of the one who runs the tests, as files of this machine are shared; `sudo` has nothing to do
-# then.
+# The user is an alias of the one who runs the tests, as files of this machine are shared; so `sudo` has nothing to do.
 _BOOT = """
 set -e
 own=$1 name=$2 address=$3 home=$4
@@ -93,12 +91,12 @@ UsePAM no
 UseDNS no
 MaxStartups 100
 """
-_BASHRC = "export PATH=/etc/headrace-bin:$PATH\n"  # behind /etc/profile, which sets it
+_BASHRC = "export PATH=/etc/headrace-bin:$PATH\n"  # after /etc/profile, which sets it
 _SUDO = '#!/bin/sh\nexec "$@"\n'
 
 
 def why_there_are_none() -> str:
-    """What this system lacks for them; empty: nothing."""
+    """Return what this system lacks for machines; empty: nothing."""
     if os.getuid() != 0:
         return "machines are made of namespaces, by root alone"
     if missing := [program for program in _PROGRAMS if shutil.which(program) is None]:
@@ -120,10 +118,10 @@ class Machine:
     """One machine; its disk is a folder.
 
     Args:
-        network: that it is plugged into.
+        network: the bridge that it is connected to.
         name: of the machine.
         address: of the machine.
-        files: of its disk, and what they say.
+        files: of its disk, with their contents.
     """
 
     def __init__(self, network: Machines, name: str, address: str, files: dict[str, str]) -> None:
@@ -190,7 +188,7 @@ class Machine:
             self._forward(port)
 
     def first(self) -> int:
-        """The id of the process that is the machine's first one, and whose end is the end of all of them."""
+        """Return the id of the machine's first process, whose end ends all others."""
         assert self._power is not None
         children = Path(f"/proc/{self._power.pid}/task/{self._power.pid}/children")
 
@@ -198,22 +196,22 @@ class Machine:
             assert self._power is not None
             assert self._power.poll() is None, (self.disk / "boot.log").read_text()
             words = children.read_text().split()
-            # Between its fork and its own unshare, it is not in the new namespaces yet.
+            # Between its fork and its unshare, it is not in the new namespaces yet.
             return int(words[0]) if words and _spaces(int(words[0])).isdisjoint(_spaces(os.getpid())) else 0
 
         return wait_until(f"{self.name} is on", child, STALL_S)
 
     def _refuse_company(self) -> None:
-        """What runs on this machine must see no process outside it: `ray stop` will be one of them."""
+        """Assert that processes of this machine see none outside it: `ray stop` will be one of them."""
         assert _spaces(self.first()).isdisjoint(_spaces(os.getpid()))
         visible = self.run("sh", "-c", "cd /proc && echo [0-9]*").stdout.split()
         assert visible, self.run("true").stderr
         assert visible[0] == "1"
-        assert len(visible) < 20, visible  # nothing but sshd and who asks
+        assert len(visible) < 20, visible  # only sshd and the asking process
         assert _is_sshd(self.run("cat", "/proc/1/cmdline").stdout)
 
     def cut_power(self) -> None:
-        """SIGKILL of everything that runs there, of which others hear nothing any more; the disk stays."""
+        """SIGKILL everything on it, without notice to others; the disk stays."""
         if self._power is not None:
             self._network.unplug(self.name)
         for socket_ in self._listening:
@@ -228,17 +226,17 @@ class Machine:
 
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Its link is down at the bridge during the block: nobody is told, and what runs there goes on."""
+        """Take its link down at the bridge during the block, without notice; processes on it continue."""
         self._network.link(self.name, "down")
         try:
             yield
         finally:
             self._network.link(self.name, "up")
 
-    # ------------------------------------------------------------------ what runs there
+    # ------------------------------------------------------------------ processes
 
     def command(self, *words: str, environment: dict[str, str] | None = None, cwd: str = str(HOME)) -> list[str]:
-        """The command that runs another one there, as a login of the user would."""
+        """Return the command that runs another one there, as in a login of the user."""
         variables = {
             "HOME": str(HOME),
             "USER": USER,
@@ -263,7 +261,7 @@ class Machine:
         )
 
     def processes(self) -> dict[int, str]:
-        """What runs there: this machine's ids, and the command lines."""
+        """Return the command lines of its processes by this machine's ids."""
         space, found = _spaces(self.first(), "pid"), {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -274,7 +272,7 @@ class Machine:
         return found
 
     def running(self, program: str) -> set[int]:
-        """The processes there of a program; none while it is off."""
+        """Return its processes of a program; empty while it is off."""
         return (
             set()
             if self._power is None
@@ -282,7 +280,7 @@ class Machine:
         )
 
     def kill_all_but_sshd(self) -> int:
-        """SIGKILL, until nothing else is there. Returns how many processes that were."""
+        """SIGKILL processes until only sshd is left; return how many were killed."""
         killed = set[int]()
 
         def nothing_is_left() -> bool:
@@ -297,7 +295,7 @@ class Machine:
         return len(killed)
 
     def _forward(self, port: int) -> None:
-        """A port of its loopback address is that of this machine: a database server of a machine of a site."""
+        """Forward a port of its loopback address to this machine's: the database server of a site's machine."""
 
         def listen() -> None:
             with Path(f"/proc/{self.first()}/ns/net").open("rb") as space:
@@ -305,7 +303,7 @@ class Machine:
             listening.append(socket.create_server(("127.0.0.1", port)))
 
         listening: list[socket.socket] = []
-        thread = threading.Thread(target=listen)  # the namespace is the thread's
+        thread = threading.Thread(target=listen)  # a namespace belongs to a thread
         thread.start()
         thread.join()
         (made,) = listening
@@ -360,7 +358,7 @@ class Machines:
 
     Args:
         folder: of their disks.
-        ports: of this machine's loopback address that are theirs as well.
+        ports: of this machine's loopback address that they share.
     """
 
     def __init__(self, folder: Path, ports: Sequence[int] = ()) -> None:
@@ -374,12 +372,12 @@ class Machines:
         )
 
     def add(self, name: str, address: str, files: dict[str, str] | None = None) -> Machine:
-        """Another machine; it is off."""
+        """Add a machine; it is off."""
         self.machines.append(Machine(self, name, address, files or {}))
         return self.machines[-1]
 
     def plug(self, pid: int, name: str) -> None:
-        """Connect the machine whose first process this is."""
+        """Connect the machine with this first process."""
         self._at_switch("ip", "link", "add", _port(name), "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         self._at_switch("ip", "link", "set", _port(name), "master", "bridge", "up")
 
@@ -388,7 +386,7 @@ class Machines:
         self._at_switch("ip", "link", "delete", _port(name))
 
     def link(self, name: str, way: str) -> None:
-        """Take a machine's link "up" or "down"; connections stay, and packets are lost."""
+        """Set a machine's link "up" or "down"; connections stay, and packets are lost."""
         self._at_switch("ip", "link", "set", _port(name), way)
 
     def _at_switch(self, *words: str) -> None:
@@ -400,7 +398,7 @@ class Machines:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Machines]:
-        """All of them on during the block."""
+        """Keep all of them on during the block."""
         switch = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", _SWITCH, "switch", _BRIDGE]
         )
@@ -420,7 +418,7 @@ class Machines:
 
 
 def _port(name: str) -> str:
-    return f"to-{name}"[:15]  # a name of an interface is no longer
+    return f"to-{name}"[:15]  # the longest name of an interface
 
 
 def _has_bridge(pid: int) -> bool:

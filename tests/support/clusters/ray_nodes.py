@@ -1,10 +1,9 @@
 """A Ray cluster of several nodes on this machine.
 
-Each has an address, processes and, where the system allows it, a disk of its own.
+Each node has its own address, processes and, where the system allows it, disk.
 
-Nodes are what `ray start` makes of a machine. A node's own folder is mounted in the place of the topology's state
-folder, and another one in the place of /tmp, for its processes alone; so a component that reached for the files of
-another machine would not find them.
+Nodes are started with `ray start`. For a node's processes alone, its folder is mounted in place of the topology's state
+folder, and another one in place of /tmp. So a component that used files of another machine would not find them.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from tests.support.clusters.system import wait_until
 __all__ = ["RayNode", "RayNodes", "has_own_disks", "kill"]
 
 HEAD = "head"
-# Not 127.0.0.1: Ray takes that for this machine's outer address, wherever a cluster has several nodes.
+# Not 127.0.0.1: in a cluster of several nodes Ray replaces it by this machine's outer address.
 HEAD_ADDRESS = "127.0.0.2"
 MARK = "HEADRACE_TEST_NODE"  # environment of every process of a node
 STARTED_S = 240.0  # 5 s on an idle machine
-# a node has half a minute to start, which is fixed in Ray, and may not do for a machine that is busy with other tests
+# Ray gives a node half a minute to start, which may be too little on a machine that is busy with other tests
 TRIES_MAX = 3
 _TOO_SLOW = "timed out during startup"
 ENDED_S = 20.0  # Ray ends a node's workers within seconds; then the rest is killed
-OBJECT_STORE_BYTES = 80_000_000  # nearly the least that Ray takes; it is not touched
+OBJECT_STORE_BYTES = 80_000_000  # nearly Ray's minimum; it is not used
 # Idle workers end, and Ray's allocators keep less: as on a private cluster.
 _LEAN = {
     "RAY_num_workers_soft_limit": "0",
@@ -48,11 +47,10 @@ _LEAN = {
     "MALLOC_ARENA_MAX": "2",
     "RAY_worker_niceness": "0",
 }
-# `ray start --block` that is told to end waits so long for its actors to be idle, which Headrace's never are;
-# `ray stop` does not.
+# An ending `ray start --block` waits this long for its actors to be idle, which Headrace's never are; `ray stop` does
+# not wait.
 _AT_ONCE = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-# A node whose connections are refused is gone after 15 s, as on any cluster; one that is only slow has more than Ray's
-# own 10 s for an answer.
+# A node that refuses connections is gone after 15 s, as on any cluster; a slow one gets more than Ray's 10 s to answer.
 _PATIENT = {"RAY_health_check_timeout_ms": "60000"}
 _PROJECT = Path(__file__).resolve().parents[3]
 _FOREIGN = ("RAY_", "SPARK_", "PYSPARK_", "JAVA_OPTS")
@@ -74,7 +72,7 @@ exec "$@"
 
 @functools.cache
 def _isolated() -> tuple[str, ...]:
-    """The command that gives a program mounts of its own; empty: this system does not let this user."""
+    """Return the command that gives a program its own mounts; empty: this user may not do that here."""
     for command in (("unshare", "--mount"), ("unshare", "--mount", "--map-root-user")):
         with contextlib.suppress(OSError):
             if (
@@ -88,12 +86,12 @@ def _isolated() -> tuple[str, ...]:
 
 
 def has_own_disks() -> bool:
-    """Whether every node has files of its own."""
+    """Return whether every node has its own files."""
     return bool(_isolated())
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
-    """SIGKILL; returns how many were still there."""
+    """SIGKILL processes; return how many still lived."""
     killed = list(processes)
     for process in tuple(killed):
         try:
@@ -105,10 +103,10 @@ def kill(processes: Iterable[psutil.Process]) -> int:
 
 
 class RayNode:
-    """One node: a head, or a site's.
+    """One node: a head, or a site's node.
 
     Args:
-        cluster: that it belongs to.
+        cluster: its cluster.
         name: of the node; it offers the resource site_<name>, unless it is the head.
         address: of the node.
     """
@@ -116,7 +114,7 @@ class RayNode:
     def __init__(self, cluster: RayNodes, name: str, address: str) -> None:
         self._cluster, self.name, self.address = cluster, name, address
         self._process: subprocess.Popen[bytes] | None = None
-        self._earlier: list[subprocess.Popen[bytes]] = []  # of lives that hang
+        self._earlier: list[subprocess.Popen[bytes]] = []  # of frozen incarnations
         self._starts = 0
 
     @property
@@ -125,7 +123,7 @@ class RayNode:
 
     @property
     def state_dir(self) -> Path:
-        """Where this node's part of the state folder is, as seen from outside."""
+        """Return this node's part of the state folder, as seen from outside."""
         return self._cluster.state_dir if self.name == HEAD or not has_own_disks() else self.folder / "state"
 
     @property
@@ -166,7 +164,7 @@ class RayNode:
 
     @property
     def _temporary(self) -> Path:
-        """Another one for each life: Ray would take a hanging node of the last one for a head that runs."""
+        """A new folder for each incarnation: Ray would take a frozen node for a running head."""
         return self._cluster.folder / f"{self.name}{self._starts}"
 
     def _command(self) -> list[str]:
@@ -198,7 +196,7 @@ class RayNode:
             *common,
             f"--address={self._cluster.address}",
             f"--resources={json.dumps({f'site_{self.name}': 1})}",
-            f"--temp-dir={'/tmp/r' if isolated else self._temporary}",  # its own /tmp
+            f"--temp-dir={'/tmp/r' if isolated else self._temporary}",  # the node's own /tmp
         ]
         if not isolated:
             return command
@@ -226,14 +224,14 @@ class RayNode:
         """Start it, and wait until it has started.
 
         Args:
-            address: it has from now on; empty: the one that it had.
+            address: its new address; empty: unchanged.
         """
         self.address = address or self.address
         self.begin()
         self.wait_started()
 
     def processes(self) -> list[psutil.Process]:
-        """What runs on this node since its last start."""
+        """Return its processes since its last start."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -242,7 +240,7 @@ class RayNode:
         return found
 
     def kill(self) -> int:
-        """The machine fails: SIGKILL of everything that runs there. Returns how many processes that were."""
+        """Let the machine fail: SIGKILL everything on it. Return how many processes were killed."""
         killed, deadline = 0, time.monotonic() + STARTED_S
         while found := self.processes():
             assert time.monotonic() < deadline
@@ -252,9 +250,9 @@ class RayNode:
         return killed
 
     def freeze(self) -> list[psutil.Process]:
-        """The machine hangs: SIGSTOP of everything that runs there.
+        """Let the machine hang: SIGSTOP everything on it, and return the processes.
 
-        Returns it; the next start is another life of the node beside it.
+        The next start is a second incarnation of the node.
         """
         frozen: dict[int, psutil.Process] = {}
         while found := [process for process in self.processes() if process.pid not in frozen]:
@@ -266,7 +264,7 @@ class RayNode:
         return list(frozen.values())
 
     def stop(self) -> None:
-        """End it as `ray stop` does, whatever is left of it then by force."""
+        """End it as `ray stop` does; kill what is left."""
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -280,18 +278,18 @@ class RayNodes:
     """A cluster.
 
     Args:
-        folder: of all of its nodes; its path is short, as the sockets of Ray lie in it.
+        folder: of all of its nodes; its path must be short, because it holds Ray's sockets.
         state_dir: of the topology, in that folder.
     """
 
     def __init__(self, folder: Path, state_dir: Path) -> None:
         self.folder, self.state_dir, self.port = folder, state_dir, _free_port()
         self.nodes: dict[str, RayNode] = {}
-        self.frozen: list[psutil.Process] = []  # of earlier lives of nodes
+        self.frozen: list[psutil.Process] = []  # of earlier incarnations of nodes
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
-        # Ray's ports are open to every user of the machine.
+        # Every user of the machine can reach Ray's ports.
         self.access = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
         self.head = RayNode(self, HEAD, HEAD_ADDRESS)
 
@@ -303,7 +301,7 @@ class RayNodes:
         return self.nodes[name]
 
     def add(self, name: str) -> RayNode:
-        """Another node; it does not run yet."""
+        """Add a node; it does not run yet."""
         self.nodes[name] = RayNode(self, name, f"127.0.0.{len(self.nodes) + 11}")
         return self.nodes[name]
 
@@ -321,7 +319,7 @@ class RayNodes:
 
     @contextlib.contextmanager
     def running(self, *names: str) -> Iterator[RayNodes]:
-        """A head and nodes of these names; this process can connect to the cluster meanwhile."""
+        """Run a head and nodes of these names; this process can connect to the cluster meanwhile."""
         prepare_process(self.address, self.access)
         for name in names:
             self.add(name)
@@ -329,7 +327,7 @@ class RayNodes:
             self.start()
             yield self
         finally:
-            disconnect()  # Ray ends a process that has lost its head
+            disconnect()  # Ray ends a process that lost its head node
             kill(self.frozen)
             for node in (*self.nodes.values(), self.head):
                 node.stop()

@@ -1,12 +1,13 @@
-"""One running topology that scenarios bring to what they need, by `up` of another file: the sites stay, and so do Ray
-and the Spark applications.
+"""One running topology that scenarios change to their needs, by `up` with another file.
+
+The sites, Ray and the Spark applications stay.
 
     def test_something(sites: Sites):
         system = sites.by("replicate: [{tables: [some.*], from: a, to: [b]}]", schema="some")
         system.up()
 
-Sites a and b are there from the start; c and relay (which has no database) join where a scenario names them. All links
-have TLS. A scenario has a schema of its own, which is made anew at its sites with the tables that it wants.
+Sites a and b exist from the start; c and relay (which has no database) join where a scenario names them. All links have
+TLS. A scenario has its own schema, which is created anew at its sites with the tables that it needs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["IDLE_BETWEEN", "NAME", "Sites", "opened"]
 
 NAME = "test_sites"
 ALL = ("a", "b", "c", "relay")
-# Small segments: a scenario can have the beginning of redo purged.
+# Small segments: a scenario can purge the start of redo.
 _HEAD = """\
 topology: test_sites
 state_dir: state
@@ -44,18 +45,18 @@ tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{sit
 sites:
 """
 _SITE = "  {name}: {{database: {{kind: {kind}}}}}\n"
-# What runs where a scenario needs its schema out of the file; and before the first one, which is of two ways: both
-# Spark applications start at once.
+# The topology that runs while a scenario's schema must be in no file; and, before the first scenario, the two-way one,
+# so that both Spark applications start at once.
 IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"
 IDLE_BETWEEN = "replicate: [{tables: [idle.rows], between: [a, b]}]"
 
 
 @dataclass
 class Sites(System):
-    """A view of the running topology, by one file.
+    """A view of the running topology through one file.
 
     Args:
-        last: the deployment whose file runs, which all views share.
+        last: the deployment whose file is in force, which all views share.
     """
 
     last: list[Deployment] = field(default_factory=list)
@@ -68,13 +69,13 @@ class Sites(System):
         more: str = "",
         change: Callable[[TopologySpec], TopologySpec] = lambda spec: spec,
     ) -> Sites:
-        """The same topology by another file, not yet up; the servers of its sites run.
+        """Return the same topology with another file, not yet up; the servers of its sites run.
 
         Args:
-            body: of the file, behind its sites.
+            body: of the file, after its sites.
             sites: in the file.
             more: keys at the head of the file.
-            change: what no file can say.
+            change: changes that no file can express.
         """
         kinds = {"relay": "none"}
         listed = "".join(_SITE.format(name=name, kind=kinds.get(name, "embedded")) for name in sites)
@@ -82,29 +83,29 @@ class Sites(System):
         spec = change(read_topology(self.file))
         for name in (name for name in sites if name not in kinds):
             self.servers.setdefault(name, embedded_server(spec, spec.site(name)))
-            self.servers[name].start()  # `up` stops that of a site that has left the file
+            self.servers[name].start()  # `up` stops the server of a site that has left the file
         return replace(self, deployment=Deployment(spec, self.deployment.address))
 
     def up(self, **options: Any) -> Overview:
-        """`headrace up` of this view's file: it runs."""
+        """Run `headrace up` with this view's file."""
         self.last[:] = [self.deployment]
         overview = self.deployment.up(**options)
         assert overview.state == "RUNNING", overview.findings
         return overview
 
     def free(self, schema: str, *, idle: str = IDLE, sites: Sequence[str] = ("a", "b")) -> None:
-        """Have the file that runs not name a schema: else another one runs first.
+        """Ensure that the file in force does not name a schema; if it does, run an idle one first.
 
         Args:
-            schema: that a scenario makes anew.
-            idle: body of the other one.
+            schema: that a scenario creates anew.
+            idle: body of the idle file.
             sites: in it.
         """
         if re.search(rf"\b{schema}\b", repr(self.last[0].spec)):
             self.by(idle, sites=sites).up()
 
     def remake(self, schema: str, statements: str = "", sites: Sequence[str] = ("a", "b")) -> None:
-        """Make a schema anew, which no running file may name, and run statements in it.
+        """Create a schema anew, which the file in force must not name, and run statements in it.
 
         Args:
             schema: its name.
@@ -120,7 +121,7 @@ class Sites(System):
                     connection.execute(statements)
 
     def illness(self, tables: Sequence[str] = ()) -> str:
-        """What is wrong with what runs, by whichever file."""
+        """Return what is wrong with the running topology, under any file."""
         return System.illness(replace(self, deployment=self.last[0]), tables)
 
     @property
@@ -129,7 +130,7 @@ class Sites(System):
 
 
 def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
-    """The topology, which runs until the stack ends it.
+    """Return the topology, which runs until the stack ends it.
 
     Args:
         stack: ends it.

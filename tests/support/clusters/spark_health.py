@@ -1,4 +1,4 @@
-"""A Spark application is asked once how it is."""
+"""A single health request to a Spark application."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ __all__ = ["fetch_health"]
 
 
 def fetch_health(endpoint: Peer | str, token: str) -> pb.HealthReply:
-    """See `HealthClient.ask`; over a connection of its own."""
+    """Ask once, as `HealthClient.ask` does, over a separate connection."""
     with closing(HealthClient(endpoint, token)) as client:
         return client.ask()

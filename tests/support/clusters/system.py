@@ -1,4 +1,4 @@
-"""A whole topology under test, with real servers, Ray and Spark, and the operations of tests on it."""
+"""A whole topology under test, with real servers, Ray and Spark, and the operations that tests need."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headrace.status.plain import plain_overview
 from tests.support.session.reporting import note_started
 from topology.spec import TopologySpec
 
-CAUGHT_UP_S = 180.0  # seconds on a quiet machine; behind a fault a restart of a process (20 s under load) comes first
+CAUGHT_UP_S = 180.0  # takes seconds on a quiet machine; after a fault a process restarts first (20 s under load)
 _AT_REST = STARTING | {
     "ABORTED",
     "UNREACHABLE",
@@ -42,12 +42,12 @@ _AT_REST = STARTING | {
     "NOT CREATED",
     "DISABLED",
 }
-EXECUTE_TIMEOUT_S = 120.0  # a server that is killed meanwhile comes back
-HEALED_S = 180.0  # as long as Spark may take to begin
+EXECUTE_TIMEOUT_S = 120.0  # a server that is killed meanwhile restarts
+HEALED_S = 180.0  # the longest start of Spark
 
 
 def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S) -> Any:
-    """Wait until `holds` returns a true value, and return it; errors of the system mean not yet."""
+    """Wait until `holds` returns a true value, and return it; errors of the system count as false."""
     deadline, last = time.monotonic() + timeout_s, "nothing was answered"
     while time.monotonic() < deadline:
         try:
@@ -86,19 +86,19 @@ class System:
             return cursor.fetchall() if cursor.description else []
 
     def digest(self, site: str, table: str) -> tuple[int, int]:
-        """See `contents`."""
+        """Return the digest of `contents`."""
         with self.connection(site) as connection:
             return contents(connection, table)
 
     @contextlib.contextmanager
     def pgbench(self, site: str, *arguments: str) -> Iterator[None]:
-        """Run pgbench in the background; it must end well by the end of the block, which waits for it."""
+        """Run pgbench in the background; the block waits for its end and asserts its success."""
         run = Pgbench(self.servers[site].dsn(), *arguments, log=self.folder / "pgbench.log")
         with contextlib.closing(run.start()):
             yield
             run.wait(HEALED_S)
 
-    # ------------------------------------------------------------------ what is asked
+    # ------------------------------------------------------------------ queries
 
     def wait_caught_up(self, timeout_s: float = CAUGHT_UP_S) -> None:
         wait_caught_up(self.spec, self.deployment.connect(), timeout_s=timeout_s)
@@ -107,7 +107,7 @@ class System:
         return verify_topology(self.spec, self.deployment.connect(), timeout_s=CAUGHT_UP_S, progress=lambda _: None)
 
     def assert_converged(self, tables: Sequence[str] = (), *, source: str = "") -> None:
-        """Everything is applied, and both the product's comparison and plain SQL find equal tables.
+        """Assert that everything is applied, and that the product's comparison and plain SQL find equal tables.
 
         Args:
             tables: that SQL compares.
@@ -122,10 +122,10 @@ class System:
         assert not different, different
 
     def illness(self, tables: Sequence[str] = ()) -> str:
-        """What is wrong behind a test; empty: everything runs, is applied, and nothing is in an error queue.
+        """Return what is wrong after a test; empty: everything runs and is applied, and all error queues are empty.
 
         Args:
-            tables: which are equal at both ends of every apply process.
+            tables: tables that must be equal at both ends of every apply process.
         """
         wait_until("all components work", lambda: not self._at_rest())
         self.wait_caught_up()
@@ -141,7 +141,7 @@ class System:
         return f"differ: {', '.join(differ)}" if differ else ""
 
     def _at_rest(self) -> list[str]:
-        """The components that do not work, or not yet."""
+        """Return the components that do not work, or not yet."""
         overview = self.deployment.overview()
         resting = [
             f"{each.name} {each.state}"
@@ -154,7 +154,7 @@ class System:
         return dict(self.call(name, "status"))
 
     def wait_overview(self) -> dict[str, Any]:
-        """The overview as `status --json` prints it, once all components answer and every lag is known."""
+        """Return the overview as `status --json` prints it, when all components answer and every lag is known."""
 
         def whole() -> Overview | None:
             overview = self.deployment.overview()
@@ -168,7 +168,7 @@ class System:
         return self.deployment.connect().call(name, method, *arguments, timeout_s=timeout_s)
 
     def execute_errors(self, name: str, numbers: Sequence[int] = ()) -> list[dict[str, Any]]:
-        """Execute error transactions of an apply process as the command does (none named: all); the outcome of each."""
+        """Execute error transactions of an apply process as the command does (default: all); return their outcomes."""
         execution, outcomes = secrets.token_hex(8), []
         self.call(name, "begin_execution", execution, list(numbers))
         deadline = time.monotonic() + EXECUTE_TIMEOUT_S
@@ -188,7 +188,7 @@ class System:
         return wait_until(f"{name} has a process", lambda: self.deployment.connect().pid(name))
 
     def kill(self, name: str) -> int:
-        """SIGKILL the component's process; returns its id."""
+        """SIGKILL the component's process; return its id."""
         process = psutil.Process(self.pid(name))
         kill([process])
         return process.pid
@@ -198,7 +198,7 @@ class System:
 
     @contextlib.contextmanager
     def failpoint(self, component: str, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:
-        """Recreate a component with an armed failpoint; yields a counter of how often it fired. Disarms it at the end."""
+        """Recreate a component with an armed failpoint and disarm it at the end; yield a counter of how often it fired."""
         self._points += 1
         folder = self.folder / f"failpoint_{self._points}"
         self.recreate(component, {ENVIRONMENT: f"{name}={action}@{folder}*{times}"})
@@ -217,11 +217,10 @@ class System:
 
 @contextlib.contextmanager
 def system_folder(name: str) -> Iterator[Path]:
-    """A folder for a system's files, which embedded servers of another user reach; removed at the end, whatever
-    happens.
+    """Yield a folder for a system's files that embedded servers of another user can reach; it is always removed.
 
     Args:
-        name: of what is tested.
+        name: of the tested system.
     """
     made = Path(tempfile.mkdtemp(prefix=f"headrace-test-{name}-"))
     made.chmod(0o711)
@@ -240,13 +239,13 @@ def running(
     address: str | None = None,
     keep_existing: bool = False,
 ) -> Iterator[System]:
-    """Start a topology of embedded servers, and take it away whatever happens.
+    """Start a topology of embedded servers, and always remove it.
 
     Args:
         spec: with a state folder below `folder`.
         folder: of this system.
-        prepare: makes the tables, before replication starts.
-        address: of a Ray cluster that runs already; None: a private one.
+        prepare: creates the tables, before replication starts.
+        address: of a Ray cluster that already runs; None: a private one.
         keep_existing: as for `headrace up`.
     """
     deployment = Deployment(spec, address or "")

@@ -1,1 +1,1 @@
-"""Copies of tables to a destination, as an apply process makes them, and the marks of their rows."""
+"""Copies of tables to a destination, made as an apply process makes them, and the marks of their rows."""

@@ -1,5 +1,6 @@
-"""A pair of real databases whose tables are checked, copied, applied and compared as an apply process does it: neither
-Ray nor Spark.
+"""A pair of real databases whose tables are checked, copied, applied and compared as an apply process does it.
+
+Neither Ray nor Spark is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from topology.routing.ways import transformed
 
 __all__ = ["CopiedPair"]
 
-COPYING = "topo"  # the topology whose slot a pair reads
+COPYING = "topo"  # topology of the slot that a pair reads
 
 
 @dataclass
@@ -53,7 +54,7 @@ class _Digested:
 
 @dataclass
 class _Runner:
-    """Digests pieces in the test's thread; see `spark_apply.copy.pieces.tasks.digest_pieces`."""
+    """Digests pieces in the test's thread, as `spark_apply.copy.pieces.tasks.digest_pieces` does."""
 
     here: str
     there: str
@@ -85,7 +86,7 @@ class _Runner:
 
 
 class CopiedPair(Pair):
-    """See the module. `create`, `copy` and then `attach`: a copy reads the slot for a moment."""
+    """A pair whose tables are copied. Call `create`, `copy` and then `attach`: a copy reads the slot for a moment."""
 
     transformations: tuple[Transformation, ...] = ()
     rules: RuleSet = RULES
@@ -96,7 +97,7 @@ class CopiedPair(Pair):
         self.redo.source.prepare(COPYING, (self.rules,))
 
     def findings(self) -> list[Finding]:
-        """What `check` says of the tables."""
+        """Return the findings of `check` about the tables."""
         source = self.redo.source
         versions = source.table_versions(source.tables((self.rules,)))
         shapes = source.domain_shapes([TableName.of(version) for version in versions])
@@ -106,7 +107,7 @@ class CopiedPair(Pair):
         return [*self.destination.preflight_domains(shapes), *table_findings(self.destination, versions, {}, "dbs2")]
 
     def shape_findings(self) -> list[Finding]:
-        """What `check` says of the tables' shapes."""
+        """Return the findings of `check` about the tables' shapes."""
         source = self.redo.source
         versions = source.table_versions(source.tables((self.rules,)))
         shapes = source.table_shapes([TableName.of(version) for version in versions])
@@ -118,7 +119,7 @@ class CopiedPair(Pair):
         return list(self.destination.preflight_shapes(shapes, versions, {}))
 
     def source_findings(self) -> list[Finding]:
-        """What `check` says of the source's tables."""
+        """Return the findings of `check` about the source's tables."""
         return [
             found
             for found in self.redo.source.preflight((self.rules,), streams=1)
@@ -129,7 +130,7 @@ class CopiedPair(Pair):
         return [finding for finding in self.findings() if finding.is_error]
 
     def copy(self, *, rounds: int = 1) -> dict[str, tuple[str, str]]:
-        """Empty the destination's tables and copy them; state and problem of each."""
+        """Empty the destination's tables and copy them; return state and problem of each."""
         moved: dict[str, tuple[str, str]] = {}
         places = 0
 
@@ -140,7 +141,7 @@ class CopiedPair(Pair):
 
         with contextlib.ExitStack() as opened:
             source = opened.enter_context(contextlib.closing(CapturedSource(self.redo.dsn, site="dbs1")))
-            source._site = ""  # the slot's name is the pair's
+            source._site = ""  # the slot has the pair's name
             config = self._config(source)
             for table in config.tables:
                 self.there.execute(f"TRUNCATE {qualified(*table.destination)}".encode())
@@ -181,15 +182,15 @@ class CopiedPair(Pair):
         self.redo.attach()
 
     def starts(self) -> dict[tuple[str, str], int]:
-        """For `apply`: from where on the changes of the tables that were copied count."""
+        """Return for `apply` the SCNs from which changes of the copied tables count."""
         return {(each.owner, each.name): each.scn for each in self.destination.instantiations(COPYING, APPLY)}
 
     def verify(self, *, rechecks: int = 0, is_active: Callable[[], bool] = lambda: True) -> dict[str, TableComparison]:
-        """What `headrace verify` finds, by the tables' names.
+        """Return the result of `headrace verify` by the tables' names.
 
         Args:
             rechecks: how often rows that differ are compared again; everything counts as applied.
-            is_active: whether the comparison goes on.
+            is_active: whether the comparison continues.
         """
         self.runner = _Runner(self.redo.dsn, self._dsn)
         source = self.redo.source

@@ -1,5 +1,6 @@
-"""Copies tables beside an engine, step by step and at random moments, as `spark_apply.copy.instantiation` does beside a
-driver.
+"""Copies tables during an engine's run, step by step and at random moments.
+
+`spark_apply.copy.instantiation` does the same during a driver's run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine
 from tests.support.histories.apply_history import Reference
 from tests.support.histories.apply_world import World
 
-_SHARE = 0.05  # of the engine's steps in which a copy goes on
+_SHARE = 0.05  # share of the engine's steps in which a copy continues
 
 
 def record_of(name: str, scn: int, state: str) -> Instantiation:
@@ -23,11 +24,11 @@ def record_of(name: str, scn: int, state: str) -> Instantiation:
 
 
 class CopiesBeside:
-    """Called at every step of the engine. What it has in hand dies with the engine's driver.
+    """Called at every step of the engine. Its unfinished work dies with the engine's driver.
 
     Args:
         world: whose tables are copied.
-        names: of the tables that are not at the destination at the beginning.
+        names: of the tables that the destination lacks at the start.
         again: how often a table that has joined is left out and copied again.
     """
 
@@ -81,8 +82,8 @@ class CopiesBeside:
             self._copy(engine, self.rng.choice(pending) if self._copying is None else self._copying.name, copied)
         elif self.again and finished and not copied:
             self._leaving = self.rng.choice(finished)
-            # Recorded first, as the product does: a driver that dies when its rows are left out must not take it for
-            # finished.
+            # Recorded first, as the product does: a driver that dies after its rows are left out must not take the
+            # table for finished.
             self._record(engine, record_of(self._leaving, 0, "PENDING"))
             self._waits_for = engine.joins.leave_out([("public", self._leaving)])
 
@@ -96,7 +97,7 @@ class CopiesBeside:
             engine.joins.hold(min((each.scn for each in copied), default=None))
 
     def _copy(self, engine: Engine, name: str, copied: list[Instantiation]) -> None:
-        """One step of three: hold what the queue was told, take the snapshot, copy."""
+        """Make one step of three: hold the queue's durable position, take the snapshot, copy."""
         if not self._held:
             self._held = True
             engine.joins.hold(engine.told)
@@ -108,7 +109,7 @@ class CopiesBeside:
             self._record(engine, self._copying)
             engine.joins.hold(min([scn, *(each.scn for each in copied)]))
         elif (emptied := engine.joins.emptied_scn(("public", name))) is not None and emptied >= self._copying.scn:
-            # The source has emptied it since: what the log has from there on is all of it.
+            # The source has emptied it since: the log after that point has all of its rows.
             self._empty(engine, name)
             self._record(engine, replace(self._copying, scn=emptied, state="COPIED"))
             self._copying, self._held = None, False

@@ -1,4 +1,4 @@
-"""Apply processes that copy one table, `rooms`, between real databases as their drivers would. Without Ray and Spark."""
+"""Apply processes that copy one table, `rooms`, between real databases as their drivers would, without Ray and Spark."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 TOPOLOGY = "shop"
-ENDED_S = 120.0  # far more than it takes: machines that run other things as well
+ENDED_S = 120.0  # generous: machines may run other work as well
 ROOMS = "CREATE TABLE rooms (id int PRIMARY KEY, v text)"
 
 
 class _Destination(PostgresDestination):
-    """Notes what copies carried."""
+    """Records what copies carried."""
 
     carried: tuple[Carried, ...] = ()
 
@@ -55,8 +55,8 @@ class CopyingPair:
         source, destination: connection strings.
         topology: its name.
         site: the destination's.
-        is_returned: the table goes back to its source, as a pair with the two places exchanged applies it.
-        among: further sites, where every site sends the table to every other.
+        is_returned: the table also returns to its source; a pair with the two sites exchanged applies it there.
+        among: further sites; every site sends the table to every other.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CopyingPair:
         among: Sequence[str] = (),
     ) -> None:
         self.topology = topology
-        # as a topology's file names them: replication origins are one server's, which has all these databases
+        # named as in a topology's file: replication origins belong to the server, which has all these databases
         self.name, self.dsn, self.target = f"apply_from_{name}_at_{site}", source, destination
         self.source, self.destination = CapturedSource(source, site=name), _Destination(destination, site=site)
         self.opened = contextlib.ExitStack()
@@ -87,7 +87,7 @@ class CopyingPair:
         self.should_end: Callable[[], bool] = lambda: False
 
     def run(self) -> None:
-        """What a driver does before it applies anything."""
+        """Do what a driver does before it applies anything."""
         epoch = self.destination.raise_epoch(self.topology, self.name).epoch
         tables = tuple(
             TableToInstantiate(
@@ -148,11 +148,11 @@ class CopyingPair:
                 ),
             )
             made.run_first()
-            made.starts()  # which shows where every table stands
+            made.starts()  # shows the state of every table
             self.problem = made.problem
 
     def apply_all(self) -> None:
-        """Take everything that the source has committed for applied, as an apply process would that has nothing to do."""
+        """Count everything that the source has committed as applied, as an idle apply process would."""
         with (
             contextlib.closing(PostgresDestination(self.target, site=self.there)) as destination,
             contextlib.closing(CapturedSource(self.dsn, site=self.site)) as source,
@@ -163,7 +163,7 @@ class CopyingPair:
                 destination.record_low_watermark(self.topology, self.name, progress.epoch, scn)
 
     def look_again(self) -> None:
-        """Have the next `run` look at a table that is FAILED as at a new one, as a driver does beside what it applies."""
+        """Have the next `run` treat a FAILED table as a new one, as a driver does while it applies."""
         execute(self.target, f"DELETE FROM headrace.instantiation WHERE apply = '{self.name}' AND state = 'FAILED'")
 
     def _captured_here(self) -> dict[TableName, str]:
@@ -180,7 +180,7 @@ class CopyingPair:
 
 
 def at_once(*pairs: CopyingPair) -> None:
-    """Run them at the same time, until all have ended."""
+    """Run them concurrently, until all have ended."""
     with ThreadPoolExecutor(max(1, len(pairs))) as threads:
         for each in [threads.submit(pair.run) for pair in pairs]:
             each.result(2 * ENDED_S)

@@ -1,4 +1,4 @@
-"""Copying tasks as threads of the test, in place of a Spark job; see `spark_apply.copy.pieces.workers`."""
+"""Copying tasks as threads of the test, in place of a Spark job (`spark_apply.copy.pieces.workers`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from protos import apply_pb2 as pb
 from spark_apply.copy.pieces.board import CopyBoard
 from spark_apply.copy.pieces.tasks import CopyPlaces, PieceCopier
 
-_FROZEN_S = 60.0  # at most: a test that fails must not hang
+_FROZEN_S = 60.0  # bound: a failing test must not hang
 
 
 class ThreadWorkers:
-    """See `CopyWorkers`.
+    """Implements `CopyWorkers`.
 
     Args:
-        places: opens what a task reads and writes, given number and incarnation of its session.
+        places: opens a task's source and destination, given number and incarnation of its session.
     """
 
     def __init__(self, places: Callable[[int, int], CopyPlaces]) -> None:
@@ -61,7 +61,10 @@ class _ThreadJob:
             self.run_again(worker)
 
     def run_again(self, worker: int) -> None:
-        """Another attempt of a task, as Spark makes one when it takes a task for dead; nobody waits for the one before."""
+        """Start another attempt of a task, as Spark does for a task that it takes for dead.
+
+        Nothing waits for the old attempt.
+        """
         copier = PieceCopier(_Link(self._workers, self._board, worker), self.places[worker], retry_delay_s=0.01)
         thread = self.threads[worker] = threading.Thread(target=self._run, args=(copier,), daemon=True)
         thread.start()
@@ -79,7 +82,7 @@ class _ThreadJob:
 
 
 class FreezingTask:
-    """The last task of the first job freezes with its first piece in hand, and another attempt of it runs.
+    """Freezes the last task of the first job with its first piece unfinished; another attempt of it runs.
 
     Args:
         in_copy: it has sent a part of the piece; False: nothing yet.
@@ -92,7 +95,7 @@ class FreezingTask:
         self._frozen, self._thaw, self._ended = threading.Event(), threading.Event(), threading.Event()
 
     def session(self, session: DestinationSession, *, is_last: bool) -> DestinationSession:
-        """A task's session, which freezes it.
+        """Return a task's session, which freezes it.
 
         Args:
             session: opened by the task.
@@ -111,7 +114,7 @@ class FreezingTask:
         return session
 
     def thaw(self) -> None:
-        """Go on; returns when the piece is written or refused."""
+        """Resume the task; returns when the piece is written or refused."""
         assert self._frozen.is_set()
         self._thaw.set()
         assert self._ended.wait(_FROZEN_S)

@@ -1,6 +1,6 @@
-"""A source and a destination on real servers, one apply process that copies their tables, and looks at their marks.
+"""A source and a destination on real servers, with one apply process that copies their tables and checks their marks.
 
-Without Spark; nothing is applied.
+Spark is not needed, and nothing is applied.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ TOPOLOGY, APPLY = "topo", "apply_from_src"
 
 
 class NothingIsApplied:
-    """In place of `JoinCalls`: there are no changes, so a table has joined as soon as that is recorded.
+    """Replaces `JoinCalls`: there are no changes, so a table has joined when that is recorded.
 
     Args:
         destination: of the apply process.
-        applied_scn: what it has applied.
+        applied_scn: its applied SCN.
     """
 
     is_joined = True
@@ -68,7 +68,7 @@ class NothingIsApplied:
 
 
 class _Digests:
-    """A `TaskRunner` that digests at once, in the test's own process."""
+    """A `TaskRunner` that digests at once, in the test's process."""
 
     error, problem = None, ""
 
@@ -96,7 +96,7 @@ class _Digests:
 
 
 class MarkedTables:
-    """See the module.
+    """The tables of one apply process, and their marks.
 
     Args:
         source: dsn.
@@ -113,7 +113,7 @@ class MarkedTables:
         self.made: TableInstantiation
 
     def run(self, site: str, *statements: str) -> list[tuple[Any, ...]]:
-        """Statements at `src`, `dst` or `both`, each in a transaction of its own; the rows of the last."""
+        """Run statements at `src`, `dst` or `both`, each in its own transaction; return the rows of the last."""
         rows: list[tuple[Any, ...]] = []
         for each in ("src", "dst") if site == "both" else (site,):
             with psycopg.connect(self.dsn[each], autocommit=True) as connection:
@@ -123,8 +123,9 @@ class MarkedTables:
         return rows
 
     def up(self, *, keep: Collection[str] = (), shared: Collection[str] = (), detached: str = "ask") -> None:
-        """Capture all tables of `app`, and start a driver that copies what is to be copied; others write those of
-        `shared`, too.
+        """Capture all tables of `app`, and start a driver that copies tables as needed.
+
+        The tables in `shared` have other writers, too.
         """
         self.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="app", name="*"),))])
         tables = tuple(
@@ -177,7 +178,7 @@ class MarkedTables:
         self.shown[progress.name] = progress
 
     def look(self) -> dict[str, str]:
-        """What is shown of each table when somebody has asked for a look; nothing of those that are well."""
+        """Return what is shown of each table after a requested check, without healthy tables."""
         joins: Any = NothingIsApplied(self.destination, self.applied_scn)
         self.made._joins = self.made._marks.detached.joins = joins
         self.made._asked += 1
@@ -190,16 +191,16 @@ class MarkedTables:
         return {name: each.problem for name, each in sorted(self.shown.items()) if each.problem}
 
     def copy_again(self, *tables: str) -> None:
-        """`headrace copy`."""
+        """Run `headrace copy`."""
         self.made.copy_again([TableName("app", table) for table in tables])
         self.made._joins = NothingIsApplied(self.destination, self.applied_scn)
         self.made._leave_out(self.made._joins)
 
     def verify(self) -> dict[str, bool]:
-        """`headrace verify` on nothing but this driver's control; whether each table is equal."""
+        """Run `headrace verify` on this driver's control alone; return whether each table is equal."""
         cores: Any = SimpleNamespace(epoch=self.made.epoch)
         runner: Any = _Digests(self.dsn)
-        # whose look at the tables is the test's own
+        # the test itself checks the tables
         control = ApplyControl(config=self.made.config, runner=runner, cores=cores)
         answers = list(control.compare(pb.CompareRequest()))
         self.left_out = {found.name: tuple(found.left_out) for found in answers if found.left_out}

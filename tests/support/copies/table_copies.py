@@ -28,7 +28,7 @@ TOPOLOGY, APPLY = "t", "a"
 
 
 class Source(MemorySource):
-    """Keeps what its snapshots see for the readers, too."""
+    """Keeps the contents of its snapshots for the readers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,12 +41,12 @@ class Source(MemorySource):
             TableName(*name.split(".")): SourceTables(self).content(*name.split(".")) for name in list(self._tables)
         }
         self.opened += 1
-        self.confirmed_scn = max(self.confirmed_scn, snapshot.scn)  # a log writer that keeps up
+        self.confirmed_scn = max(self.confirmed_scn, snapshot.scn)  # as with a log writer that keeps up
         return snapshot
 
 
 class Reader(MemoryTableReader):
-    """Cuts tables into many pieces; some tables cannot be read."""
+    """Cuts tables into many pieces; some tables are unreadable."""
 
     broken: ClassVar[dict[str, Exception]] = {}
 
@@ -57,7 +57,7 @@ class Reader(MemoryTableReader):
 
 
 def one_way(config: ApplyConfig) -> BothWays:
-    """For tables that do not come back to their source."""
+    """Return `BothWays` for tables that do not return to their source."""
     return BothWays(
         topology=config.topology,
         here=config.destination.site,
@@ -75,7 +75,7 @@ class World:
             self.create(name)
         self.states: list[tuple[str, str]] = []
         self.should_end = lambda: False
-        self.may_empty = False  # others write the tables, too
+        self.may_empty = False  # the tables have other writers, too
         self.broken: dict[str, Exception] = {}
         self.transformations: tuple[Transformation, ...] = ()
         self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session

@@ -1,1 +1,1 @@
-"""Databases in memory and real servers: the harnesses of the contract suites, settings, sessions, logs, standbys."""
+"""Memory databases and real servers: the harnesses of the contract suites, settings, sessions, logs, standbys."""

@@ -1,4 +1,4 @@
-"""A source's database and its administrator, in memory: which tables it has, and which of them are in the log."""
+"""A source's database and its administrator, in memory: its tables, and those in its log."""
 
 from __future__ import annotations
 
@@ -20,35 +20,33 @@ class AdministeredSource:
     """Both `SourceDatabase` and `SourceAdmin`, as far as publishing goes. Every rule selects every table.
 
     Args:
-        tables: that it has.
-        published: of them, those whose changes are in the log.
+        tables: its tables.
+        published: those of its tables whose changes are in the log.
     """
 
     def __init__(self, tables: Iterable[str], published: Iterable[str] = ()) -> None:
         self.tables, self.published = list(tables), set(published)
         self.is_away = self.is_admin_away = False
-        self.refuses: Exception | None = None  # what the administrator may not do
+        self.refuses: Exception | None = None  # error of an action that the administrator may not do
 
     def close(self) -> None:
-        """No session is kept."""
+        """Do nothing: no session is kept."""
 
     def plan(self, topology: str, rules: Sequence[object]) -> tuple[PlannedStatement, ...]:
-        """One statement, done if every table is in the log."""
+        """Return one statement, done if every table is in the log."""
         is_done = not self.uncaptured(topology, rules)
         return (PlannedStatement(statement="ALTER PUBLICATION", effect="captures tables", is_done=is_done),)
 
     def preflight(self, *_: object, **__: object) -> tuple[Finding, ...]:
-        """Nothing is wrong with the source itself."""
+        """Find nothing wrong with the source itself."""
         self._answer()
         return ()
 
     def uncaptured(self, _topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """As the port."""
         self._answer()
         return tuple(f"public.{table}" for table in self.tables if rules and table not in self.published)
 
     def captured(self, _topology: str) -> tuple[CapturedTable, ...]:
-        """As the port."""
         self._answer()
         return tuple(
             CapturedTable(identity=f"id of {table}", owner="public", name=table, object_numbers=(1,))
@@ -57,7 +55,6 @@ class AdministeredSource:
         )
 
     def prepare(self, _topology: str, _rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
-        """As the administrator's port."""
         self._answer(as_admin=True)
         if self.refuses is not None:
             raise self.refuses
@@ -73,7 +70,6 @@ class AdministeredSource:
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
     ) -> tuple[str, ...]:
-        """As the administrator's port."""
         self._answer(as_admin=True)
         gone = {
             table
@@ -94,7 +90,7 @@ def administer(monkeypatch: pytest.MonkeyPatch, sources: Mapping[str, Administer
     """Have commands find these databases.
 
     Args:
-        monkeypatch: undoes it.
+        monkeypatch: restores the original.
         sources: by site.
     """
 
@@ -106,11 +102,11 @@ def administer(monkeypatch: pytest.MonkeyPatch, sources: Mapping[str, Administer
 
 
 def record(spec: TopologySpec, tables: Mapping[str, Iterable[str]]) -> None:
-    """What the controller has in its record.
+    """Write the controller's record.
 
     Args:
         spec: the topology.
-        tables: that it has taken up, by source.
+        tables: tables that it has adopted, by source.
     """
     spec.state_dir.mkdir(parents=True, exist_ok=True)
     receivers = {

@@ -1,4 +1,4 @@
-"""A source whose log writer keeps up, without one."""
+"""A source that behaves as if its log writer kept up."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.databases.postgres.source.database import PostgresSnapshot, Postgr
 from headrace.lcr.scn import FIRST_SCN
 from tests.support.databases.log_reading import Reading
 
-CAPTURED_S = 240.0  # far more than it takes: machines that run other things as well
+CAPTURED_S = 240.0  # generous: machines may run other work as well
 _TURNS: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by connection string
 
 
 class CapturedSource(PostgresSource):
-    """Confirms everything up to each snapshot before it gives it out.
+    """Confirms everything up to each snapshot before it returns the snapshot.
 
-    Several of one database take turns; nothing else may read the slot at that moment.
+    Several of one database take turns; nothing else may read the slot meanwhile.
     """
 
     def open_snapshot(self, topology: str) -> PostgresSnapshot:
@@ -33,9 +33,9 @@ class CapturedSource(PostgresSource):
             deadline = time.monotonic() + CAPTURED_S
             while not snapshot.is_captured():
                 stream.confirm(snapshot.scn)
-                reading.one(0.05)  # as a log writer: what comes is taken, and a stream that broke says so
+                reading.one(0.05)  # as a log writer: it takes what comes, and a broken stream raises
                 assert time.monotonic() < deadline, "the slot does not follow"
-        # its process lets go of the slot a moment after the connection has ended
+        # the server's process releases the slot a moment after the connection has ended
         query = "SELECT FROM pg_replication_slots WHERE active AND slot_name = %s"
         while self._session().execute(query, (self._name(topology),)).fetchone() is not None:
             assert time.monotonic() < deadline, "the slot stays in use"

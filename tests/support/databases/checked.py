@@ -1,4 +1,4 @@
-"""Two databases on a real server and a file that names them: what `check` finds there, and its fixes run there."""
+"""Two databases on a real server and a file that names them: the findings of `check` there, and their fixes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Checked:
         return found
 
     def at_up(self, table: str) -> list[Finding]:
-        """What the sites say when the controller asks them about a table that arrives under its name."""
+        """Return the sites' findings when the controller asks about a table that arrives under its name."""
         spec, rules = read_topology(self.file), RuleSet(include=(Rule(owner="public", name=table),))
         source, destination = DatabaseSite(spec, "a", "").source, DatabaseSite(spec, "b", "").destination
         domains = source.domain_shapes([TableName("public", table)])
@@ -84,7 +84,7 @@ def rows(checked: Checked, site: str, query: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def replicated(checked: Checked) -> Iterator[None]:
-    """Table t, as if it had been copied; the rows are the same at both sides."""
+    """Make table t with equal rows at both sides, as after a copy."""
     source, destination = PostgresSource(checked.dsns["a"], site="a"), PostgresDestination(checked.dsns["b"], site="b")
     with closing(source), closing(destination):
         source.prepare("checked", [RuleSet(include=(Rule(owner="public", name="t"),))])

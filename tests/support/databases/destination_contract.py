@@ -1,4 +1,4 @@
-"""What the contract suites of destinations share: the harness of each database, and writes as the suites make them."""
+"""Support for the contract suites of destinations: the harness of each database, and the suites' writes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from headrace.databases.postgres.destination.server_session.session import Postg
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
-# Of a contract that has many tests for each rule: the other ones show it on a server in `make test`, and these are for
-# the database in memory there.
+# For rules with many tests: others show the rule on a server in `make test`, and these run only on the memory database
+# there.
 on_a_server_in_soak = pytest.mark.parametrize(
     "harness", ["memory", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.soak])], indirect=True
 )
@@ -87,20 +87,20 @@ class MemoryHarness:
         self._store.lose_next_commit_answer(committed=committed)
 
     def impatient(self, session: DestinationSession) -> None:
-        """Nothing to do: it never waits for locks."""
+        """Do nothing: it never waits for locks."""
 
     def commit_lazily(self) -> None:
-        """Nothing to do: what is committed is."""
+        """Do nothing: commits are final."""
 
     def crash(self) -> None:
         self._store.crash()
 
     def lose_times(self, until_us: int) -> None:
-        """Lose the commit times of what users did; only that it was committed before a moment stays known."""
+        """Lose the commit times of users' changes; only that they committed before a moment stays known."""
         self._store.lose_times(until_us)
 
     def forget_applies(self) -> None:
-        """Like a restore to a time before the first apply process ran, while the server keeps running."""
+        """Simulate a restore to a time before the first apply process ran, while the server keeps running."""
         self._store.processes.clear()
 
 
@@ -181,7 +181,7 @@ class PostgresHarness:
         session._transaction.connection.execute("SET lock_timeout = '100ms'")
 
     def commit_lazily(self) -> None:
-        """By default, sessions answer a COMMIT before it is on disk."""
+        """Let sessions by default answer a COMMIT before it is on disk."""
         name = self._admin.info.dbname
         self._admin.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
 
@@ -191,7 +191,7 @@ class PostgresHarness:
         self._admin = psycopg.connect(self._dsn, autocommit=True)
 
     def lose_times(self, until_us: int) -> None:
-        """Freeze every row of every database, which autovacuum does by itself: commit times up to now are lost."""
+        """Freeze every row of every database, as autovacuum does: commit times up to now are lost."""
         number = self._admin.execute("SELECT pg_current_xact_id()::xid::text").fetchone()[0]
         self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
         names = [name for (name,) in self._admin.execute("SELECT datname FROM pg_database WHERE datconnlimit <> -2")]
@@ -208,7 +208,7 @@ class PostgresHarness:
         self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS false")
 
     def forget_applies(self) -> None:
-        """Like a restore of a dump from before the first apply process ran, while the server keeps running."""
+        """Simulate a restore of a dump from before the first apply process ran, while the server keeps running."""
         for table in ("apply_process", "apply_epoch", "apply_session", "apply_progress"):
             self._admin.execute(f"DELETE FROM headrace.{table}")
 

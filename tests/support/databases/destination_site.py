@@ -1,4 +1,4 @@
-"""A destination database on a real server: a session of an apply server, and the view of a user."""
+"""A destination database on a real server: an apply server's session, and a user's view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Site"]
 
 
 class Site:
-    """A destination database, a session of apply server 0, and the view of a user."""
+    """A destination database, a session of apply server 0, and a user's view."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -44,7 +44,7 @@ class Site:
         return counts
 
     def binary(self, value: str) -> bytes:
-        """The binary form of an SQL expression."""
+        """Return the binary form of an SQL expression."""
         result = self.user.pgconn.exec_params(f"SELECT {value}".encode(), None, result_format=1)
         found = result.get_value(0, 0)
         assert found is not None, result.error_message

@@ -1,4 +1,4 @@
-"""Tests of latest_timestamp: a destination with its users, and what they ask it.
+"""A destination for tests of latest_timestamp, with its users and their queries.
 
 Rows are (id, a, b, t, n, u). Times are the machine's: changes by users of the site have their commit's.
 """
@@ -39,15 +39,15 @@ __all__ = [
     "value",
 ]
 
-AHEAD_US = 4_500_000  # of our clock: 5 s are taken, and a user's commit comes before it
-TRIES_MAX = 5  # on a machine that stalls, a user's commit comes after it now and then
+AHEAD_US = 4_500_000  # ahead of our clock: up to 5 s are accepted, and a user's commit comes before it
+TRIES_MAX = 5  # on a stalling machine, a user's commit sometimes comes after it
 TWO, THREE = ("b", "a"), ("b", "a", "c")
 WAS = (1, "a", "b", 10, 100, "u")
 MINUTE = 60_000_000
 
 
 def changed(row, **values):
-    """The row with other values."""
+    """Return the row with other values."""
     return tuple(values.get(name, value) for name, value in zip(("id", "a", "b", "t", "n", "u"), row, strict=True))
 
 
@@ -73,7 +73,7 @@ class Site(Conflicts):
             assert self.apply(Lcr(new=row), at=now() - 10 * MINUTE) is None
 
     def sample(self) -> int:
-        """What the site changed before is known to be no later than the answer, also where its times are lost."""
+        """Return a time that bounds the site's earlier changes from above, even if their times are lost."""
         self.session.sample_times(age_s=7 * 86_400, every_s=0)
         if not self.is_memory:
             self.wait_sampled()
@@ -81,8 +81,9 @@ class Site(Conflicts):
         return self.sampled_us
 
     def wait_sampled(self) -> None:
-        """Until what began before the last sample has ended: another transaction of the server may run, as autovacuum's
-        do.
+        """Wait until transactions older than the last sample have ended.
+
+        Another transaction of the server, such as autovacuum's, may run.
         """
         while self.harness._admin.execute(
             "SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL"
@@ -93,7 +94,7 @@ class Site(Conflicts):
         self.harness.lose_times(self.sampled_us)
 
     def user(self, old, new) -> int:
-        """A user's change; afterwards it is later than the answer."""
+        """Make a user's change and return a time before it."""
         before = now()
         if self.is_memory:
             store = self.harness._store
@@ -119,7 +120,7 @@ class Site(Conflicts):
 
 @contextmanager
 def site_on(server: EmbeddedServer, dsn: str, **made: object) -> Iterator[Site]:
-    """A site with latest_timestamp on a server of its own."""
+    """Yield a site with latest_timestamp on its own server."""
     harness = PostgresHarness(dsn, server)
     destination = harness.destination()
     destination.prepare(TOPOLOGY)
@@ -133,7 +134,7 @@ def site_on(server: EmbeddedServer, dsn: str, **made: object) -> Iterator[Site]:
 
 
 def tried(site, session, *lcrs, at, source: str = "a") -> bool:
-    """Whether LCRs succeed as sets; `conflicting` must say the same of each."""
+    """Return whether LCRs succeed as sets; `conflicting` must say the same of each."""
     batch = batch_of(site.version, lcrs, each=True, first_scn=site.scn, source=source, times_us=[at] * len(lcrs))
     site.scn += 10 * len(lcrs)
     session.begin()
@@ -150,7 +151,7 @@ def tried(site, session, *lcrs, at, source: str = "a") -> bool:
 
 
 def now_of(site: Site, *sites: str) -> None:
-    """The site applies changes of other sites than before."""
+    """Let the site apply changes of other sites than before."""
     handlers, times = by_time(*sites)
     site.rules = replace(site.rules, handlers=handlers, times=replace(times, site="b"))
     site.settings = ConflictSettings(apply=APPLY, source="a", site="b", rules=site.rules)
@@ -166,6 +167,6 @@ def value(site: Site, row: int) -> str | None:
 
 
 def apply(site: Site, row: int, at: int, source: str = "a") -> str | None:
-    """Apply an UPDATE of another site that saw the row as it was; the row's value, or what failed."""
+    """Apply an UPDATE of another site that saw the present row; return the row's value, or the failure."""
     failure = site.apply(update(row, "there"), source=source, at=at)
     return value(site, row) if failure is None else failure.message

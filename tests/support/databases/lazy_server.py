@@ -1,5 +1,6 @@
-"""A destination's server of a test alone, whose WAL writer leaves commits in memory for so long that an immediate stop
-finds them there and loses them.
+"""A test's own destination server with a slow WAL writer.
+
+Commits stay in memory so long that an immediate stop loses them.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from tests.fix_postgres import SETTINGS
 
 __all__ = ["lazy_server", "unflushed_bytes", "wal_in_memory"]
 
-# The operating system keeps what was written: only what sits in the server's own buffers is lost with its processes.
+# The operating system keeps what was written: only the server's own buffers are lost with its processes.
 _LAZY_WRITER = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 
 @contextmanager
 def lazy_server(folder: Path, **settings: str) -> Iterator[EmbeddedServer]:
-    """Start one, and remove it.
+    """Start one, and remove it at the end.
 
     Args:
         folder: of this session's servers.
@@ -41,7 +42,7 @@ def lazy_server(folder: Path, **settings: str) -> Iterator[EmbeddedServer]:
 
 @contextmanager
 def wal_in_memory(dsn: str) -> Iterator[None]:
-    """Let a running server's WAL writer be as lazy, until the block ends.
+    """Make a running server's WAL writer equally slow during the block.
 
     Args:
         dsn: of a superuser.
@@ -60,7 +61,7 @@ def wal_in_memory(dsn: str) -> Iterator[None]:
 
 
 def unflushed_bytes(connection: psycopg.Connection) -> int:
-    """How much of the server's log is in its memory alone."""
+    """Return the size of the server's log that is only in memory."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn()").fetchone()
     assert row is not None
     return int(row[0])

@@ -1,4 +1,4 @@
-"""Reads a log stream to a position and decodes it into plain rows, for tests."""
+"""Reads a log stream to a position and decodes it into plain rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDe
 from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.tags import Tag
 
-TIMEOUT_S = 120.0  # a busy machine takes its time
+TIMEOUT_S = 120.0  # generous, for a busy machine
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Reading:
         return self
 
     def one(self, timeout_s: float = 5.0) -> bool:
-        """Read one chunk, if one comes."""
+        """Read one chunk, if one arrives."""
         chunk = self.stream.read(timeout_s)
         if chunk is None:
             return False
@@ -83,7 +83,7 @@ class Reading:
         return [row for transaction in self.transactions for row in transaction.rows]
 
     def take(self, data: bytes) -> None:
-        """Decode bytes that were read: whole messages."""
+        """Decode bytes that consist of complete messages."""
         array, start = np.frombuffer(data, np.uint8), 0
         while start < len(data):
             chunk = self.decoder.decode(array, start, rows_max=self.rows_max)

@@ -1,4 +1,4 @@
-"""Tables of a real database, as `tests.support.histories.apply_world` wants them."""
+"""Tables of a real database, in the form that `tests.support.histories.apply_world` needs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PostgresPlace:
         return value.to_bytes(4, "big") if place == 0 else value.encode()
 
     def break_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let `lose_commit` take effect on whichever session commits next."""
+        """Let `lose_commit` affect whichever session commits next."""
         commit = PostgresSession.commit
 
         def losing(session: PostgresSession, *arguments: Any) -> None:

@@ -13,7 +13,7 @@ from headrace.rules.rule import Rule, RuleSet
 from tests.support.databases.log_reading import Reading
 
 ALL = (RuleSet(include=(Rule(owner="public"),)),)
-INACTIVE_S = 60.0  # for a server on a busy machine to take note of a closed connection
+INACTIVE_S = 60.0  # time for a server on a busy machine to notice a closed connection
 
 
 class Site:
@@ -37,7 +37,7 @@ class Site:
         return reading
 
     def mark(self) -> Scn:
-        """A marker; its transaction's commit is the next one in the log."""
+        """Write a marker; its transaction's commit is the next one in the log."""
         return Scn(self.source.write_marker(b"mark") + 1)
 
     def reconnect(self) -> None:

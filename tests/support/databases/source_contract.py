@@ -1,4 +1,4 @@
-"""What the contract suite of sources shares: the harness of each database, with text columns only, keyed by `id`."""
+"""Support for the contract suite of sources: the harness of each database, with text columns only, keyed by `id`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.databases.log_reading import Reading
 
 TOPOLOGY = "contract"
 RULES = (RuleSet(include=(Rule(owner="public"),)),)
-LARGE = b"x" * 5000  # stored apart: an UPDATE that leaves it alone does not log it
+LARGE = b"x" * 5000  # stored out of line: an UPDATE that does not change it does not log it
 
 
 class Changes(Protocol):
-    """What a user does in one transaction."""
+    """A user's changes in one transaction."""
 
     def insert(self, table: str, /, **values: str | None) -> None: ...
 
@@ -73,7 +73,7 @@ class _MemoryChanges:
 
 
 class MemorySourceHarness:
-    """The database in memory."""
+    """The memory database."""
 
     def __init__(self) -> None:
         self.source = self._memory = MemorySource()
@@ -159,7 +159,7 @@ def reading(harness: SourceHarness, start: Scn = FIRST_SCN) -> Reading:
 
 
 def message_ends(data: bytes, decoder: LogDecoder) -> list[int]:
-    """Every place in `data` at which messages are whole, its end included."""
+    """Return every position in `data` at which messages are complete, including its end."""
     array, ends = np.frombuffer(data, np.uint8), []
     for end in range(1, len(data) + 1):
         try:

@@ -15,12 +15,12 @@ __all__ = ["make_standby", "promote"]
 
 
 def make_standby(primary: EmbeddedServer, folder: Path, *, slot: str) -> EmbeddedServer:
-    """A running standby that keeps slots in step where its version can.
+    """Return a running standby that synchronises slots where its version can.
 
     Args:
-        primary: runs.
-        folder: of the standby; below the primary's parent, which the server's user can pass through.
-        slot: name of its physical slot, which is made.
+        primary: a running server.
+        folder: of the standby; below the primary's parent, which the server's user can enter.
+        slot: name of its physical slot, which is created.
     """
     facts = json.loads((primary.folder / "server.json").read_text())
     folder.mkdir()
@@ -63,6 +63,6 @@ def make_standby(primary: EmbeddedServer, folder: Path, *, slot: str) -> Embedde
 
 
 def promote(standby: EmbeddedServer) -> None:
-    """Make it a primary, on a new timeline."""
+    """Promote it to a primary on a new timeline."""
     with psycopg.connect(standby.dsn(), autocommit=True) as connection:
         assert connection.execute("SELECT pg_promote(true, 300)").fetchone() == (True,)

@@ -1,4 +1,4 @@
-"""Statements that a test runs in a session of their own."""
+"""Statements that a test runs in their own session."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["digest", "execute"]
 
 
 def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Execute a statement; its rows.
+    """Execute a statement; return its rows.
 
     Args:
         dsn: of the database.
-        statement: of which several may stand in one text, then in one transaction, if there are no parameters.
-        parameters: of it.
+        statement: without parameters it may contain several, which run in one transaction.
+        parameters: of the statement.
     """
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = connection.execute(statement, parameters or None)  # type: ignore[call-overload]
@@ -25,6 +25,6 @@ def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]
 
 
 def digest(dsn: str, table: str) -> tuple[int, int]:
-    """See `contents`."""
+    """Return the digest of `contents`."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         return contents(connection, table)

@@ -53,7 +53,7 @@ class TlsProxy:
             return
 
     def _pump(self, secure: ssl.SSLSocket, server: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector:  # select() refuses descriptors from 1,024 on
+        with selectors.DefaultSelector() as selector:  # select() refuses descriptors above 1,023
             selector.register(secure, selectors.EVENT_READ)
             selector.register(server, selectors.EVENT_READ)
             while True:

@@ -1,1 +1,1 @@
-"""Histories: who writes what in which order, by hand or at random, and what must come of it."""
+"""Histories: writers, the order of their writes, by hand or at random, and the expected result."""

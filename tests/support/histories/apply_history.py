@@ -1,7 +1,7 @@
 """Random histories of a source, the result of applying them serially, and the batches that carry them.
 
-The serial reference is written row by row on plain tuples, apart from everything in `spark_apply`: dependencies
-are sets of key values, conflicts are looked up, nothing is collapsed.
+The serial reference is written row by row on plain tuples, independently of `spark_apply`: dependencies are sets of key
+values, conflicts are looked up, nothing is collapsed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reference:
 
     Args:
         rows: of each table, before the first one.
-        ordered: names of the tables without a key whose INSERTs go to a handler: they are held as an UPDATE would be.
+        ordered: names of keyless tables whose INSERTs go to a handler: they are held as an UPDATE would be.
     """
 
     rows: dict[str, list[Row]]
@@ -70,7 +70,7 @@ class Reference:
             self._uses |= uses
 
     def keys_of(self, transaction: Transaction) -> tuple[set[object], set[object]]:
-        """The keys that the transaction holds once it is in the error queue, and the keys that it must not find held."""
+        """Return the keys that the transaction holds in the error queue, and the keys that it must not find held."""
         uses: set[object] = set()
         needs: set[object] = set()
         for change in transaction.changes:
@@ -142,7 +142,7 @@ class Reference:
 
 
 def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> LcrBatch:
-    """Whole transactions as one batch; `first`/`last`/`is_open`: a part of a single large one."""
+    """Return whole transactions as one batch; `first`/`last`/`is_open`: a part of a single large one."""
     first, last = int(fields.get("first", 0)), fields.get("last")  # type: ignore[call-overload]
     is_open = bool(fields.get("is_open", False))
     changes = [transaction.changes[first:last] for transaction in made]  # type: ignore[misc]
@@ -191,7 +191,7 @@ def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> Lc
 
 
 def old_in_log(change: Change) -> dict[int, Value]:
-    """Old values that the LCR carries."""
+    """Return the old values that the LCR carries."""
     if change.old is None:
         return {}
     if change.table.old_image is OldImage.FULL:
@@ -202,7 +202,7 @@ def old_in_log(change: Change) -> dict[int, Value]:
 
 
 def new_in_log(change: Change) -> dict[int, Value]:
-    """The values that the log tells: without those that an UPDATE left where they were."""
+    """Return the new values in the log: those that an UPDATE left unchanged are absent."""
     return {} if change.new is None else {c: v for c, v in enumerate(change.new) if c not in change.unchanged}
 
 
@@ -224,7 +224,7 @@ def _image(changes: Sequence[Change], *, is_new: bool) -> object:
 
 
 def cut_batches(rng: random.Random, made: Sequence[Transaction], part_rows: int = 10) -> list[LcrBatch]:
-    """Cut a history into batches at random; a transaction with more than `part_rows` rows into parts."""
+    """Cut a history into batches at random, and transactions with more than `part_rows` rows into parts."""
     batches: list[LcrBatch] = []
     previous, place = 0, 0
     while place < len(made):

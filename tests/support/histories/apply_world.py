@@ -14,11 +14,11 @@ from protos import codec
 from tests.support.apply.apply_engine import APPLY, TOPOLOGY, Engine
 from tests.support.histories.apply_history import TABLES, Reference, Row, Source, Table, Transaction, cut_batches
 
-PART_ROWS = 10  # what the batches hold of one transaction
+PART_ROWS = 10  # most rows of one transaction in a batch
 
 
 class Place(Protocol):
-    """Where the destination's tables are."""
+    """Location of the destination's tables."""
 
     destination: Any
 
@@ -53,15 +53,15 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 class World:
-    """Everything decided by a seed.
+    """A random case; the seed determines everything.
 
     Args:
-        place: where the destination is.
+        place: of the destination.
         count: transactions.
         conflicts: changes that only the destination has.
         changes: most changes in a transaction.
-        large: of the transactions, about so many have more changes than a batch holds.
-        ordered: see `Reference`.
+        large: approximate number of transactions with more changes than a batch holds.
+        ordered: as for `Reference`.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class World:
         source = Source(self.rng, tables)
         source.fill(6)
         self.start = {name: list(found) for name, found in source.rows.items()}
-        # Where the log has no old value of a unique column, who meets a value that only the destination has depends on
-        # which of two independent transactions comes first.
+        # If the log lacks old values of a unique column, which transaction meets a value that only the destination has
+        # depends on the order of two independent transactions.
         other = Source(self.rng, [t for t in tables if not (t.unique and t.old_image is OldImage.KEY)])
         other.rows = {name: list(found) for name, found in source.rows.items()}
         for _ in range(conflicts):
@@ -114,11 +114,11 @@ class World:
         return tuple(self.place.destination.errors(TOPOLOGY, APPLY))
 
     def check(self) -> None:
-        """The destination equals the result of serial transactions, error queue included."""
+        """Assert that the destination equals the result of serial transactions, error queue included."""
         for table in self.tables:
             assert in_order(self.place.rows(table)) == in_order(self.reference.rows[table.name]), table.name
         errors = self.errors()
-        # A streamed transaction may fail before the part comes by which it depends on an error transaction.
+        # A streamed transaction may fail before the part arrives by which it depends on an error transaction.
         streamed = {t.number for t in self.history if len(t.changes) > PART_ROWS}
         failed = {error.transaction_id for error in errors if error.depends_on == 0}
         assert sorted(error.transaction_id for error in errors) == sorted(self.reference.failed + self.reference.held)

@@ -1,21 +1,22 @@
-"""Sites that write the same rows at the same time, and send each other what they did: the histories that tell which
-handlers converge.
+"""Sites that write the same rows concurrently and send each other their changes.
 
-A site is a database in memory with table `c`, users who change it, and an apply process for each other site, row by
-row, with that site's conflict handlers. What applies made is not sent on: the sites are linked with each other
-directly. Over a hub, dbs1, the others know the hub alone: it sends each of them what its users wrote and what it
-applied from the rest, as its database has it. Each source's transactions come in order; how the sources interleave at a
-site is the history's.
+Their histories show which handlers converge.
 
-A history is a list of steps, and is written as people write it:
+A site is a memory database with table `c`, users who change it, and an apply process for each other site, row by row,
+with that site's conflict handlers. Changes made by apply processes are not sent on: the sites are linked directly. Over
+a hub, dbs1, the others know the hub alone: it sends each of them what its users wrote and what it applied from the
+rest, as its database has it. Each source's transactions come in order; the history determines how the sources
+interleave at a site.
+
+A history is a list of steps in readable form:
 
     dbs1: update 1      a user of dbs1 changes row 1: its texts and its time
-    dbs1: set-a 1       column a of it alone (or set-b), and its time where that decides
-    dbs1: insert 3      (a row with a new key, or one that was deleted)
+    dbs1: set-a 1       column a alone (or set-b), and its time where that decides
+    dbs1: insert 3      (a row with a new key, or with a deleted one)
     dbs1: delete 1
     dbs1: move 1 to 5   the key changes
     dbs2 <- dbs1        the next transaction of dbs1 is applied at dbs2
-    deliver             everything that is under way arrives
+    deliver             everything in flight arrives
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ from tests.support.histories.conflicts import COLUMNS, Lcr, Shown, batch_of, raw
 from tests.support.values.writes import version_of
 
 TIME_FIRST = 100_000
-"""What the resolution column begins with: later times are higher, or lower for a column that always falls."""
+"""First value of the resolution column: later times are higher, or lower for a column that always falls."""
 
 
 _ONE_COLUMN = {"set-a": "a", "set-b": "b"}
-_KEYS_OF_ALL = (1, 2, 3)  # of every history of a few steps: the rows that are there, and a new one
+_KEYS_OF_ALL = (1, 2, 3)  # keys in exhaustive short histories: the existing rows, and a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Handlers, and what users do under them.
+    """Handlers, and the users' changes under them.
 
     Args:
         name: as docs/conflicts.md calls it.
         handlers: of the apply processes at a site.
         writes: of update, set-a, set-b, insert, delete, move, add (a number alone).
-        sites: how many there are.
-        own_keys: a key is inserted once, by one site.
-        falls: the resolution column gets lower with every change.
-        repeats: texts and times come again: nothing tells two changes apart.
-        times: of latest_timestamp; the site's name is put in.
-        waits: a site's clock is not behind what is applied there, as the product sees to it; False: it is set back.
+        sites: number of sites.
+        own_keys: only one site inserts a key, once.
+        falls: the resolution column falls with every change.
+        repeats: texts and times repeat: nothing distinguishes two changes.
+        times: of latest_timestamp; the site's name is filled in.
+        waits: a site's clock is not behind the changes applied there, as the product ensures; False: it is set back.
         hub: dbs1 is the hub, and the others know it alone.
     """
 
@@ -75,16 +76,16 @@ class Combination:
     hub: bool = False
 
     def neighbours(self, name: str) -> list[str]:
-        """The sites that a site sends to and applies from."""
+        """Return the sites that a site sends to and applies from."""
         names = [f"dbs{n + 1}" for n in range(self.sites)]
         return [other for other in names if other != name and (not self.hub or names[0] in {name, other})]
 
 
 class Users:
-    """What the users of the sites of a combination write.
+    """The users' writes at the sites of a combination.
 
     Args:
-        combination: what they do.
+        combination: defines their changes.
     """
 
     def __init__(self, combination: Combination) -> None:
@@ -94,13 +95,13 @@ class Users:
         self._clocks = dict.fromkeys(self.names, 0)
 
     def changed(self, name: str, old: Shown | None, kind: str, key: int) -> Shown:
-        """The row that a change leaves.
+        """Return the row after a change.
 
         Args:
             name: the site.
             old: the row before it; None: a new one.
             kind: as in a step.
-            key: of the row behind it.
+            key: of the row after it.
         """
         if kind == "add":
             assert old is not None
@@ -118,7 +119,7 @@ class Users:
         self._texts += 1
         text = f"{self._texts}{name}" if not self._combination.repeats else f"{self._texts % 2}"
         before = TIME_FIRST if old is None else int(old[3] or 0)
-        # Unique among sites, and beyond what the row has: as the manual's trigger, with clocks that run apart.
+        # Unique among sites, and above the row's value: as in the manual's trigger, with clocks that differ.
         step = self._combination.sites
         self._clocks[name] = max(self._clocks[name], abs(before - TIME_FIRST) // step) + 1
         moved = self._clocks[name] * step + self.names.index(name)
@@ -135,8 +136,8 @@ class _Site:
     sessions: dict[str, object]
     fits: TableFits
     settings: dict[str, ConflictSettings]
-    time_us: int = 0  # of its database
-    # transactions, and when they were committed
+    time_us: int = 0  # clock of its database
+    # transactions with their commit times
     sent: dict[str, deque[tuple[tuple[Lcr, ...], int]]] = field(default_factory=dict)
 
 
@@ -148,8 +149,8 @@ class Sites:
         self._users = Users(combination)
         self.names = self._users.names
         self.failures: list[str] = []
-        self.met = 0  # conflicts that were resolved
-        self.grouped = 0  # transactions that were applied as sets
+        self.met = 0  # resolved conflicts
+        self.grouped = 0  # transactions applied as sets
         self._scn = 100
         self._sites: dict[str, _Site] = {}
         for name in self.names:
@@ -187,14 +188,14 @@ class Sites:
     # ------------------------------------------------------------------ steps
 
     def run(self, steps: Sequence[str]) -> bool:
-        """Take steps, deliver the rest; whether all sites are equal, and nothing is in an error queue."""
+        """Take the steps and deliver the rest; return whether all sites are equal and all error queues empty."""
         for step in steps:
             self.take(step)
         self.take("deliver")
         return self.is_converged
 
     def take(self, step: str) -> None:
-        """One step; a change of a row that is not there, or of a key that is taken, is no change."""
+        """Take one step; a change of a missing row, or to an existing key, does nothing."""
         if step == "deliver":
             while any(waiting for site in self._sites.values() for waiting in site.sent.values()):
                 for name in self.names:
@@ -233,7 +234,7 @@ class Sites:
             waiting.append(((Lcr(old=old, new=new),), site.time_us))
 
     def _note(self, site: _Site, old: Shown | None, new: Shown | None) -> None:
-        """What the database of a site knows of a user's change, under latest_timestamp."""
+        """Record what a site's database knows of a user's change, under latest_timestamp."""
         times = self.combination.times
         if times is None:
             return
@@ -263,7 +264,7 @@ class Sites:
         self._applied(name, source, time_us, before)
 
     def _arrive_together(self, name: str, source: str) -> None:
-        """Apply all transactions that wait as one group of sets, or nothing if there is a conflict."""
+        """Apply all pending transactions as one group of sets, or none if there is a conflict."""
         site, waiting = self._sites[name], self._sites[source].sent[name]
         if not waiting or any(len(lcrs) > 1 for lcrs, _ in waiting):
             return
@@ -292,8 +293,9 @@ class Sites:
         waiting.clear()
 
     def _applied(self, name: str, source: str, time_us: int, before: Mapping[int, Shown]) -> None:
-        """A commit of an apply process: the clock has passed the times that it applied, and a hub sends on what its log
-        has of it, with its own time.
+        """Record a commit of an apply process: the clock passes the applied times.
+
+        A hub sends on what its log has of it, with the hub's time.
         """
         site = self._sites[name]
         site.time_us = max(site.time_us, time_us) if self.combination.waits else site.time_us
@@ -312,7 +314,7 @@ class Sites:
 
     @staticmethod
     def _rows(site: _Site) -> dict[int, Shown]:
-        """The rows of a site by what stays of a row when it is updated, its key too."""
+        """Return a site's rows by their number, which stays when a row is updated, even if its key changes."""
         return {number: shown(row) for number, row in site.store.tables["public", "c"].rows.items()}
 
     # ------------------------------------------------------------------ the end
@@ -326,10 +328,10 @@ class Sites:
 
 
 def random_steps(combination: Combination, seed: int, writes: int) -> list[str]:
-    """Steps that a seed decides: so many writes, and as many arrivals between them as the dice say."""
+    """Return steps that a seed determines: the given number of writes, with random arrivals between them."""
     rng = random.Random(seed)
     names = [f"dbs{n + 1}" for n in range(combination.sites)]
-    slow = rng.choice([0.3, 1.0, 2.0])  # arrivals for each write
+    slow = rng.choice([0.3, 1.0, 2.0])  # arrivals per write
     inserted, steps = 2, []
     while writes:
         if rng.random() < slow / (1 + slow):
@@ -347,10 +349,10 @@ def random_steps(combination: Combination, seed: int, writes: int) -> list[str]:
 
 
 def every_history(combination: Combination, steps: int) -> Iterator[list[str]]:
-    """Every history of so many steps that begins with a write, and writes the rows that are there, and one more.
+    """Yield every history of a length that begins with a write, and writes the existing rows and one more.
 
     Args:
-        combination: what users do, and where.
+        combination: the users' changes, and the sites.
         steps: of each history.
     """
     names = [f"dbs{n + 1}" for n in range(combination.sites)]
@@ -365,12 +367,12 @@ def every_history(combination: Combination, steps: int) -> Iterator[list[str]]:
     for first in writes if steps else ():
         for rest in product([*writes, *arrivals], repeat=steps - 1):
             inserts = [step for step in (first, *rest) if ": insert" in step]
-            if not combination.own_keys or len(inserts) < 2:  # there is one new key
+            if not combination.own_keys or len(inserts) < 2:  # a history has one new key
                 yield [first, *rest]
 
 
 def find_divergence(combination: Combination, seeds: Sequence[int], writes: int = 8) -> list[str] | None:
-    """The shortest history that can be made of the first one whose sites differ in the end; None: none does."""
+    """Return the shortest history derived from the first whose sites differ at the end; None: all converge."""
     for seed in seeds:
         steps = random_steps(combination, seed, writes)
         if not Sites(combination).run(steps):

@@ -1,7 +1,7 @@
-"""Random histories of one source that meet conflicts, applied by an engine and row by row: both must leave the same.
+"""Random histories of one source with conflicts, applied by an engine and row by row: both must give the same result.
 
-The row-by-row side (`one_by_one`) knows no groups, sets or servers: each transaction is tried alone, in the order of
-the source, and joins the error queue where it fails or depends on one that is there.
+The row-by-row side (`one_by_one`) has no groups, sets or servers: each transaction is tried alone, in the order of the
+source. It joins the error queue if it fails or depends on a transaction there.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.values.lcr_batches import transactions
 from tests.support.values.writes import version_of
 
 SITE = "b"
-NUMBERS = (3, 4)  # positions of the columns that are numbers, outside the key
-CHANGED_US, STEP_US = 1_700_000_000_000_000, 1000  # when the destination's rows were changed
+NUMBERS = (3, 4)  # positions of the number columns outside the key
+CHANGED_US, STEP_US = 1_700_000_000_000_000, 1000  # time of the destination's last changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """What a seed decides.
+    """A random history.
 
     Args:
         here: the destination's rows.
@@ -42,8 +42,8 @@ class History:
         rules: of the apply process.
         old_image: of the source's log.
         is_unique: u is a second unique key.
-        ages: of latest_timestamp: when each transaction was committed, in steps after the destination's rows were
-            changed; empty: nobody asks.
+        ages: of latest_timestamp: the commit time of each transaction, in steps after the destination's rows were
+            changed; empty: not needed.
         gone: keys that a user deleted when the others were changed.
     """
 
@@ -56,12 +56,12 @@ class History:
     gone: tuple[int, ...] = ()
 
     def batch(self, version: TableVersion, first: int, last: int) -> LcrBatch:
-        """Some of its transactions.
+        """Return some of its transactions as a batch.
 
         Args:
             version: of the table.
             first: the first of them.
-            last: behind the last of them.
+            last: end, exclusive.
         """
         some, commits = self.changes[first:last], [100 + 10 * number for number in range(first, last)]
         found = transactions(commits, [len(each) for each in some])
@@ -74,16 +74,16 @@ class History:
 
 
 def random_history(seed: int, count: int = 16, keys: int = 6) -> History:
-    """Make a history of a source, and a destination that is not quite like it.
+    """Make a history of a source, and a destination that differs slightly.
 
     Args:
-        seed: decides everything.
+        seed: determines everything.
         count: transactions.
-        keys: that are used.
+        keys: number of keys in use.
     """
     rng = random.Random(seed)
     is_unique = rng.random() < 0.3
-    is_partial = rng.random() < 0.3  # a transformation left columns out
+    is_partial = rng.random() < 0.3  # a transformation removed columns
     old_image = OldImage.FULL if is_unique or rng.random() < 0.8 else OldImage.KEY
     texts = (None, "", "x", "y")
     there: dict[int, Shown] = {}
@@ -120,11 +120,12 @@ def random_history(seed: int, count: int = 16, keys: int = 6) -> History:
 
 
 def random_timed_history(seed: int) -> History:
-    """As `random_history`, with latest_timestamp: commits before and after those of the destination's users, also in
-    one moment, and a clock that goes back.
+    """Make a `random_history` with latest_timestamp.
+
+    Commits are before, after and at the same moment as those of the destination's users, and a clock goes back.
 
     Args:
-        seed: decides everything.
+        seed: determines everything.
     """
     made, rng = random_history(seed, keys=5), random.Random(seed + 1)
     priority = rng.choice([(SOURCE, SITE), (SITE, SOURCE)])
@@ -233,12 +234,12 @@ def _handler(rng: random.Random, kind: str, method: str, listed: Sequence[str] =
 
 
 def batches_of(version: TableVersion, history: History, rng: random.Random) -> list[LcrBatch]:
-    """The history in batches of some transactions each.
+    """Return the history in batches of some transactions each.
 
     Args:
         version: of the table.
         history: all of it.
-        rng: decides how many.
+        rng: determines how many.
     """
     made: list[LcrBatch] = []
     place = 0
@@ -251,11 +252,11 @@ def batches_of(version: TableVersion, history: History, rng: random.Random) -> l
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of a history.
+    """The result of a history.
 
     Args:
-        errors: transactions in the error queue, why, and whether they are only held.
-        met: the conflicts that were resolved.
+        errors: transactions in the error queue, with reason, and whether they are only held.
+        met: the resolved conflicts.
     """
 
     errors: list[tuple[int, str, bool]]
@@ -269,7 +270,7 @@ def one_by_one(destination: Any, topology: str, version: TableVersion, history: 
         destination: with the table and its rows.
         topology: prepared there.
         version: of the table.
-        history: that is applied.
+        history: to apply.
     """
     epoch = destination.raise_epoch(topology, topology).epoch
     session = destination.open_session(topology, topology, server=0, epoch=epoch, tag=b"\0")
@@ -298,7 +299,7 @@ def one_by_one(destination: Any, topology: str, version: TableVersion, history: 
 
 
 def _told(records: Sequence[ConflictRecord]) -> list[tuple[Any, ...]]:
-    """Conflicts that were resolved, in comparable form."""
+    """Return resolved conflicts in comparable form."""
     return sorted(
         (
             r.commit_scn,
@@ -324,12 +325,12 @@ def by_engine(destination: Any, topology: str, version: TableVersion, history: H
         destination: with the table and its rows.
         topology: prepared there.
         version: of the table.
-        history: that is applied.
-        seed: decides about groups, and about who does what when.
+        history: to apply.
+        seed: determines groups and scheduling.
     """
     rng = random.Random(seed)
-    # With a second unique key who meets a value that only the destination has depends on which of two independent
-    # transactions comes first.
+    # With a second unique key, which transaction meets a value that only the destination has depends on the order of
+    # two independent transactions.
     parallelism = 1 if history.is_unique else rng.randrange(1, 4)
     engine = Engine(
         seed=seed,
@@ -353,11 +354,11 @@ def by_engine(destination: Any, topology: str, version: TableVersion, history: H
 
 
 def described(destination: Any, history: History) -> TableVersion:
-    """The table as its source describes it.
+    """Return the table as its source describes it.
 
     Args:
         destination: with the table.
-        history: says what the log has of old values.
+        history: defines the old values in the log.
     """
     table = destination.describe("public", "c")
     assert isinstance(table, DestinationTable)

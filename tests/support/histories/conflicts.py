@@ -1,4 +1,4 @@
-"""Row LCRs that meet conflicts at a destination of the contract suites, and what became of them."""
+"""Row LCRs that meet conflicts at a destination of the contract suites, and their outcome."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Shown = tuple[int | str | None, ...]
 
 
 def raw(row: Sequence[int | str | None]) -> tuple[bytes | None, ...]:
-    """A row of `COLUMNS` in binary form."""
+    """Return a row of `COLUMNS` in binary form."""
     return tuple(
         int4(value) if isinstance(value, int) else value.encode() if isinstance(value, str) else None for value in row
     )
 
 
 def shown(row: Sequence[bytes | None]) -> Shown:
-    """A row of `COLUMNS` as people write it."""
+    """Return a row of `COLUMNS` in readable form."""
     return tuple(
         None if value is None else int.from_bytes(value, "big", signed=True) if kind == "int4" else value.decode()
         for value, (_, kind) in zip(row, COLUMNS, strict=True)
@@ -48,7 +48,7 @@ def shown(row: Sequence[bytes | None]) -> Shown:
 
 @dataclass(frozen=True, slots=True)
 class Lcr:
-    """A row LCR of `COLUMNS`; `carried`: positions whose new value it has, None: all."""
+    """A row LCR of `COLUMNS`; `carried`: positions whose new values it has, None: all."""
 
     old: Shown | None = None
     new: Shown | None = None
@@ -69,7 +69,7 @@ def batch_of(
     source: str = "a",
     times_us: Sequence[int] = (),
 ) -> LcrBatch:
-    """The LCRs as one transaction, or `each` as one, committed at these times."""
+    """Return the LCRs as one transaction, or with `each` as one transaction each, committed at these times."""
 
     def image(found: Sequence[Lcr], *, is_new: bool):
         rows: list[list[Value]] = []
@@ -127,7 +127,7 @@ class Conflicts:
         session: of an apply server.
         handlers: of the table.
         unique: a second unique key, u.
-        old_image: what the log has of old values.
+        old_image: the old values in the log.
     """
 
     def __init__(
@@ -163,8 +163,9 @@ class Conflicts:
         self.scn = 100
 
     def apply(self, *lcrs: Lcr, source: str = "a", at: int = 0) -> Failure | None:
-        """Apply a transaction that was committed `at` microseconds since the epoch; with its failure it is rolled back
-        and its conflict is in the history.
+        """Apply a transaction that was committed `at` microseconds since the epoch.
+
+        If it fails, it is rolled back, its failure is returned, and its conflict is in the history.
         """
         batch = batch_of(self.version, lcrs, first_scn=self.scn, source=source, times_us=[at] if at else ())
         self.scn += 10
@@ -188,16 +189,14 @@ class Conflicts:
 
 
 def _as_inserted(harness: Harness, row: Shown) -> tuple[bytes | None, ...]:
-    """The memory database keeps what it is given, PostgreSQL reads text."""
+    """Return the row as inserted: the memory database keeps its input, PostgreSQL reads text."""
     if type(harness).__name__ == "MemoryHarness":
         return raw(row)
     return tuple(None if value is None else str(value).encode() for value in row)
 
 
 def by_time(*sites: str, tombstones: bool = True) -> tuple[tuple[ConflictHandler, ...], RowTimes]:
-    """The handlers of table `c` for latest_timestamp, as a file's entry stands for them, and how times are known; of no
-    site yet.
-    """
+    """Return the latest_timestamp handlers of table `c` that a file's entry makes, and row times without a site."""
     handlers = tuple(
         ConflictHandler(owner="public", name="c", method="latest_timestamp", kind=kind, priority=sites)
         for kind in TIMED_KINDS
@@ -208,7 +207,7 @@ def by_time(*sites: str, tombstones: bool = True) -> tuple[tuple[ConflictHandler
 def handler(
     method: str, *columns: str, by: str = "", on: str = "update_differs", priority: Sequence[str] = ()
 ) -> ConflictHandler:
-    """A handler of table `c`."""
+    """Return a handler of table `c`."""
     return ConflictHandler(
         owner="public",
         name="c",

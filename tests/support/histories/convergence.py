@@ -1,4 +1,4 @@
-"""The combinations of docs/conflicts.md: those that make sites equal again, and those that do not."""
+"""The combinations of docs/conflicts.md: those that make sites converge, and those that do not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _three(combination: Combination) -> Combination:
 
 
 def _in_part(combination: Combination) -> Combination:
-    """Users change some columns of a row, too."""
+    """Let users also change some columns of a row."""
     return (
         replace(combination, writes=(*combination.writes, "set-a", "set-b"))
         if "update" in combination.writes
@@ -63,9 +63,7 @@ _DELETE_WINS = Combination(
 
 
 def _priority(name: str, *order: str, alone: bool = False) -> Combination:
-    """One column list, of all columns, whose changes change all of them; or a list for each column that changes,
-    `alone`.
-    """
+    """Return a combination with one list of all columns, which all changes write; `alone`: a list per changed column."""
     lists = [("a",), ("b",), ("t",), ("u",)] if alone else [()]
     handlers = [handler("site_priority", *each, priority=order) for each in lists]
     return Combination(
@@ -110,7 +108,7 @@ _EVERY_PART = (
     _three(_LATEST),
     _TOMBSTONES,
     _three(_TOMBSTONES),
-    # Values that come again hide nothing: times are compared, not values.
+    # Repeated values hide nothing: times are compared, not values.
     replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True),
     replace(_TOMBSTONES, name="latest_timestamp with tombstones, values come again", repeats=True, sites=3),
 )
@@ -153,8 +151,8 @@ DIVERGENT = (
     replace(_latest("latest_timestamp over a hub", "update", "update", "insert", tombstones=True), sites=3, hub=True),
 )
 
-# Where times do not decide: each two neighbours are two sites, and what the hub applied is to a spoke what the hub
-# wrote.
+# Methods without times: each two neighbours act as two sites, and to a spoke the hub's applied changes are the hub's
+# writes.
 OVER_A_HUB = (
     *(
         replace(each, sites=3, hub=True)
@@ -182,7 +180,7 @@ def named(combination: Combination) -> str:
 
 
 def documented() -> dict[str, list[str]]:
-    """The counter-examples of the document, by combination."""
+    """Return the counter-examples of the document, by combination."""
     text = DOCUMENT.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?P<name>[^|]+?) \| (?P<sites>\d) \| (?P<steps>`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
     return {

@@ -1,4 +1,4 @@
-"""Users of several sites who write at random, and go on when their server has stopped."""
+"""Users of several sites who write at random, and continue after their server has stopped."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.support.session.seeds import seed_of
 
 __all__ = ["random_users", "wait_writing"]
 
-SITES = ("a", "b")  # where they write
-PAUSE_S = 0.02  # of a user between two changes: a small machine keeps up
-WRITTEN_MIN = 50  # changes of each site before, while and after things break
+SITES = ("a", "b")  # sites with users
+PAUSE_S = 0.02  # a user's pause between two changes: a small machine keeps up
+WRITTEN_MIN = 50  # changes of each site before, during and after faults
 
 
 @contextmanager
 def random_users(
     system: System, changes: Sequence[str], values: Callable[[random.Random, str, int], Mapping[str, Any]], name: str
 ) -> Iterator[Counter[str]]:
-    """One user of each site writes during the block; how often each did so.
+    """Run one user of each site during the block; yield the number of changes of each.
 
     Args:
         system: with sites a and b.
         changes: statements, with the site for `{0}`.
-        values: of a statement's parameters, drawn for a site and the number of the change there.
-        name: of the histories, which tells their seeds.
+        values: parameters of a statement, drawn for a site and the number of the change there.
+        name: of the histories, which identifies their seeds.
     """
     done: Counter[str] = Counter()
 

@@ -1,4 +1,4 @@
-"""One writer that writes all the time, and tables in which a row that comes twice shows."""
+"""A writer that never stops, and tables in which a duplicate row shows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tests.support.session.background import in_background
 
 __all__ = ["NOTES_AND_EVENTS", "steadily", "steady_load"]
 
-# `notes` with a key, and `events` without one: a row that comes twice stays.
+# `notes` has a key, and `events` has none: a duplicate row stays there.
 NOTES_AND_EVENTS = """
 CREATE TABLE notes (id bigint PRIMARY KEY, body text);
 CREATE TABLE events (number bigint, body text);
 ALTER TABLE events REPLICA IDENTITY FULL;
 """
 
-PAUSE_S = 0.03  # between two rounds of writing: beside it a small machine starts a Spark application
+PAUSE_S = 0.03  # between two rounds of writing: it lets a small machine start a Spark application meanwhile
 
 
 @contextlib.contextmanager
 def steadily(write: Callable[[int], object], *, pause_s: float = PAUSE_S, first: int = 1) -> Iterator[None]:
-    """Write a round after the other until the block ends.
+    """Write round after round until the block ends.
 
     Args:
         write: writes one round; called with its number.
-        pause_s: between two rounds, see `paced`.
+        pause_s: between two rounds, as for `paced`.
         first: number of the first round.
     """
 
@@ -47,7 +47,7 @@ def steadily(write: Callable[[int], object], *, pause_s: float = PAUSE_S, first:
 def steady_load(
     system: System, write: Callable[[psycopg.Connection[Any], int], None], *, site: str = "src"
 ) -> Iterator[None]:
-    """Write a round after the other in one session until the block ends.
+    """Write round after round in one session until the block ends.
 
     Args:
         system: the topology.

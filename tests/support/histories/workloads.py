@@ -15,7 +15,7 @@ class Workload:
     """Does random transactions on a fixed set of tables.
 
     Args:
-        source: where.
+        source: its database.
         seed: same seed, same work.
         rows_max: most changes of a transaction.
     """

@@ -1,4 +1,4 @@
-"""Writers that survive the death of their server, unlike pgbench, and know what it acknowledged."""
+"""Writers that survive the death of their server, unlike pgbench, and know which commits it acknowledged."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ CREATE TABLE twins (a integer, b text);
 ALTER TABLE twins REPLICA IDENTITY FULL
 """
 CLIENTS = 4
-PAUSE_S = 0.04  # between a writer's transactions, on a machine that is not slow
-# One row with a key and one without, which would be there twice if it were applied twice.
+PAUSE_S = 0.04  # a writer's pause between transactions, on a machine that is not slow
+# One row with a key and one without, which would show a duplicate.
 _TABLES = ("notes", "twins")
-_NUMBERS = 1_000_000  # of one writer: more transactions than a test makes
+_NUMBERS = 1_000_000  # range of one writer's numbers: more transactions than a test makes
 
 
 class Sites(Protocol):
-    """Whose databases are written: `System`, for one."""
+    """Sites whose databases are written, such as `System`."""
 
     servers: dict[str, EmbeddedServer]
 
     def execute(self, site: str, statement: str, /) -> list[tuple[Any, ...]]:
-        """Execute a statement at a site; its rows."""
+        """Execute a statement at a site; return its rows."""
 
 
 class Writers:
-    """Transactions of two inserts each into `notes` and `twins`, from now on until `end`.
+    """Transactions of two inserts each, into `notes` and `twins`, until `end`.
 
     Args:
         system: a topology with these tables.
         site: where they write.
         schema: of the tables.
-        clients: that write at a time.
+        clients: number of concurrent writers.
     """
 
     def __init__(self, system: Sites, site: str, schema: str = "public", clients: int = CLIENTS) -> None:
@@ -67,7 +67,7 @@ class Writers:
 
     @property
     def sessions(self) -> list[int]:
-        """How many sessions each writer opened so far."""
+        """Return how many sessions each writer opened so far."""
         return self._clients.sessions
 
     def wait_writing(self, transactions: int = 10) -> None:
@@ -79,15 +79,14 @@ class Writers:
         )
 
     def wait_arriving(self, site: str) -> None:
-        """Wait until a transaction that is acknowledged from now on is at `site`."""
+        """Wait until a transaction that is acknowledged after this call is at `site`."""
         before = self.acknowledged
         wait_until(f"changes arrive at {site}", lambda: (self.acknowledged - before) & set(self.found(site)))
 
     def assert_exactly_once(self, *sites: str) -> None:
-        """What was acknowledged is at every site once, whole; of what is in doubt all sites have the same; nothing else
-        is there.
+        """Assert that every site has each acknowledged transaction exactly once, complete, and nothing unknown.
 
-        To be called after `end`, when all has converged.
+        Of transactions in doubt all sites must have the same. Call it after `end`, when all sites have converged.
         """
         assert self._clients.failures == []
         acknowledged, doubtful = self._clients.acknowledged, self._clients.doubtful
@@ -102,7 +101,7 @@ class Writers:
             assert notes == set(found), f"{site}: {sorted(notes ^ set(found))}"
 
     def found(self, site: str) -> Counter[int]:
-        """How often each transaction is at a site, by the table that has no key."""
+        """Return how often each transaction is at a site, by the table without a key."""
         return Counter(number for (number,) in self._system.execute(site, f"SELECT a FROM {self._schema}.twins"))
 
     def _write(self, session: psycopg.Connection[Any], number: int) -> None:

@@ -1,1 +1,1 @@
-"""Redo logs, made by hand, from a source in memory or from a real server, and what captures and receives them."""
+"""Redo logs, made by hand, from a memory source or from a real server, and processes that capture and receive them."""

@@ -1,4 +1,4 @@
-"""A capture process in one process with its redo log; the test sets what its queue answers."""
+"""A capture process in one process with its redo log; the test sets its queue's answers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CREDIT = 1 << 20
 
 
 class Queue:
-    """As `EnqueueClient`, with the queue's answers set by the test."""
+    """Replaces `EnqueueClient`; the test sets the queue's answers."""
 
     def __init__(self) -> None:
-        self.needed = FIRST_SCN  # where the next stream begins
+        self.needed = FIRST_SCN  # start of the next stream
         self.sent: list[tuple[Scn, Scn]] = []
         self.has_credit = True
         self.durable, self.rewind = FIRST_SCN, None
@@ -66,7 +66,7 @@ class Queue:
 
 
 class Redo:
-    """As `RedoWatchClient`, of a log writer beside it."""
+    """Replaces `RedoWatchClient` of the log writer in the same process."""
 
     def __init__(self, writer: LogWriter) -> None:
         self.writer = writer
@@ -93,7 +93,7 @@ class Redo:
 
 
 class KeptRedo(Redo):
-    """It also tells the log writer."""
+    """Also reports to the log writer."""
 
     def checkpoint(self, scn: Scn) -> Scn:
         super().checkpoint(scn)
@@ -105,7 +105,7 @@ class KeptRedo(Redo):
 
 
 class Links:
-    """As `GrpcLinks`, to what stands above; its own queue is served without a wire."""
+    """Replaces `GrpcLinks`, with the links above; its mounted queue is served without a wire."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -121,7 +121,7 @@ class Links:
 
 
 class Capture(CaptureHost):
-    """The capture process, opened, and what tests do to it all the time.
+    """The opened capture process, with frequent operations of tests.
 
     Args:
         folder: of the topology, and of the redo log.
@@ -155,9 +155,7 @@ class Capture(CaptureHost):
         return miner(self.folder / "redo", start_scn, self.names.wanted, clock=self._clock, names=self.names)
 
     def open_combined(self) -> MountedQueue:
-        """Begin a new life, combined with `apply_a`: of the earlier one there is what is on disk, and the site's
-        record.
-        """
+        """Start a new incarnation, combined with `apply_a`. Only the files and the site's record survive."""
         self.close()
         spec = one_way(self.folder)
         applies = tuple(dataclasses.replace(each, combined=each.name == "apply_a") for each in spec.applies)
@@ -167,13 +165,13 @@ class Capture(CaptureHost):
         return self._combined
 
     def steps(self, count: int = 60) -> None:
-        """Mine what there is, and tell the site."""
+        """Mine what exists, and report to the site."""
         for _ in range(count):
             self._clock.advance(CHECKPOINT_INTERVAL_S)
             self.step()
 
     def commit(self, transactions: int) -> Scn:
-        """Commit at the source; the last SCN, durable in redo."""
+        """Commit at the source; return the last SCN, durable in redo."""
         for _ in range(transactions):
             self.insert()
             drain(self.writer, self.source)

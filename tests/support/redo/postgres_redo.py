@@ -20,8 +20,8 @@ from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import Rule, RuleSet
 
 RULES = RuleSet(include=(Rule(owner="public"),))
-READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits
-WAIT_S = 60.0  # for a server on a busy machine to take note of what was sent to it, or of a closed connection
+READ_TIMEOUT_S = 0.2  # a caller that waits repeats a read that finds nothing
+WAIT_S = 60.0  # time for a server on a busy machine to process what was sent, or to notice a closed connection
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
@@ -38,8 +38,7 @@ class RedoSite:
         self.dsn = dsn
         self.folder = folder
         self.user = psycopg.connect(dsn, autocommit=True)
-        # The test's thread reads the log, and does other things for as long as a busy machine takes: nobody answers the
-        # server meanwhile.
+        # The test's thread also does other things, for long on a busy machine; meanwhile the server gets no answers.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         self.source = PostgresSource(dsn)
         self.writer = self.new_writer()
@@ -57,7 +56,7 @@ class RedoSite:
         )
 
     def attach(self) -> None:
-        """The server may take a moment to see that the last stream is gone."""
+        """Attach to the log. The server may need a moment to see that the last stream has ended."""
 
         def opened() -> bool:
             try:
@@ -76,8 +75,9 @@ class RedoSite:
         self.writer.attach(self.stream, partial(self.source.check_stream, self.stream.options))
 
     def catch_up(self, *, has_build: bool = True) -> Scn:
-        """Write redo until it holds everything committed before this call, and with `has_build` can be mined to its
-        end.
+        """Write redo until it holds everything committed before this call.
+
+        With `has_build`, it can then be mined to its end.
         """
         target = self.source.write_marker(b"caught up?")
         while self.writer.position.scn < target or (has_build and self.writer.awaits_build):

@@ -1,4 +1,4 @@
-"""Redo logs for tests: a memory source drained into a folder, mined, and compared with what was committed."""
+"""Redo logs: a memory source is written into a folder, mined, and compared with its commits."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ def miner(folder: Path, start_scn: int = FIRST_SCN, rules: RuleSet | None = None
 
 
 class Names:
-    """What a capture process is told of its tables' names (`headrace.redo.mining.names.NamesAtSource`), asked of a memory source each
-    time.
+    """A capture process's view of its tables' names, asked of a memory source each time.
+
+    In the product this is `headrace.redo.mining.names.NamesAtSource`.
 
     Args:
         source: the source.
         wanted: the rules of every capture process of the source.
-        receivers: who got which table when the topology was prepared.
+        receivers: the receivers of each table when the topology was prepared.
     """
 
     def __init__(self, source: MemorySource, wanted: RuleSet, receivers: Receivers | None = None) -> None:
@@ -108,7 +109,7 @@ def drain(writer: LogWriter, source: MemorySource, clock: VirtualClock | None = 
 
 
 def write_redo(folder: Path, source: MemorySource, **settings: Any) -> LogWriter:
-    """Drain `source` into `folder`; the writer stays open."""
+    """Drain `source` into `folder`; return the writer, still open."""
     clock = settings.pop("clock", None) or VirtualClock()
     writer = log_writer(folder, source, clock=clock, **settings)
     drain(writer, source, clock)
@@ -124,7 +125,7 @@ def mine(miner: Miner, writer: LogWriter, **bounds: int) -> Iterator[LcrBatch]:
 
 
 def committed(source: MemorySource, rules: RuleSet | None = None, after_scn: int = FIRST_SCN) -> list[Transaction]:
-    """The transactions a capture with these rules must send, from what the source itself recorded."""
+    """Return the transactions that a capture process with these rules must send, from the source's own record."""
     rules = rules or RuleSet()
     expected = []
     for transaction in source.log:
@@ -186,11 +187,11 @@ def _word(value: bytes | None) -> bytes | str:
     return "NULL" if value is None else value
 
 
-# --------------------------------------------------------------------------- what batches say
+# --------------------------------------------------------------------------- contents of batches
 
 
 def received(batches: Iterable[LcrBatch], start_scn: int = FIRST_SCN) -> list[Transaction]:
-    """Join batches as a receiver does; asserts the chain and the rules of parts."""
+    """Join batches as a receiver does; assert the chain and the rules of parts."""
     found: list[Transaction] = []
     position, is_open = start_scn, False
     open_rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""A redo log whose one capture process has captured everything: what is kept is retained."""
+"""A redo log whose only capture process has captured everything: the redo kept is retained redo."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Source:
         self.turn()
 
     def turn(self) -> None:
-        """The log writer takes what there is, and purges."""
+        """Let the log writer take what exists, and purge."""
         drain(self.writer, self.source, self.clock)
 
     def applied(self) -> None:
-        """Every destination has everything."""
+        """Let every destination have everything."""
         self.writer.required_checkpoints.record("c", self.writer.position.scn)
 
     def segments(self) -> list[int]:

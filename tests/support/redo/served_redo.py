@@ -1,4 +1,4 @@
-"""A log writer that is served over gRPC on loopback, and a workload."""
+"""A log writer served over gRPC on loopback, and a workload."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Source"]
 
 
 class Source:
-    """A log writer that is served, and a workload."""
+    """A served log writer, and a workload."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "redo"
@@ -36,7 +36,7 @@ class Source:
     def write(self) -> LogWriter:
         writer = log_writer(self.folder, self.source, clock=self.clock, segment_bytes=20_000, record_bytes=4000)
         writer.shipping.register({RECEIVER: False})
-        writer.required_checkpoints.register("keeps_all")  # a capture at the source that never went on
+        writer.required_checkpoints.register("keeps_all")  # a stuck capture process at the source
         return writer
 
     def commit(self, transactions: int) -> None:

@@ -1,4 +1,4 @@
-"""A source's redo log and its redo receivers in one process, without a wire: frames are handed over, cut anywhere."""
+"""A source's redo log and its redo receivers in one process, without a wire: frames are passed directly, cut anywhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stream:
 
 
 def cut_frames(frames: Iterator[RedoFrame], size: Callable[[], int]) -> Iterator[RedoFrame]:
-    """The same bytes in smaller frames."""
+    """Cut the same bytes into smaller frames."""
     for frame in frames:
         start = 0
         while start < len(frame.data):
@@ -63,7 +63,7 @@ def receive(
     *,
     receiver: str = RECEIVER,
 ) -> Stream:
-    """Ship everything that is durable, and acknowledge it."""
+    """Send everything that is durable, and acknowledge it."""
     stream = Stream(writer, standby, incarnation, receiver)
     for frame in cut_frames(stream.frames(), size):
         standby.take(frame)
@@ -73,9 +73,9 @@ def receive(
 
 
 def log_bytes(folder: Path) -> dict[str, bytes]:
-    """Every segment's bytes, by name."""
+    """Return every segment's bytes, by name."""
     found = {}
     for path in sorted(folder.glob("*.redo")):
-        with contextlib.suppress(FileNotFoundError):  # just archived, or begun anew
+        with contextlib.suppress(FileNotFoundError):  # just archived, or recreated
             found[path.name] = path.read_bytes()
     return found

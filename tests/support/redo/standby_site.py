@@ -1,4 +1,4 @@
-"""A source with a redo log that a receiver at another site copies, in one process."""
+"""A source with a redo log and a receiver at another site that copies it, in one process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Site:
         self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
         self.writer.shipping.register({RECEIVER: False})
         if keeps:
-            self.writer.required_checkpoints.register("keeps_all")  # a capture at the source that never went on
+            self.writer.required_checkpoints.register("keeps_all")  # a stuck capture process at the source
         self.incarnations = itertools.count(1)
 
     def commit(self, transactions: int) -> None:
@@ -36,7 +36,7 @@ class Site:
         drain(self.writer, self.source, self.clock)
 
     def restart(self) -> None:
-        """The source's site is killed and begins again."""
+        """Kill the source's site and start it again."""
         self.writer = log_writer(self.redo, self.source, clock=self.clock, **self.settings)
         self.writer.shipping.register({RECEIVER: False})
 

@@ -1,1 +1,1 @@
-"""The session of tests itself: its reports, seeds and units, what it may leave behind, and the packages that it tests."""
+"""The test session itself: its reports, seeds and units, permitted leftovers, and the packages under test."""

@@ -1,4 +1,4 @@
-"""Work that goes on while a test does something else."""
+"""Work that runs while a test does something else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ __all__ = ["in_background"]
 
 @contextlib.contextmanager
 def in_background(*works: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Do each work on a thread of its own during the block; an error of one fails the test at the block's end.
+    """Run each work on its own thread during the block; an error of one fails the test at the block's end.
 
-    It is raised also where the block fails, which is then its context: mostly the block waited for what the work had to do.
+    It is raised also if the block fails, and then has the block's error as context: mostly the block waited for the
+    work.
 
     Args:
-        works: each ends soon after the event that it is called with is set.
+        works: each ends soon after its event is set.
     """
     ended = threading.Event()
     futures: list[Future[object]] = []

@@ -1,4 +1,4 @@
-"""Every test there is, as a session that collects all of them knows it before its lane's markers leave out the others."""
+"""All tests, as a session that collects all of them sees them before its lane's markers deselect some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 __all__ = ["Collected", "collected", "note_collected"]
 
-_ALL = ["tests"]  # what tests/lanes.py has pytest collect
+_ALL = ["tests"]  # the arguments with which tests/lanes.py lets pytest collect
 _COLLECTED = pytest.StashKey[tuple[pytest.Item, ...]]()
 
 
@@ -21,8 +21,8 @@ class Collected:
         name: its node id.
         markers: names of its markers.
         fixtures: names of the fixtures that it needs, directly or not.
-        is_random: whether hypothesis makes it up.
-        faults: kinds of `headrace chaos` of what it breaks.
+        is_random: whether hypothesis generates its cases.
+        faults: kinds of `headrace chaos` that it injects.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Collected:
 
 
 def note_collected(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Note what a session has collected, before any of it is deselected."""
+    """Record the tests that a session has collected, before any is deselected."""
     if config.args == _ALL:
         config.stash[_COLLECTED] = tuple(items)
 
 
 def collected(config: pytest.Config) -> list[Collected]:
-    """Every test there is; skips the caller in a session of some files."""
+    """Return every test; skip the caller in a session of only some files."""
     if (items := config.stash.get(_COLLECTED, None)) is None:
         pytest.skip("needs a session that collects every test: make check ARGS='-k test_lanes'")
     return [_told(item) for item in items]

@@ -1,4 +1,4 @@
-"""Long matrices of one claim: a core of the cases runs in `make test`, the others in `make soak`."""
+"""Long matrices of one claim: core cases run in `make test`, the others in `make soak`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["cases", "values"]
 
 
 def cases(named: Mapping[str, Any], core: Collection[str]) -> list[Any]:
-    """Cases as `pytest.mark.parametrize` takes them.
+    """Return cases as `pytest.mark.parametrize` takes them.
 
     Args:
-        named: each case by its name; a tuple is of several arguments.
-        core: the names of those that run in `make test`.
+        named: each case by its name; a tuple has several arguments.
+        core: the names of the cases that run in `make test`.
     """
     unknown = set(core) - set(named)
     assert not unknown, f"no cases: {unknown}"
@@ -27,11 +27,11 @@ def cases(named: Mapping[str, Any], core: Collection[str]) -> list[Any]:
 
 
 def values(every: Iterable[Hashable], *core: Hashable) -> list[Any]:
-    """Values of one argument as `pytest.mark.parametrize` takes them.
+    """Return values of one argument as `pytest.mark.parametrize` takes them.
 
     Args:
         every: all of them.
-        core: those that run in `make test`.
+        core: the values that run in `make test`.
     """
     found = list(every)
     assert set(core) <= set(found), f"no values: {set(core) - set(found)}"

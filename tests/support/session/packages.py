@@ -1,4 +1,4 @@
-"""What an installation has: the packages at the top, each with everything below."""
+"""The packages of an installation: those at the top, each with everything below."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ PACKAGES = ("headrace", "actors", "protos", "spark_apply", "topology")
 
 
 def modules(*folders: str) -> Iterator[Path]:
-    """Every module that somebody writes, of these folders; what is generated is left out."""
+    """Yield every handwritten module of these folders; generated ones are skipped."""
     for folder in folders:
         yield from (file for file in sorted((ROOT / folder).rglob("*.py")) if "_pb2" not in file.name)

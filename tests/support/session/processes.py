@@ -1,4 +1,4 @@
-"""Processes of a test session, found through a variable in the environment they inherited (Linux only)."""
+"""Processes of a test session, found through an inherited environment variable (Linux only)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# Programs that must not outlive a test session. Ray rewrites the titles of its Python workers to "ray::...", which
-# also overwrites the environment the kernel shows, but those end with their raylet, which is in the list.
+# Programs that must not outlive a test session. Ray rewrites the titles of its Python workers to "ray::...", which also
+# overwrites the environment that the kernel shows. But those end with their raylet, which is in the list.
 SERVERS = ("postgres", "pg_ctl", "java", "raylet", "gcs_server", "headrace")
 
 
@@ -20,13 +20,13 @@ class Process:
 
 
 def left_over(marker: str) -> list[Process]:
-    """Living servers that inherited `NAME=value` in their environment; empty where there is no /proc."""
+    """Return live servers that inherited `NAME=value` in their environment; empty where there is no /proc."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         if pid == os.getpid():
             continue
-        # A process may end while it is looked at; another user's cannot be read, and is not ours.
+        # A process may end meanwhile; another user's cannot be read, and is not ours.
         with suppress(OSError):
             arguments = (folder / "cmdline").read_bytes().split(b"\0")
             if not arguments[0]:  # a zombie or a kernel thread
@@ -38,7 +38,7 @@ def left_over(marker: str) -> list[Process]:
 
 
 def is_server(arguments: list[bytes]) -> bool:
-    """Whether a command line is that of a server: by its program, or by the script Python runs."""
+    """Return whether a command line is that of a server: by its program, or by the script that Python runs."""
     names = {Path(os.fsdecode(argument)).name for argument in arguments[:2]}
     return any(name in SERVERS for name in names) or arguments[0].startswith(b"ray::")
 

@@ -1,6 +1,4 @@
-"""What a session of tests notes for the table at the end of a lane: the seconds of each test, and the topologies that
-it started.
-"""
+"""A test session's record for the table at the end of a lane: the seconds of each test, and the topologies started."""
 
 from __future__ import annotations
 
@@ -16,19 +14,19 @@ import pytest
 
 __all__ = ["REPORT", "Report", "Reporting", "note_started", "read_report"]
 
-# A folder; every process of the session inherits it.
+# The report's folder; every process of the session inherits the variable.
 REPORT = "HEADRACE_TEST_REPORT"
 _SECONDS, _STARTED = "seconds.json", "started"
-_SAID = 600  # characters of a failure: enough to know it again; the whole is above, where pytest printed it
+_SAID = 600  # characters of a failure: enough to recognise it; pytest prints the whole above
 
 
 @dataclass(slots=True)
 class Report:
-    """Of one session.
+    """The report of one session.
 
     Args:
         seconds: of each test, with set-up and clean-up.
-        failed: tests that failed, in whatever phase, and the first lines of what each said.
+        failed: tests that failed, in any phase, with the first lines of each failure.
         started: what was started, an entry each time.
     """
 
@@ -38,19 +36,19 @@ class Report:
 
 
 def note_started(kind: str) -> None:
-    """Note that something costly begins.
+    """Record the start of something costly.
 
     Args:
         kind: "topology", "Ray" or "Spark application".
     """
     if folder := os.environ.get(REPORT):
-        # a short line is written whole, beside those of other workers
+        # a short line is written atomically among those of other workers
         with (Path(folder) / _STARTED).open("a") as file:
             file.write(f"{kind}\n")
 
 
 def read_report(folder: Path) -> Report:
-    """What a session left in its folder; empty where it ended before it could."""
+    """Return a session's report from its folder; empty if the session ended before writing it."""
     report = Report()
     with contextlib.suppress(FileNotFoundError):
         report.started = (folder / _STARTED).read_text().splitlines()
@@ -61,10 +59,10 @@ def read_report(folder: Path) -> Report:
 
 
 class Reporting:
-    """A pytest plugin of the session's own process.
+    """A pytest plugin of the session's main process.
 
     Args:
-        folder: where the report goes.
+        folder: where the report is written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +71,7 @@ class Reporting:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
         if report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)  # absent where set-up itself is not found
+            crash = getattr(report.longrepr, "reprcrash", None)  # absent if the set-up itself is missing
             said = crash.message if crash else report.longreprtext
             self._failed.setdefault(report.nodeid, f"{report.when}: {said[:_SAID]}")
 

@@ -1,6 +1,6 @@
 """Seeds of random tests: the same ones in `make test`, new ones each time in `make soak`.
 
-The head of a session prints which.
+The head of a session prints its seed.
 
 HEADRACE_TEST_SEED decides: unset, the seeds are fixed; a number repeats a session that printed it; `new` draws one. A
 test that runs in both lanes has the marker `seeded`.
@@ -21,23 +21,23 @@ _BITS = 32
 
 
 def draw_session_seed() -> None:
-    """Draw the session's seed where a new one is wanted, for this process and those that it starts."""
+    """Draw the session's seed if a new one is wanted, for this process and its children."""
     if os.environ.get(SEED) == NEW:
         os.environ[SEED] = str(secrets.randbits(_BITS))
 
 
 def session_seed() -> int:
-    """What every seed of this session follows from."""
+    """Return the number from which every seed of this session follows."""
     return int(os.environ.get(SEED) or FIXED)
 
 
 def is_soak() -> bool:
-    """Whether random tests go on for long."""
+    """Return whether random tests run long."""
     return session_seed() != FIXED
 
 
 def seed_of(what: str) -> int:
-    """The seed of a test, or of one of its histories.
+    """Return the seed of a test, or of one of its histories.
 
     Args:
         what: its name, and which history.
@@ -46,7 +46,7 @@ def seed_of(what: str) -> int:
 
 
 def seeds(what: str, *, test: int, soak: int) -> list[int]:
-    """The seeds of a test's histories: 0, 1, 2 and so on in `make test`, new ones in `make soak`.
+    """Return the seeds of a test's histories: 0, 1, 2 and so on in `make test`, new ones in `make soak`.
 
     Args:
         what: the test's name.
@@ -57,7 +57,7 @@ def seeds(what: str, *, test: int, soak: int) -> list[int]:
 
 
 def scaled(test: int, soak: int) -> int:
-    """How many histories a test runs.
+    """Return how many histories a test runs.
 
     Args:
         test: in `make test`.

@@ -1,8 +1,7 @@
-"""Versions of the server that a test runs on: what is the same on all of them runs on the newest in `make test`, and on
-the others in `make soak`.
+"""Server versions that a test runs on: the newest in `make test`, the others in `make soak`, if they behave alike.
 
-A core of what differs from version to version, or what everything rests on, runs on each of them in `make test`: it
-says so by `on_every_version`.
+Core tests of what differs between versions, or of what everything depends on, run on each version in `make test`: they
+use `on_every_version`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import pytest
 __all__ = ["DESTINATIONS", "on_every_version"]
 
 _EACH = ("pg_destination", "pg_16", "pg_15")
-# Of a fixture that takes the name of a server's fixture.
+# For a fixture that takes the name of a server's fixture.
 DESTINATIONS = [_EACH[0], *(pytest.param(name, marks=pytest.mark.soak) for name in _EACH[1:])]
 
 
 def on_every_version(fixture: str) -> pytest.MarkDecorator:
-    """Have a test run on every version in `make test`.
+    """Run a test on every version in `make test`.
 
     Args:
-        fixture: which takes the name of a server's fixture.
+        fixture: the one that takes the name of a server's fixture.
     """
     return pytest.mark.parametrize(fixture, _EACH, indirect=True)

@@ -1,9 +1,9 @@
 """Topologies that many tests share, as each costs half a minute to start.
 
-A module says `pytestmark = pytest.mark.unit("one_way", order=3)` for the unit of work that it belongs to, and for its
-place there: the tests of a unit run one after the other, in a fixed order, in one worker. What they share is lent to
-each of them by `Shared.lend`, which looks behind each test whether it is well again. A test that leaves it sick fails
-alone: it is ended, and made anew for the next one. It ends with the last test of the unit.
+A module says `pytestmark = pytest.mark.unit("one_way", order=3)` for its unit of work and its place there: the tests of
+a unit run one after the other, in a fixed order, in one worker. `Shared.lend` lends each of them the shared topology,
+and checks after each test that it is healthy. A test that leaves it unhealthy fails alone: the topology is ended, and
+started anew for the next test. It ends with the last test of the unit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 
 __all__ = ["FAILED", "UNITS", "Shared", "end_all", "end_unit", "group", "sort_by_unit", "unit_of"]
 
-# In the order in which they begin: the longest first, so that no worker ends long after the others.
+# In starting order: the longest first, so that no worker ends long after the others.
 UNITS = ("one_way", "sites", "hub", "nodes", "drivers", "ray_up")
-# One after the other: both at once are seven Spark applications on two cores, and each then takes twice as long.
+# Sequential: together they have seven Spark applications on two cores, and each then takes twice as long.
 _IN_ONE_WORKER = {"hub": "many sites", "nodes": "many sites"}
 _OPEN = pytest.StashKey[list["Shared[Any]"]]()
 FAILED = pytest.StashKey[bool]()
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 @dataclass
 class Shared(Generic[T]):
-    """Something that tests share.
+    """A resource that tests share.
 
     Args:
-        open: makes it, and leaves on the stack what ends it; with the session's config, for what it needs of others.
-        illness: what is wrong with it, in words; empty: it is well. It waits for what needs a moment.
+        open: starts it, and puts its clean-up on the stack; gets the session's config.
+        illness: returns what is wrong with it; empty: it is healthy. It waits if that needs a moment.
     """
 
     open: Callable[[ExitStack, pytest.Config], T]
@@ -43,13 +43,13 @@ class Shared(Generic[T]):
 
     @contextlib.contextmanager
     def lend(self, item: pytest.Item) -> Iterator[T]:
-        """Give it to a test, made anew if it has to be, and look behind the test whether it is well.
+        """Lend it to a test, started anew if necessary, and check after the test that it is healthy.
 
         Args:
-            item: the test. It fails where it leaves what is shared sick.
+            item: the test. It fails if it leaves the resource unhealthy.
         """
         yield self.keep(item.config)
-        illness = "it was not looked at to the end"  # a time-out of the test, which is no Exception
+        illness = "it was not looked at to the end"  # stays so after a time-out of the test, which is no Exception
         try:
             illness = self._illness()
         finally:
@@ -59,7 +59,7 @@ class Shared(Generic[T]):
     def _end_sick(self, illness: str, item: pytest.Item) -> None:
         try:
             self.end()
-        except Exception as error:  # noqa: BLE001 - its illness is what is to be seen
+        except Exception as error:  # noqa: BLE001 - its error is the illness to show
             illness += f"; it does not end, either: {error}"
         if item.stash.get(FAILED, False):
             print(f"behind the test that failed: {illness}")
@@ -67,7 +67,7 @@ class Shared(Generic[T]):
             pytest.fail(f"the test left what it shares with others sick: {illness}", pytrace=False)
 
     def keep(self, config: pytest.Config) -> T:
-        """Give it to a fixture of a module, made anew if it has to be.
+        """Lend it to a fixture of a module, started anew if necessary.
 
         Args:
             config: of the session.
@@ -82,18 +82,18 @@ class Shared(Generic[T]):
     def _illness(self) -> str:
         try:
             return self.illness(self._made)
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from being well
+        except Exception as error:  # noqa: BLE001 - any error means that it is unhealthy
             return f"{type(error).__name__}: {error}"
 
     def end(self) -> None:
-        """End it, if it was made; the next test makes it anew."""
+        """End it, if it was started; the next test starts it anew."""
         stack, self._stack, self._made = self._stack, None, None
         if stack is not None:
             stack.close()
 
 
 def unit_of(item: pytest.Item) -> str:
-    """The unit of work that a test belongs to: one that its module names, or its module."""
+    """Return a test's unit of work: one that its module names, or its module."""
     mark = item.get_closest_marker("unit")
     return str(mark.args[0]) if mark else item.nodeid.partition("::")[0]
 
@@ -106,7 +106,7 @@ def group(items: list[pytest.Item]) -> None:
 
 
 def sort_by_unit(items: list[pytest.Item]) -> None:
-    """Sort tests by their units; in a unit by the numbers that its modules have, then as they were collected."""
+    """Sort tests by unit; within a unit by its modules' numbers, then in collection order."""
 
     def place(item: pytest.Item) -> tuple[int, str, int]:
         mark = item.get_closest_marker("unit")
@@ -118,18 +118,18 @@ def sort_by_unit(items: list[pytest.Item]) -> None:
 
 
 def end_unit(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End what the tests of a unit shared, behind its last one.
+    """End the shared resources of a unit after its last test.
 
     Args:
         item: the test that has just run.
-        nextitem: the test that this worker runs next, if it knows.
+        nextitem: the worker's next test, if known.
     """
     if nextitem is None or unit_of(nextitem) != unit_of(item):
         end_all(item.config)
 
 
 def end_all(config: pytest.Config) -> None:
-    """End everything that is shared, the newest first, whatever of it does not end well.
+    """End everything that is shared, the newest first, even if an end fails.
 
     Args:
         config: of the session.

@@ -10,7 +10,7 @@ __all__ = ["verbs"]
 
 
 def verbs(command: typer.core.TyperCommand, *path: str) -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    """Every verb below a command, with its words."""
+    """Yield every verb below a command, with its words."""
     for name, each in getattr(command, "commands", {}).items():
         yield from verbs(each, *path, name)
     if path and not hasattr(command, "commands"):

@@ -1,1 +1,1 @@
-"""Topology files: written, made at random, run in virtual time, and the product with small defects planted in it."""
+"""Topology files: written, made at random, run in virtual time, and planted defects of the product."""

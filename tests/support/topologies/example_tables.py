@@ -1,5 +1,6 @@
-"""The tables of the example files that shape changes, as their comments describe them: at the source, as users' tests
-write them.
+"""The tables of the example files that transform changes, as their comments describe them.
+
+They are created at the source, as in users' tests.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from pathlib import Path
 from headrace.testing import Table
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-TIMES = {"arrived"}  # columns that get the time
+TIMES = {"arrived"}  # columns that get the current time
 
 TABLES = {
     "rules": [

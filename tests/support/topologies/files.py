@@ -1,4 +1,4 @@
-"""Topologies for tests, written as a user would."""
+"""Topologies for tests, written as a user would write them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ sites:
   b: {database: {kind: postgres, dsn: "dbname=b"}}
   c: {database: {kind: postgres, dsn: "dbname=c"}}
 """
-"""Three databases of users; what they replicate is to be added."""
+"""Three databases of users; a test adds what they replicate."""
 
 _EXAMPLES = ROOT / "examples"
 _DSNS = {"DBS1_DSN": "host=dbs1.invalid", "DBS2_DSN": "host=dbs2.invalid"}
 
 
 def example(name: str) -> TopologySpec:
-    """A topology of the examples; where one has servers of a user, they answer nobody."""
+    """Return a topology of the examples; where it names users' servers, these do not answer."""
     return read_topology(_EXAMPLES / f"{name}.yaml", _DSNS)
 
 
@@ -55,14 +55,14 @@ def read(folder: Path, text: str, environment: Mapping[str, str] | None = None) 
 
 
 def read_anyway(folder: Path, text: str) -> TopologySpec:
-    """Read a topology given as text, whatever is wrong with it."""
+    """Read a topology given as text, in spite of problems."""
     spec = findings(folder, text)[0]
     assert spec is not None
     return spec
 
 
 def findings(folder: Path, text: str) -> tuple[TopologySpec | None, list[str]]:
-    """A topology given as text, and everything that is wrong with it: `error: ...` and `warning: ...`."""
+    """Return a topology given as text, and all of its findings: `error: ...` and `warning: ...`."""
     file = folder / "topology.yaml"
     file.write_text(textwrap.dedent(text).strip("\n"))
     found = examine(file, {})
@@ -70,7 +70,7 @@ def findings(folder: Path, text: str) -> tuple[TopologySpec | None, list[str]]:
 
 
 def problems(folder: Path, text: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Every problem of a topology given as text, as the user sees it."""
+    """Return every problem of a topology given as text, as the user sees it."""
     with pytest.raises(TopologyError) as caught:
         read(folder, text, environment)
     return [as_line(finding) for finding in caught.value.findings]

@@ -1,6 +1,4 @@
-"""Planted defects: each a small change of one function of the product, at a place where a mistake would lose, double or
-jam changes.
-"""
+"""Planted defects: each is a small change of one function of the product that would lose, double or block changes."""
 
 from __future__ import annotations
 
@@ -67,14 +65,14 @@ class Planted:
 
     Args:
         name: what is wrong.
-        plant: makes it so.
-        example: topology that is simulated: an example, or a file beside this one.
-        first: seed that is tried; it finds the defect, as long as the product does not draw other numbers.
-        seeds: within which it is found. A change of the product draws other numbers: of the defects that are found
-            least often one seed in six finds each, so forty miss one in a thousand times; the first that finds it ends
-            the search.
-        is_slow: found only after a second or more of simulation, as what jams is: for `make soak`. Its kind (a lost
-            position, a jam, a doubtful commit, a stream that is split, a conflict) has a quicker one in `make test`.
+        plant: plants it.
+        example: topology to simulate: an example, or a file next to this one.
+        first: seed to try first; it finds the defect unless a change of the product draws other numbers.
+        seeds: number of seeds within which it is found. A change of the product draws other numbers. One seed in six
+            finds even the rarest defects, so forty seeds miss one in a thousand times. The first that finds it ends the
+            search.
+        is_slow: found only after a second or more of simulation, as blocked changes are: for `make soak`. Its kind (a
+            lost position, a blockage, a doubtful commit, a split stream, a conflict) has a quicker one in `make test`.
     """
 
     name: str
@@ -106,7 +104,7 @@ def _confirm_before_durable(take: Any, self: StreamIntake, *args: Any) -> None:
 
 
 def _publish_unsynced(write: Any, self: OnlineLog, *args: Any) -> Any:
-    """The position moves, and what it covers is lost when the power fails."""
+    """Moves the position, whose data is lost when the power fails."""
     found = write(self, *args)
     if self.segment is not None:
         self.segment._durable = (0, *self.segment._durable[1:])
@@ -120,7 +118,7 @@ def _tell_sent(tell: Any, self: Any, redo: Any, durable_scn: int) -> None:
 def _acknowledge_unsynced(sync: Any, self: Any) -> None:
     durable = self.durable
     sync(self)
-    self.durable = durable  # what a power loss leaves
+    self.durable = durable  # state after a power loss
 
 
 def _keep_no_redo_for_clones(register: Any, self: RequiredCheckpoints, capture: str, **scns: Any) -> Scn:
@@ -150,7 +148,7 @@ def _hold_on(with_splits: Any, spec: Any, splits: Any) -> Any:
 
 
 def _cut_too_late(batch: Any, scn: Scn) -> Any:
-    """Drops the transaction at which the receiver stands."""
+    """Drops the transaction at the receiver's position."""
     count = len(batch.transactions)
     first = int(np.searchsorted(batch.transactions.order_scn, scn, side="left"))
     later = Scn(int(batch.transactions.order_scn[first]) + 1) if first < count and not batch.is_open else scn
@@ -185,7 +183,7 @@ def _take_one_for_another(load: Any, self: PositionsFile) -> Any:
 def _dequeue_twice_the_same(dequeue: Any, self: QueueCore, session: Any) -> Any:
     found = dequeue(self, session)
     if found is not None and found.header.row_count and found.header.through_scn % 3 == 0:
-        return dequeue(self, session)  # the first one is forgotten
+        return dequeue(self, session)  # the first one is lost
     return found
 
 
@@ -215,7 +213,7 @@ def _drop_marks(send: Any, self: PropagationCore, delivery: Delivery, size: int)
 
 
 def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # one for all batches: equal numbers in two of them would be a dependency
+    # one generator for all batches: equal numbers in two of them would be a dependency
     hashed, rng = pieces.hash_batch, np.random.default_rng(1)
 
     def hash_randomly(*args: Any, **options: Any) -> Any:
@@ -293,7 +291,7 @@ def _grant_unless_mounted(grant: Any, self: QueueCore, *args: Any) -> None:
         grant(self, *args)
 
 
-# --------------------------------------------------------------------------- rules that look into rows
+# --------------------------------------------------------------------------- rules that read rows
 
 
 def _take_the_row_as_it_was(of_image: Any, tree: Any, image: Image) -> Any:
@@ -301,7 +299,7 @@ def _take_the_row_as_it_was(of_image: Any, tree: Any, image: Image) -> Any:
 
 
 def _forget_on_one_way(reshaped: Any, self: Any, table: Any) -> Any:
-    """A propagation sends on what its transformation should have changed; the other way's goes on working."""
+    """A propagation sends on what its transformation should have changed; the other way keeps working."""
     found = reshaped(self, table)
     transformation = self._transformation_of(table.owner, table.name)
     return (
@@ -316,7 +314,7 @@ def _add_nothing(values: Any, rows: Any, reshaped: Any, added: Any) -> Any:
 
 
 def _new_values_only(row: Any, self: Any, batch: Any, number: int, custom: Any) -> Any:
-    """What a function makes of the old row is forgotten."""
+    """A function's change of the old row is lost."""
     found = row(self, batch, number, custom)
     before = RowLcr(batch, number, decode=self._decode, encode=self._encode).get_values("old", use_old=False)
     for lcr in found:
@@ -355,7 +353,7 @@ def _the_sum_is_the_value(sums: Any, met: Any, handler: Any, listed: Any, row: A
 
 
 def _nothing(self: Any, *args: Any, **options: Any) -> None:
-    """What should be done is not."""
+    """Does nothing in place of the method."""
 
 
 PLANTED = (

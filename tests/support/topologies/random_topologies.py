@@ -1,4 +1,4 @@
-"""Topologies at random: anything that may run between a few sites, the short forms, and small edits of them."""
+"""Random topologies: anything that may run between a few sites, the short forms, and small edits of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from topology.spec import (
 __all__ = ["NAMES", "TABLES", "TAGS", "edited", "form", "relayed", "wild"]
 
 SITES = ("s1", "s2", "s3", "s4", "s5")
-TABLES = [("hr", "a"), ("hr", "ab"), ("hr", "b"), ("crm", "a"), ("z", "z")]  # rules speak of all but the last
-# and what they are called after renames
+TABLES = [("hr", "a"), ("hr", "ab"), ("hr", "b"), ("crm", "a"), ("z", "z")]  # rules name all but the last
+# and their names after renames
 NAMES = [*TABLES, ("hr", "z"), ("crm", "ab"), ("crm", "b"), ("crm", "z"), ("z", "a"), ("z", "ab"), ("z", "b")]
 RULE_SETS = 500
 TAGS = [b"\x00", b"\x11", b"\x12"]
@@ -75,7 +75,7 @@ def _rules(random: Random, *, positive: bool) -> RuleSet:
 
 @cache
 def _rule_set(number: int, *, positive: bool) -> RuleSet:
-    """One of `RULE_SETS`: evaluating each of them once makes thousands of topologies affordable."""
+    """Return one of `RULE_SETS`: evaluating each of them once makes thousands of topologies affordable."""
     random = Random(number)
     include = tuple(_rule(random) for _ in range(random.randint(1, 2)))
     exclude = (_rule(random),) if random.random() < 0.2 else ()
@@ -84,7 +84,7 @@ def _rule_set(number: int, *, positive: bool) -> RuleSet:
 
 
 def _renaming(random: Random, rules: RuleSet) -> RuleSet:
-    """The rules, of which one gives a table another name, or all of which put what they take into another schema."""
+    """Return the rules with one that renames a table, or with all of them renaming the schema."""
     if random.random() < 0.5:
         schema = Transformation(operations=(RenameSchema(owner=random.choice(["hr", "crm", "z"])),))
         return replace(rules, include=tuple(replace(rule, transformation=schema) for rule in rules.include))
@@ -100,7 +100,7 @@ def _renaming(random: Random, rules: RuleSet) -> RuleSet:
 
 
 def wild(random: Random, size: int) -> TopologySpec:
-    """Up to `size` flows between up to five sites, direct or over the queue of a third one, with any rules and tags."""
+    """Return up to `size` flows between up to five sites, direct or over a third site's queue, with any rules and tags."""
     sites = SITES[: min(2 + size // 2, len(SITES))]
     pairs = [(a, b) for a in sites for b in sites if a != b]
     flows = [random.choice(pairs) for _ in range(max(1, size))]
@@ -119,7 +119,7 @@ def wild(random: Random, size: int) -> TopologySpec:
         if not shared:
             queues.append(QueueSpec(name=at, site=site))
         start = f"q_{source}"
-        if random.random() < 0.15:  # over the queue of a third site
+        if random.random() < 0.15:  # over a third site's queue
             over = random.choice(sites)
             queues.append(QueueSpec(name=f"o_{number}", site=over))
             propagations.append(
@@ -162,7 +162,7 @@ def _tree(random: Random, sites: list[str]) -> Spoke:
 
 
 def form(random: Random, size: int = 5) -> TopologySpec:
-    """One to three short forms, each with a table of its own, whose apply processes name the tables that they expect."""
+    """Return one to three short forms, each with its own table, whose apply processes name the tables that they expect."""
     entries = []
     for owner, name in random.sample([("hr", "a"), ("hr", "b"), ("crm", "*")], random.randint(1, 3)):
         sites = random.sample(SITES, random.randint(2, max(2, min(size, len(SITES)))))
@@ -193,7 +193,7 @@ def form(random: Random, size: int = 5) -> TopologySpec:
 
 
 def relayed(random: Random, spec: TopologySpec) -> TopologySpec:
-    """The same with one propagation cut in two by a queue at another site."""
+    """Return the topology with one propagation cut in two by a queue at another site."""
     cut = random.choice(spec.propagations)
     over = QueueSpec(name="over", site=random.choice(SITES))
     first, second = replace(cut, name="to_over", to_queue="over"), replace(cut, from_queue="over", rules=RuleSet())
@@ -205,7 +205,7 @@ def relayed(random: Random, spec: TopologySpec) -> TopologySpec:
 
 
 def edited(random: Random, spec: TopologySpec) -> tuple[str, TopologySpec]:
-    """A topology after one small edit, and what was edited."""
+    """Return a topology after one small edit, and a description of the edit."""
     name, edit = random.choice(list(_EDITS.items()))
     return name, _spec(
         **edit(random, {kind: list(getattr(spec, kind)) for kind in ("queues", "captures", "propagations", "applies")})
@@ -254,7 +254,7 @@ def _table_changed(random: Random, rule: Rule, _tags) -> Rule:
 
 
 def _renamed(random: Random, rule: Rule, _tags) -> Rule:
-    """Before an apply process, whose rules say what is wanted: another name there is a wish."""
+    """Rename before an apply process, whose rules name the wanted tables: another name there is a wish."""
     return replace(
         rule, transformation=Transformation(operations=(RenameSchema(owner=random.choice(["z", "crm", "hr"])),))
     )
@@ -286,7 +286,7 @@ def _excluded(random: Random, parts):
 
 
 def _added(random: Random, parts):
-    """A propagation more; and, where its end has to do with the source already, somebody who applies what it may bring."""
+    """Add a propagation and, where its end already handles the source, an apply process for what it may bring."""
     start, end = random.choice(parts["queues"]), random.choice(parts["queues"])
     capture = random.choice(parts["captures"])
     if start.name == end.name or end.site == capture.source:
@@ -299,7 +299,7 @@ def _added(random: Random, parts):
 
 
 def _added_aside(random: Random, parts):
-    """A second flow between two sites, in a queue of its own."""
+    """Add a second flow between two sites, with its own queue."""
     known = random.choice(parts["applies"])
     ends = random.choice([(known.source, known.site), (known.site, known.source)])
     captures = [each for each in parts["captures"] if each.source == ends[0]]
@@ -317,8 +317,9 @@ def _added_aside(random: Random, parts):
 
 
 def _applied(random: Random, parts, source: str, queue: QueueSpec) -> list[ApplySpec]:
-    """Somebody who applies more changes of a source, of tables that go between the two sites already; nobody, if there
-    are none.
+    """Return an apply process for further changes of a source, of tables already sent between the two sites.
+
+    Empty if there are no such tables.
     """
     known = [each for each in parts["applies"] if {each.site, each.source} == {source, queue.site}]
     tag = random.choice(parts["applies"]).tag

@@ -1,4 +1,4 @@
-"""Topologies that tests simulate, and what each run must leave."""
+"""Topologies that tests simulate, and the expected result of each run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from topology.spec import TopologySpec
 
 __all__ = ["example", "run"]
 
-OWN = ROOT / "tests" / "simulation"  # what the examples do not have
+OWN = ROOT / "tests" / "simulation"  # topologies that are not among the examples
 
 
 def example(name: str) -> TopologySpec:
-    """A topology of the examples, or of a file beside the tests of simulations."""
+    """Return a topology of the examples, or of a file next to the simulation tests."""
     own = OWN / f"{name}.yaml"
     return read_topology(own, {}) if own.exists() else files.example(name)
 
@@ -23,9 +23,9 @@ def run(topology: str | TopologySpec, seed: int, settings: Settings | None = Non
     """Simulate one seed; every invariant must hold.
 
     Args:
-        topology: the name of one, or one that no file has.
-        seed: decides everything; it is printed.
-        settings: none: as long as `headrace simulate` goes on, with every fault.
+        topology: a name, or a topology that no file has.
+        seed: determines everything; it is printed.
+        settings: default: as long as `headrace simulate` runs, with every fault.
     """
     spec, settings = example(topology) if isinstance(topology, str) else topology, settings or Settings()
     print(f"headrace simulate {spec.file} --seed {seed} --seconds {settings.seconds:g}")

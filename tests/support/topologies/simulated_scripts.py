@@ -1,4 +1,4 @@
-"""Scripts: what breaks when, in a simulated topology. A step of a script answers whether it fired."""
+"""Scripts of faults over time in a simulated topology. A step of a script returns whether it fired."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Deed = Callable[[Simulation], bool]
 
 @dataclass(frozen=True)
 class Step:
-    """Something that breaks.
+    """A fault.
 
     Args:
         at_s: virtual time; it is tried until it fires.
-        do: breaks it; False: there is nothing to break yet.
-        name: for the test that fails.
+        do: injects it; False: nothing to break yet.
+        name: for the failing test.
     """
 
     at_s: float
@@ -48,7 +48,7 @@ class Step:
 
 
 class _Script(Faults):
-    """Breaks what a script says, and nothing else."""
+    """Injects the faults of a script, and nothing else."""
 
     def __init__(self, sim: Simulation, steps: Sequence[Step]) -> None:
         super().__init__(sim, ())
@@ -77,12 +77,11 @@ def played(
     *,
     redo_bytes_max: int | None = None,
 ) -> tuple[Simulation, list[str]]:
-    """Run a topology by a script to its end, where every site has what was committed for it; raises a `Violation`
-    otherwise.
+    """Run a topology with a script to its end, where every site has what was committed for it; else raise `Violation`.
 
     Args:
         spec: checked and routed.
-        seed: of everything that the script does not say.
+        seed: of everything that the script leaves open.
         folder: an empty one.
         steps: of the script.
         seconds: of virtual time in which users write.
@@ -103,15 +102,13 @@ def played(
 
 
 def _again_later(sim: Simulation, heal: Callable[[], object], seconds: float) -> bool:
-    # Not at a random time, as with random faults: a scenario says how long.
+    # Not at a random time, as with random faults: a scenario sets the duration.
     sim.faults._healing.append((sim.clock.monotonic() + seconds, heal))
     return True
 
 
 def killed(at_s: float, *kinds: str, site: str = "") -> Step:
-    """Every component of these kinds dies at once (of all kinds, if there is none), at a site or everywhere; all of
-    them must have run.
-    """
+    """Kill every component of these kinds at once (default: all kinds), at a site or everywhere; all must have run."""
 
     def do(sim: Simulation) -> bool:
         victims = [
@@ -129,7 +126,7 @@ def killed(at_s: float, *kinds: str, site: str = "") -> Step:
 
 
 def parted(at_s: float, seconds: float, *sites: str) -> Step:
-    """These sites and the others do not reach each other; streams between them are cut."""
+    """Partition these sites from the others; streams between them are cut."""
 
     def do(sim: Simulation) -> bool:
         between = [each for each in sim.network.streams if not each.is_cut]
@@ -143,7 +140,7 @@ def parted(at_s: float, seconds: float, *sites: str) -> Step:
 
 
 def database_down(at_s: float, seconds: float, site: str) -> Step:
-    """A site's database does not answer: neither its log nor its tables."""
+    """Make a site's database unavailable: neither its log nor its tables answer."""
 
     def do(sim: Simulation) -> bool:
         database = sim.databases[site]
@@ -160,9 +157,7 @@ def database_down(at_s: float, seconds: float, site: str) -> Step:
 
 
 def lost_answers(at_s: float, *sites: str) -> Step:
-    """The answer to the next COMMIT is lost at each of these sites, by turns of one that was made and of one that was
-    not.
-    """
+    """Lose the answer to the next COMMIT at each of these sites, alternately of one that was made and one that was not."""
 
     def do(sim: Simulation) -> bool:
         for number, site in enumerate(sites):
@@ -173,7 +168,7 @@ def lost_answers(at_s: float, *sites: str) -> Step:
 
 
 def second_drivers(at_s: float, seconds: float, site: str) -> Step:
-    """Every apply process of a site that works starts a second time, while the first one goes on."""
+    """Start every working apply process of a site a second time, while the first one continues."""
 
     def do(sim: Simulation) -> bool:
         mine = [apply for apply in sim.running.applies.values() if apply.site == site]
@@ -200,17 +195,17 @@ def _of_streams(at_s: float, name: str, disturb: Callable[[Simulation, object], 
 
 
 def cut_all(at_s: float) -> Step:
-    """Every stream of the topology is cut."""
+    """Cut every stream of the topology."""
     return _of_streams(at_s, "every stream cut", lambda _, stream: setattr(stream, "is_cut", True))
 
 
 def slow(at_s: float, seconds: float) -> Step:
-    """Every stream stands still for a while."""
+    """Stall every stream for a while."""
     return _of_streams(at_s, "every stream slow", lambda _, stream: stream.hold(seconds))
 
 
 def twice(at_s: float) -> Step:
-    """Every client's end breaks; what was sent arrives late, and is sent again."""
+    """Break every client's end; what was sent arrives late, and is sent again."""
 
     def disturb(_: Simulation, stream: object) -> None:
         stream.break_client()
@@ -220,8 +215,9 @@ def twice(at_s: float) -> Step:
 
 
 def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
-    """A site that only receives is backed up once it has copied its tables, and set back to that later, when redo since
-    then was given up.
+    """Back up a site that only receives, after it has copied its tables, and restore the backup later.
+
+    By then redo since the backup was purged.
     """
     kept: list[tuple[Callable[[], None], Scn]] = []
 
@@ -261,7 +257,7 @@ def restored(backup_s: float, restore_s: float, site: str) -> tuple[Step, Step]:
 
 
 def captured_again(at_s: float) -> Step:
-    """The operator sets the start SCN of every capture process back to its first SCN."""
+    """Let the operator set the start SCN of every capture process back to its first SCN."""
 
     def do(sim: Simulation) -> bool:
         found = [(spec, sim.redo_of(spec).keeper, sim.running.queues.get(spec.queue)) for spec in sim.topology.captures]

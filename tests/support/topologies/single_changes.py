@@ -1,7 +1,7 @@
 """Who gets what, by brute force: single changes walk through the components of a topology, one hop at a time.
 
-What each client's rules say, and what they call tables, comes from the real rule evaluation, on a batch with one row of
-every table and tag. Nothing here knows the prover, nor how it puts changes together.
+The real rule evaluation decides what each client takes and what it calls tables, on a batch with one row of every table
+and tag. Nothing here depends on the prover, or on how it combines changes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["CYCLE", "ONCE", "TWICE", "SingleChanges", "Table"]
 
 Table = tuple[str, str]
 Change = tuple[str, Table, bytes | None]
-"""A site whose redo it is in, its table and its tag."""
+"""The site whose redo has it, its table and its tag."""
 
 ONCE, TWICE, CYCLE = "once", "twice", "in a cycle"
-HOPS_MAX = 40  # a change that was applied so often in a row was somewhere twice: there are fewer sites
+HOPS_MAX = 40  # a change applied this often in a row visited a site twice: there are fewer sites
 
 
 class SingleChanges:
@@ -36,20 +36,20 @@ class SingleChanges:
 
     Args:
         spec: routed.
-        tables: that changes are made of, and every name that they get.
-        tags: that users give them; those of apply processes are added.
+        tables: tables of the changes, and every name that they get.
+        tags: tags by users; those of apply processes are added.
     """
 
     def __init__(self, spec: TopologySpec, tables: Sequence[Table], tags: Sequence[bytes | None]) -> None:
         self.spec = spec
         self.tables = tuple(tables)
         self.tags = tuple(dict.fromkeys((None, *tags, *(apply.tag for apply in spec.applies))))
-        # by the identity of the rules: their hash costs more
+        # by the identity of the rules: hashing them costs more
         self._kept: dict[int, dict[tuple[Table, bytes | None], Table]] = {}
         self._sent: dict[Change, list[Change]] = {}
 
     def reached(self, change: Change) -> dict[str, str]:
-        """The sites that get a change, and how often: ONCE, TWICE (or more) or in a CYCLE."""
+        """Return the sites that get a change, and how often: ONCE, TWICE (or more) or in a CYCLE."""
         if not self.sent(change):
             return {}
         times: Counter[tuple[str, Table]] = Counter()
@@ -69,7 +69,7 @@ class SingleChanges:
         return found | dict.fromkeys(self._everywhere_behind(circling), CYCLE)
 
     def _everywhere_behind(self, changes: set[Change]) -> set[str]:
-        """The sites that get what follows from some changes."""
+        """Return the sites that get what follows from some changes."""
         known: set[Change] = set()
         pending = list(changes)
         while pending:
@@ -81,7 +81,7 @@ class SingleChanges:
         return {site for site, _, _ in known}
 
     def sent(self, change: Change) -> list[Change]:
-        """The changes that apply processes make of one change, one each time they apply it."""
+        """Return the changes that apply processes make of one change, one per application."""
         if change not in self._sent:
             self._sent[change] = list(self._walk(change))
         return self._sent[change]
@@ -92,7 +92,7 @@ class SingleChanges:
             (each.queue, self._behind(each.rules, change[1:])) for each in self.spec.captures if each.source == source
         ]
         queues = [(queue, table) for queue, table in begun if table is not None]
-        for steps, (queue, here) in enumerate(queues):  # it grows at its end
+        for steps, (queue, here) in enumerate(queues):  # the loop appends to `queues`
             assert steps < 1000, "a change goes round among queues: two publishers of one source feed one of them"
             for apply in self.spec.applies:
                 if (apply.queue, apply.source) == (queue, source) and (
@@ -107,7 +107,7 @@ class SingleChanges:
             ]
 
     def _behind(self, rules: RuleSet, change: tuple[Table, bytes | None]) -> Table | None:
-        """What the table of a change is called behind a client; None: the client discards it."""
+        """Return the name of a change's table behind a client; None: the client discards it."""
         if id(rules) not in self._kept:
             self._kept[id(rules)] = _kept(rules, self.tables, self.tags)
         return self._kept[id(rules)].get(change)
@@ -117,11 +117,9 @@ class SingleChanges:
 def _kept(
     rules: RuleSet, tables: tuple[Table, ...], tags: tuple[bytes | None, ...]
 ) -> dict[tuple[Table, bytes | None], Table]:
-    """What the rule evaluation leaves of a batch that has one row for every table and tag, and what the tables are
-    called then.
-    """
+    """Return what the rules leave of a batch with one row per table and tag, with the tables' names afterwards."""
     left = RuleEvaluation(rules, types=value_types()).filter(_batch(tables, tags))
-    # one row per transaction, whose number is its commit SCN
+    # each transaction has one row; its number is the commit SCN
     owner = np.repeat(left.transactions.commit_scn, np.diff(left.transactions.first_row))
     names = {int(number): left.tables[group.table] for group in left.groups for number in owner[group.row_numbers]}
     return {
@@ -133,9 +131,9 @@ def _kept(
 
 @lru_cache(maxsize=100)
 def _batch(tables: tuple[Table, ...], tags: tuple[bytes | None, ...]) -> LcrBatch:
-    """One transaction with one row for every table and tag; its commit SCN is its number."""
+    """Return one row for every table and tag, each in a transaction whose commit SCN is its number."""
     count, each = len(tables) * len(tags), len(tags)
-    assert tags[0] is None  # whose place is -1
+    assert tags[0] is None  # its position is -1
     return LcrBatch(
         source="s",
         previous_scn=0,

@@ -1,4 +1,4 @@
-"""A topology of one way, with transformations at each of its three clients."""
+"""A one-way topology with transformations at each of its three clients."""
 
 from __future__ import annotations
 

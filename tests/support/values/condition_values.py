@@ -1,4 +1,4 @@
-"""Values of every type that conditions compare, at random, as the log carries them; and random conditions over them."""
+"""Random values of every type that conditions compare, as the log carries them, and random conditions over them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from headrace.rules.conditions.nodes import (
 from headrace.rules.conditions.values import OPERATORS
 
 EPOCH = date(2000, 1, 1)
-EPOCH_TIME = datetime(2000, 1, 1)  # noqa: DTZ001 - as timestamps have none
+EPOCH_TIME = datetime(2000, 1, 1)  # noqa: DTZ001 - as timestamps have no time zone
 INFINITE_DATES = [2**31 - 1, -(2**31)]
 INFINITE_TIMES = [2**63 - 1, -(2**63)]
 
 
 def numeric_bytes(value: Decimal) -> bytes:
-    """A numeric as PostgreSQL sends it."""
+    """Return a numeric as PostgreSQL sends it."""
     if value.is_nan():
         return struct.pack(">hhHh", 0, 0, 0xC000, 0)
     if value.is_infinite():
@@ -129,7 +129,7 @@ NUMBERS = ("int2", "int4", "int8", "float4", "float8", "numeric")
 
 
 def columns() -> tuple[Column, ...]:
-    """Two columns of each type, one in each form, and one that is not compared; the first is the key."""
+    """Return two columns of each type, one in each form, and one that is not compared; the first is the key."""
     found = [Column(name="id", type_name="pg_catalog.int4", is_binary=True, is_key=True)]
     for name in TYPES:
         column = Column(name=f"{name}_b", type_name=f"pg_catalog.{name}", is_binary=True)
@@ -138,13 +138,13 @@ def columns() -> tuple[Column, ...]:
 
 
 def type_of(column: str) -> str:
-    """The type of one of `columns`."""
+    """Return the type of one of `columns`."""
     return "int4" if column == "id" else column.rpartition("_")[0]
 
 
 @st.composite
 def raw_values(draw: st.DrawFn, column: Column) -> bytes:
-    """A value of a column, in its form."""
+    """Draw a value of a column, in its form."""
     if column.name == "mood":
         return draw(st.sampled_from([b"sad", b"ok"]))
     values, binary, text = TYPES[type_of(column.name)]
@@ -154,7 +154,7 @@ def raw_values(draw: st.DrawFn, column: Column) -> bytes:
 
 @st.composite
 def literals(draw: st.DrawFn, type_name: str) -> Constant:
-    """A constant that may be compared with a column of a type."""
+    """Draw a constant that may be compared with a column of a type."""
     values, _, text = TYPES[type_name]
     value = draw(values)
     if type_name in ("float4", "float8"):
@@ -181,7 +181,7 @@ _ATTRIBUTES = {
 
 @st.composite
 def comparisons(draw: st.DrawFn, *, with_attributes: bool = True):
-    """One comparison."""
+    """Draw one comparison."""
     if with_attributes and draw(st.integers(0, 3)) == 0:
         return draw(attribute_comparisons())
     column = draw(st.sampled_from([each.name for each in columns()]))
@@ -208,7 +208,7 @@ def comparisons(draw: st.DrawFn, *, with_attributes: bool = True):
 
 @st.composite
 def attribute_comparisons(draw: st.DrawFn):
-    """One comparison of an attribute."""
+    """Draw one comparison of an attribute."""
     name = draw(st.sampled_from(list(_ATTRIBUTES)))
     operand, constants = Attribute(name), [Constant(value=each) for each in _ATTRIBUTES[name]]
     form = draw(st.sampled_from(["compare", "in", "null", "distinct"]))
@@ -229,7 +229,7 @@ def attribute_comparisons(draw: st.DrawFn):
 
 
 def conditions(*, with_attributes: bool = True) -> st.SearchStrategy[Node]:
-    """Any condition over `columns` and the attributes."""
+    """Return a strategy for any condition over `columns` and the attributes."""
     leaves = comparisons(with_attributes=with_attributes) | st.builds(Logical, st.sampled_from(Truth))
     return st.recursive(
         leaves,

@@ -1,6 +1,4 @@
-"""Names that schemas, tables, columns, types, labels, roles and triggers may have, and that try to become something
-else where they are printed.
-"""
+"""Valid names of schemas, tables, columns, types, labels, roles and triggers that attack badly quoted statements."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 __all__ = ["HOSTILE", "names"]
 
 _BYTES_MAX = 63  # of a name in PostgreSQL
-_TAKE = "CREATE TABLE taken()"  # no dot: a type of a schema with one is not found by its name
+_TAKE = "CREATE TABLE taken()"  # no dot: a type in a schema whose name has one is not found by its name
 
 HOSTILE = (
     f"x\r\n\\! touch taken\n;{_TAKE};",
@@ -59,6 +57,8 @@ _PIECES = (
 
 
 def names() -> st.SearchStrategy[str]:
-    """Names of one to 63 bytes; without NUL, which no database takes, and the wildcards of rules."""
+    """Return a strategy for names of one to 63 bytes, without the wildcards of rules and NUL, which no database
+    accepts.
+    """
     cut = st.lists(st.sampled_from(_PIECES), min_size=1, max_size=8).map("".join)
     return cut.map(lambda text: text.encode()[:_BYTES_MAX].decode(errors="ignore")).filter(bool)

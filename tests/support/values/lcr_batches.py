@@ -1,4 +1,4 @@
-"""LCR batches for tests: made by hand, at random, and compared."""
+"""LCR batches for tests: made by hand or at random, and compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.lcr.values import ABSENT, NULL, UNCHANGED, ColumnValues
 
 
 def column_values(columns: list[list[bytes | int]]) -> ColumnValues:
-    """Values column by column; an int is NULL, UNCHANGED or ABSENT."""
+    """Return values column by column; an int is NULL, UNCHANGED or ABSENT."""
     rows = len(columns[0]) if columns else 0
     lengths = np.zeros((len(columns), rows), np.int32)
     for number, column in enumerate(columns):
@@ -33,7 +33,7 @@ def column_values(columns: list[list[bytes | int]]) -> ColumnValues:
 
 
 def table_version(name: str = "t", columns: int = 2, *, owner: str = "public", version: int = 1) -> TableVersion:
-    """A table of int4 columns c0 (the key), c1, ..."""
+    """Return a table of int4 columns c0 (the key), c1, ..."""
     return TableVersion(
         object_number=16384,
         version=version,
@@ -49,7 +49,7 @@ def table_version(name: str = "t", columns: int = 2, *, owner: str = "public", v
 def transactions(
     commits: list[int], rows: list[int], *, tags: list[int] | None = None, is_open: bool = False
 ) -> Transactions:
-    """Transactions that commit at `commits`, with that many rows each; order SCN = commit SCN - 1."""
+    """Return transactions that commit at `commits`, with that many rows each; order SCN = commit SCN - 1."""
     commit = np.array(commits, np.int64)
     order = commit - 1
     if is_open:
@@ -76,7 +76,7 @@ def insert_batch(
     continues: bool = False,
     first_position: int = 0,
 ) -> LcrBatch:
-    """A batch of INSERTs into public.t; no commits: a progress mark to `through`."""
+    """Return a batch of INSERTs into public.t; without commits it is a progress mark to `through`."""
     if through is None:
         through = previous if is_open or not commits else commits[-1]
     if not commits:
@@ -102,7 +102,7 @@ def insert_batch(
     )
 
 
-# no database has the character 0 in a name
+# no database allows the character 0 in a name
 _NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _CARRIED = st.one_of(st.sampled_from([NULL, ABSENT]), st.binary(max_size=12))
 _UPDATED = st.one_of(_CARRIED, st.just(UNCHANGED))
@@ -139,7 +139,7 @@ def table_versions(draw: st.DrawFn) -> TableVersion:
 
 @st.composite
 def lcr_batches(draw: st.DrawFn) -> LcrBatch:
-    """Any batch that keeps the promises of `headrace.lcr.batch`: also open, continuing, empty, with TRUNCATEs."""
+    """Draw any batch that keeps the promises of `headrace.lcr.batch`: also open, continuing, empty, with TRUNCATEs."""
     kind = draw(st.sampled_from(["mark", "whole", "first part", "middle part", "last part"]))
     previous = draw(st.integers(0, 2**60))
     source = draw(_NAMES)
@@ -203,7 +203,7 @@ def _values(draw: st.DrawFn, columns: int, rows: int, value: st.SearchStrategy[b
 
 
 def assert_same_batch(left: LcrBatch, right: LcrBatch) -> None:
-    """Everything equal: positions, tables, tags, arrays with their types, values with their bytes."""
+    """Assert that everything is equal: positions, tables, tags, arrays with their types, values with their bytes."""
     for name in ("source", "previous_scn", "through_scn", "continues", "first_position", "tables", "tags", "truncates"):
         assert getattr(left, name) == getattr(right, name), name
     for name in ("transaction_id", "order_scn", "commit_scn", "commit_time_us", "tag", "first_row"):

@@ -51,7 +51,7 @@ def relation(
 
 
 def values(items: list[bytes | str | None], *, binary: bool = False) -> bytes:
-    """A tuple: bytes are values, None is NULL, "unchanged" a large value that was not touched."""
+    """Return a tuple: bytes are values, None is NULL, "unchanged" a large value that was not changed."""
     message = struct.pack(">H", len(items))
     for item in items:
         if item is NULL:

@@ -84,7 +84,7 @@ LITERALS: dict[str, list[str]] = {
     "xid8": ["18446744073709551615"],
 }
 
-# What does not travel, and why. The tests fail when one of these starts to work.
+# Types that cannot be replicated, and why. The tests fail when one of these starts to work.
 NO_INPUT = {
     "gtsvector": "PostgreSQL has no input for it",
     "pg_brin_bloom_summary": "PostgreSQL has no input for it",
@@ -95,9 +95,9 @@ NO_INPUT = {
     "pg_node_tree": "PostgreSQL has no input for it",
     "xml": "the bundled PostgreSQL is built without libxml",
 }
-# Such a source streams in text (its preflight sees to that).
+# A source with such a type streams text (its preflight ensures that).
 NO_BINARY = {"aclitem": "no send function"}
-# Single values that PostgreSQL's own receive function refuses in the form its send function gives them.
+# Single values that PostgreSQL's receive function refuses in the form of its send function.
 NO_BINARY_VALUE = {"int2vector": "", "oidvector": ""}
 
 USER_TYPES = """
@@ -140,7 +140,7 @@ COLUMNS_PER_TABLE = 40  # a row of toast pointers must fit into a page
 
 
 def builtin_types(source: psycopg.Connection) -> list[str]:
-    """Names of all types a table column can have, arrays included."""
+    """Return the names of all types that a table column can have, arrays included."""
     found = source.execute(
         "SELECT typname FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype IN ('b', 'r', 'm',"
         " 'e', 'd') AND typelem IN (SELECT 0 UNION SELECT oid FROM pg_type WHERE typtype NOT IN ('c', 'p')) ORDER BY"
@@ -157,7 +157,7 @@ def array_literals(element: str, literals: list[str]) -> list[str]:
 
 
 def literals_of(source: psycopg.Connection) -> dict[str, list[str]]:
-    """Type as DDL spells it -> literals."""
+    """Return literals by type, as DDL spells it."""
     found: dict[str, list[str]] = {}
     for name in builtin_types(source):
         element = name.removeprefix("_")
@@ -169,7 +169,7 @@ def literals_of(source: psycopg.Connection) -> dict[str, list[str]]:
 
 
 def without_exceptions(spelled: str, literals: list[str]) -> list[str]:
-    """The literals that travel in binary form."""
+    """Return the literals that can be sent in binary form."""
     name = spelled.removeprefix('pg_catalog."').removesuffix('"')
     if name.removeprefix("_") in NO_BINARY:
         return []
@@ -185,7 +185,7 @@ def groups(items: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:
 
 
 def make_tables(source: psycopg.Connection, target: psycopg.Connection, name: str, types: dict[str, list[str]]) -> None:
-    """The table at both sides; at the source one row per literal, shorter lists padded with NULL."""
+    """Create the table at both sides; at the source with one row per literal, shorter lists padded with NULL."""
     columns = ", ".join(f"c{number} {spelled}" for number, spelled in enumerate(types))
     for connection in (source, target):
         connection.execute(f"DROP TABLE IF EXISTS app.{name}")

@@ -21,7 +21,7 @@ def int8(number: int) -> bytes:
 
 
 def version_of(table: DestinationTable, *, is_binary: bool = True, without: Sequence[str] = ()) -> TableVersion:
-    """The table as its source would describe it, if the source's table is the same."""
+    """Return the table as its source would describe it, if the source's table is the same."""
     columns = tuple(
         Column(
             name=column.name,
@@ -46,7 +46,7 @@ def version_of(table: DestinationTable, *, is_binary: bool = True, without: Sequ
 
 
 def values(rows: Sequence[Sequence[Value]], width: int) -> ColumnValues:
-    """Rows to columns; None is NULL, ... an int is NULL, UNCHANGED or ABSENT."""
+    """Convert rows to columns; None is NULL, an int is NULL, UNCHANGED or ABSENT."""
     columns = [[NULL if row[k] is None else row[k] for row in rows] for k in range(width)]
     return column_values(columns)
 
@@ -75,7 +75,7 @@ def update(
     sets: Sequence[int] | None = None,
     compare: Sequence[int] | None = None,
 ) -> Write:
-    """Rows are found by the table's key (or all columns); by default every other column is compared."""
+    """Return an update that finds rows by the table's key (or all columns) and by default compares every other column."""
     version = version or version_of(table)
     match, others = _find(table, version)
     width = len(version.columns)
@@ -113,7 +113,7 @@ def delete(
 
 
 def key_only(table: DestinationTable, keys: Sequence[Sequence[Value]]) -> list[list[Value]]:
-    """Old values as a log has them that carries keys only."""
+    """Return old values from a log that carries only keys."""
     return [[key[table.key.index(p)] if p in table.key else ABSENT for p in range(len(table.columns))] for key in keys]
 
 

@@ -1,6 +1,6 @@
 """Conditions as people write them: at random, in every spelling that PostgreSQL knows and some that it does not.
 
-What `tests.support.values.condition_values` makes is a tree that is written with all its parentheses. Here parentheses are
+`tests.support.values.condition_values` makes trees that are written with all their parentheses. Here parentheses are
 missing, so that precedence decides; literals, names and comments have all their forms, and types do not fit.
 """
 
@@ -238,14 +238,14 @@ class Writer:
     """Writes conditions over `COLUMNS`.
 
     Args:
-        rng: decides.
+        rng: determines everything.
     """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def condition(self) -> str:
-        """One condition."""
+        """Return one condition."""
         return self._expression(self._rng.choice([0, 1, 1, 2, 3]))
 
     def _either(self, *of: str) -> str:

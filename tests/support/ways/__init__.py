@@ -1,1 +1,1 @@
-"""Several sites on real servers, and the ways between them, in the process of the test: neither Ray nor Spark."""
+"""Several sites on real servers, and the ways between them, in the test's process: neither Ray nor Spark."""

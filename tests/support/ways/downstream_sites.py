@@ -1,6 +1,4 @@
-"""A source's site and its redo receivers in one process, hosted as in a running topology, on a real server of the
-source's own.
-"""
+"""A source's site and its redo receivers in one process, hosted as in a running topology, with the source's own server."""
 
 from __future__ import annotations
 
@@ -46,9 +44,9 @@ def topology(
     source_captures: bool = False,
     **capture: Any,
 ) -> TopologySpec:
-    """dbs1 is captured at other sites, and at its own if wanted; `dbs2` applies what the first of them mines.
+    """Return a topology that captures dbs1 at other sites, and at dbs1 if wanted; `dbs2` applies the first capture.
 
-    `capture`: more of a downstream one.
+    `capture`: further settings of a downstream capture process.
     """
     captures = [
         CaptureSpec(
@@ -77,10 +75,10 @@ def topology(
 
 
 class DownstreamSites:
-    """See the module.
+    """The source's site and its redo receivers.
 
     Args:
-        server: of the source, the test's own.
+        server: of the source, used by this test alone.
         folder: for redo.
         settings: of `topology`.
     """
@@ -104,7 +102,7 @@ class DownstreamSites:
         return receiver
 
     def wait_received(self, receiver: RedoReceiver) -> None:
-        """Until everything committed by now is durable at the receiver."""
+        """Wait until everything committed by now is durable at the receiver."""
         with psycopg.connect(self.server.dsn(), autocommit=True) as user:
             user.execute("SET synchronous_commit = local")
             row = user.execute("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
@@ -115,12 +113,12 @@ class DownstreamSites:
         """Make commits of the source wait for the log writer."""
         with psycopg.connect(self.server.dsn(), autocommit=True) as user:
             user.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{slot_name('topo', 'dbs1')}'")
-        # Not what the server calls the log writer: as long as that has confirmed nothing, that is "async", and commits
-        # wait.
+        # The server's own word does not help: until the log writer has confirmed something it is "async", although
+        # commits wait.
         reload_settings(self.server.dsn(), "synchronous_standby_names", slot_name("topo", "dbs1"))
 
     def destroy_source(self) -> None:
-        """Kill -9 every process of the server, and remove all that it and the source's site have on disk."""
+        """Kill -9 every process of the server, and remove the files of the server and of the source's site."""
         data = self.server.data_folder
         kill(server_processes(self.server))
         self.site.end()
@@ -129,7 +127,7 @@ class DownstreamSites:
         shutil.rmtree(self.folder / "sites" / "dbs1")
 
     def mined(self, receiver: RedoReceiver, *, site: str = "dbs3") -> list[LcrBatch]:
-        """Everything that a capture process at the receiver's site finds."""
+        """Return everything that a capture process at the receiver's site mines."""
         log = receiver._log
         assert log is not None
         miner = Miner(redo_folder(self.spec, source="dbs1", site=site), "dbs1", FIRST_SCN, RULES, PostgresLogDecoder)
@@ -146,9 +144,7 @@ class DownstreamSites:
 
 
 class Writer:
-    """A client of the source that commits one row after the other, as fast as it can, and remembers what was
-    acknowledged.
-    """
+    """A client of the source that commits row after row, as fast as it can, and records the acknowledged ones."""
 
     def __init__(self, dsn: str, number: int, schema: str = "public") -> None:
         insert = f"INSERT INTO {schema}.rows VALUES (%s, {number})"

@@ -1,6 +1,4 @@
-"""One way from a real server to another in one process: the real hosts and one whole driver on threads, without Ray and
-Spark.
-"""
+"""One way from a real server to another in one process: the real hosts and a driver on threads, without Ray and Spark."""
 
 from __future__ import annotations
 
@@ -69,20 +67,20 @@ captures: {capture_dbs1: {site: dbs2, source: dbs1, mode: real_time, queue: q_db
 applies: {apply_from_dbs1: {site: dbs2, source: dbs1, queue: q_dbs1}}
 """
 CAPTURE = "capture:capture_dbs1"
-WAIT_S = 240.0  # far more than it takes: machines that run other things as well
+WAIT_S = 240.0  # generous: machines may run other work as well
 HOSTS = {"capture": CaptureHost, "queue": QueueHost, "propagation": PropagationHost, "redo": RedoReceiver}
 
 
 class OneWay:
-    """Everything of the topology but its controller; `take` is what that would do with an edit, and `tend` what the
-    apply process's actor does.
+    """A topology without its controller and the apply process's actor: `take` adopts an edit, `tend` restarts the
+    driver.
 
     Args:
-        folder: for redo, and what queues keep.
+        folder: for redo, and the files of queues.
         source, destination: DSNs, of databases with `create_tables`.
         monkeypatch: makes credits small, and runs the tasks on threads.
-        more: of the topology's file.
-        text: of the file without that: `ONE_WAY`, or `DOWNSTREAM`.
+        more: further parts of the topology's file.
+        text: the main part of the file: `ONE_WAY` or `DOWNSTREAM`.
     """
 
     def __init__(
@@ -100,7 +98,7 @@ class OneWay:
         self.spec = self.read(more)
         self.hosts: dict[str, Host] = {}
         monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
-        # So that a few megabytes are more than the apply process takes.
+        # So that a few megabytes exceed what the apply process takes.
         monkeypatch.setattr(dequeuing, "CREDIT_BYTES", 1 << 20)
         monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)
         redo = self.spec.state_dir / "sites" / "dbs1" / "redo"
@@ -147,13 +145,13 @@ class OneWay:
     def resolve(self, name: str) -> str:
         if name == "site:dbs1":
             return self.redo.endpoint
-        host = self.hosts.get(name)  # asked by the components' threads, while the test ends and begins others
+        host = self.hosts.get(name)  # the components' threads ask this while the test ends and starts others
         if host is None:
             raise PropagationError(f"{name} does not run")
         return host.endpoint()
 
     def take(self, more: str = "") -> None:
-        """Run by another text of the file."""
+        """Run with another text of the file."""
         before = {component.name for component in components_of(self.spec)}
         spec = self.read(more)
         after = {component.name for component in components_of(spec)}
@@ -176,16 +174,14 @@ class OneWay:
 
     @property
     def required_scn(self) -> int:
-        """What the apply process's capture process needs redo from: below that, it may be purged."""
+        """Return the SCN below which redo may be purged for the apply process's capture process."""
         (receiver,) = [host for host in self.hosts.values() if isinstance(host, RedoReceiver)] or [None]
         kept = self.writer if receiver is None else receiver._log
         assert kept is not None
         return int(kept.required_checkpoints.lowest or 0)
 
     def tend(self) -> None:
-        """Start the driver again where time heals what ended it, such as its destination's crash; any other end of it
-        is raised.
-        """
+        """Restart the driver where time heals its failure, such as its destination's crash; raise any other failure."""
         try:
             self.driver.outcome()
         except HeadraceError as error:
@@ -258,14 +254,14 @@ class OneWay:
 
 
 def _miner(spec: TopologySpec, capture: CaptureSpec, start_scn: Scn, last_call: LastCall) -> Miner:
-    """Without the names of tables, which nobody here is asked for."""
+    """Make a miner that does not ask for the names of tables, because nothing here answers."""
     folder = redo_folder(spec, source=capture.source, site=capture.site)
     return Miner(folder, capture.source, start_scn, capture.rules, decoder_for)
 
 
 @contextmanager
 def load(dsn: str) -> Iterator[list[int]]:
-    """Write a transaction after the other; the number of the last one."""
+    """Write transaction after transaction; the list has the number of the last one."""
     last = [0]
 
     def write(stop: threading.Event) -> None:
@@ -283,9 +279,9 @@ def load(dsn: str) -> Iterator[list[int]]:
 
 
 def create_tables(source: str, destination: str) -> None:
-    """The tables of the topology, at both ends; 500 rows are there before anything is replicated."""
+    """Create the topology's tables at both ends, with 500 rows before anything is replicated."""
     for dsn in (source, destination):
         execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")
-        execute(dsn, "CREATE TABLE log (number integer)")  # no key: a row that comes twice stays
+        execute(dsn, "CREATE TABLE log (number integer)")  # no key: a duplicate row stays
         execute(dsn, "ALTER TABLE log REPLICA IDENTITY FULL")
     execute(source, "INSERT INTO first SELECT i, 'v' FROM generate_series(1, 500) i")

@@ -1,9 +1,8 @@
-"""A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines, stepped by the
-test.
+"""A topology on real PostgreSQL databases in one process: log writers, miners, rules and apply engines.
 
-What a site writes goes through its slot and redo log, and what apply engines write carries its tag in PostgreSQL's own
-log, as in a running topology. Between the redo and an apply engine there are no queues: a batch passes the rules of
-every client on its way.
+The test steps them. A site's writes go through its slot and redo log, and apply engines' writes carry their tag in
+PostgreSQL's own log, as in a running topology. Between the redo and an apply engine there are no queues: a batch passes
+the rules of every client on its way.
 """
 
 from __future__ import annotations
@@ -31,23 +30,22 @@ from topology.file.reading import read_topology
 from topology.routing.ways import ways_to
 from topology.spec import ApplySpec, CaptureSpec, TopologySpec
 
-PASSES_MAX = 12  # a change that still moves after so many hops goes in circles
-READ_TIMEOUT_S = 0.2  # a read that finds nothing is repeated by whoever waits
+PASSES_MAX = 12  # a change that still moves after this many hops is in a cycle
+READ_TIMEOUT_S = 0.2  # a caller that waits repeats a read that finds nothing
 
 
 class NetworkSite:
-    """One site: its database, its user, and its redo log when changes are captured there."""
+    """One site: its database, its user, and its redo log if changes are captured there."""
 
     def __init__(
         self, spec: TopologySpec, name: str, dsn: str, folder: Path, prepare: Callable[[str, psycopg.Connection], None]
     ) -> None:
         self.name, self.dsn, self.spec, self._folder = name, dsn, spec, folder
         self.user = psycopg.connect(dsn, autocommit=True)
-        # One thread steps everything: nobody answers the server while an engine works, for as long as a busy machine
-        # takes.
+        # One thread steps everything: while an engine works, for long on a busy machine, the server gets no answers.
         self.user.execute(f"ALTER DATABASE {self.user.info.dbname} SET wal_sender_timeout = 0".encode())
         prepare(name, self.user)
-        # One for the site: its apply processes have the same settings.
+        # One per site: its apply processes have the same settings.
         (settings,) = {each.tables for each in spec.applies if each.site == name} or {NO_TABLE_SETTINGS}
         self.destination = PostgresDestination(dsn, site=name, settings=settings)
         self.destination.prepare(spec.name)
@@ -75,7 +73,7 @@ class NetworkSite:
         }
 
     def kill_captures(self) -> None:
-        """Its capture processes die, and begin anew at the beginning of redo."""
+        """Kill its capture processes; they restart at the beginning of redo."""
         for miner in self.miners.values():
             miner.close()
         self._start_miners()
@@ -87,7 +85,7 @@ class NetworkSite:
             self.writer.step(READ_TIMEOUT_S)
 
     def reconnect(self) -> None:
-        """After the site's server was stopped and started again. The destination connects by itself."""
+        """Reconnect after a restart of the site's server. The destination reconnects by itself."""
         self.user.close()
         self.user = psycopg.connect(self.dsn, autocommit=True)
         if self.captures:
@@ -124,9 +122,9 @@ def two_sites(
     Args:
         example: the file.
         servers: one per site.
-        fresh_database: makes a database on a server, and says where it is.
+        fresh_database: creates a database on a server; returns its DSN.
         folder: for the redo logs.
-        prepare: makes the tables of a site.
+        prepare: creates the tables of a site.
     """
     dsns = {site: fresh_database(server) for site, server in zip(("dbs1", "dbs2"), servers, strict=True)}
     made = PostgresNetwork(read_topology(example, {}), dsns, folder, prepare)
@@ -135,14 +133,14 @@ def two_sites(
 
 
 class PostgresNetwork:
-    """See the module.
+    """A topology on real databases.
 
     Args:
         spec: routed.
         dsns: of the databases, by site.
         folder: for the redo logs.
-        prepare: makes the tables of a site.
-        is_parallel: apply processes have the apply servers that the topology says; otherwise one each.
+        prepare: creates the tables of a site.
+        is_parallel: apply processes have as many apply servers as in the topology; otherwise one each.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class PostgresNetwork:
         self.rows_max = ROWS_MAX_DEFAULT  # of a batch
         self.sites = {name: NetworkSite(spec, name, dsn, folder / name, prepare) for name, dsn in dsns.items()}
         self.engines = {apply.name: self._engine(number, apply) for number, apply in enumerate(spec.applies)}
-        # From a capture process to every apply process behind it: the rules on the way, client by client, behind the
+        # For each capture process, the apply processes behind it with the rules on the way, client by client, after the
         # capture process's own.
         self._ways: dict[str, list[tuple[str, list[RuleEvaluation]]]] = {}
         for apply in spec.applies:
@@ -172,8 +170,8 @@ class PostgresNetwork:
         returned_from = [
             each.name for each in self.spec.applies if (each.site, each.source) == (apply.source, apply.site)
         ]
-        # One to one, so that rows can be counted: of a group, where a row's changes collapse, a hub would send on what
-        # is left of them.
+        # One to one, so that rows can be counted: a group collapses a row's changes, and a hub would send on only the
+        # rest.
         return Engine(
             seed=number,
             batches=[],
@@ -195,10 +193,10 @@ class PostgresNetwork:
         )
 
     def settle(self, *, held: Sequence[str] = ()) -> None:
-        """Until nothing moves any more.
+        """Run until nothing moves any more.
 
         Args:
-            held: apply processes that stand still; what comes waits for them.
+            held: apply processes that stand still; their batches wait.
         """
         for _ in range(PASSES_MAX):
             rows = sum(
@@ -212,8 +210,7 @@ class PostgresNetwork:
         raise AssertionError("changes go in circles")
 
     def kill_captures(self, site: str) -> None:
-        """The capture processes of a site die: all that they sent is mined again, and sent from where each apply
-        process wants it.
+        """Kill the capture processes of a site: everything is mined again, and sent from each apply process's position.
 
         Args:
             site: the source.
@@ -234,7 +231,7 @@ class PostgresNetwork:
         return site.captures
 
     def _capture(self, site: NetworkSite, capture: CaptureSpec) -> int:
-        """Mine what is new and send it on its ways; rows that go somewhere."""
+        """Mine what is new and send it on its ways; return the number of rows sent."""
         rows = 0
         for apply, batch in self.mined(site, capture):
             self.engines[apply].batches.append(batch)
@@ -242,8 +239,7 @@ class PostgresNetwork:
         return rows
 
     def mined(self, site: NetworkSite, capture: CaptureSpec) -> Iterator[tuple[str, LcrBatch]]:
-        """What is new in the redo, for each apply process behind a capture process: what the rules on its way leave of
-        it.
+        """Yield what is new in the redo for each apply process behind a capture process, after the rules on its way.
 
         Args:
             site: whose redo has caught up.

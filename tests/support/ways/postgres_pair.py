@@ -1,4 +1,4 @@
-"""From a real server's log to another real server, with parallel apply servers in one process: neither Ray nor Spark."""
+"""From a real server's log to another real server, with parallel apply servers in one process, without Ray and Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.redo.postgres_redo import RULES, RedoSite
 
 
 class Pair:
-    """A source with its redo log, and a destination whose table `p` may be another one.
+    """A source with its redo log, and a destination whose table `p` may differ.
 
     Args:
         here: dsn of the source.
@@ -44,7 +44,7 @@ class Pair:
             self.redo.user.execute(statement)
 
     def set(self, settings: TableSettings) -> None:
-        """What is set for the destination's tables; before `apply`."""
+        """Set the destination's table settings; call it before `apply`."""
         self.destination.close()
         self.destination = PostgresDestination(self._dsn, site="dbs2", settings=settings)
         self._settings = settings
@@ -64,7 +64,7 @@ class Pair:
         instantiation: dict[tuple[str, str], int] | None = None,
         parallelism: int = 3,
     ) -> Engine:
-        """Everything that is committed, mined from the beginning and applied by some servers."""
+        """Mine everything committed from the beginning and apply it with some servers."""
         self.redo.catch_up()
         batches = list(self.redo.mine(self.redo.miner(FIRST_SCN, rules)))
         engine = Engine(

@@ -1,8 +1,8 @@
-"""A topology on real PostgreSQL databases with its queues and propagations on gRPC, in the form that the topology gives
-it: with them all, or dequeuing directly.
+"""A topology on real PostgreSQL databases with its queues and propagations on gRPC.
 
-As `PostgresNetwork`, of which it has the databases, redo logs, miners and apply engines. Capture processes that are
-combined with an apply process are not made.
+It runs in the form that the topology gives it: with all of them, or with direct dequeuing. Databases, redo logs, miners
+and apply engines are those of `PostgresNetwork`. There are no capture processes that are combined with an apply
+process.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from topology.edits.changes import components_of, interests_of
 from topology.routing.combined import dequeued
 from topology.spec import CaptureSpec, TopologySpec
 
-ARRIVES_S = 60.0  # what is in a queue arrives at once; a busy machine takes its time
+ARRIVES_S = 60.0  # generous: batches in a queue arrive at once, except on a busy machine
 CREDIT_BYTES = 1 << 24
 
 
 class QueuedNetwork(PostgresNetwork):
-    """See the module.
+    """A topology with its queues and propagations.
 
     Args:
         spec: routed; no capture process is combined.
         dsns: of the databases, by site.
         folder: for redo logs and queues.
-        prepare: makes the tables of a site.
-        detours: by queue, where propagations connect instead.
+        prepare: creates the tables of a site.
+        detours: by queue, the address that propagations connect to instead.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class QueuedNetwork(PostgresNetwork):
     ) -> None:
         super().__init__(spec, dsns, folder, prepare)
         self.folder = folder
-        self._hosts: dict[str, Host] = {}  # of queues and propagations that run, by full name
+        self._hosts: dict[str, Host] = {}  # running queues and propagations, by full name
         self._publishers: dict[str, EnqueueClient] = {}
         self._clients: dict[str, DequeueClient] = {}
         self._sent: dict[str, Scn] = {}  # by source
@@ -64,7 +64,7 @@ class QueuedNetwork(PostgresNetwork):
     # ------------------------------------------------------------------ what runs
 
     def run_by(self, spec: TopologySpec) -> None:
-        """Begin with a topology, or go on by an edited one: queues that stay adopt it, the others begin or end.
+        """Start with a topology, or continue with an edited one: queues that stay adopt it, the others start or end.
 
         Apply processes notice when their stream ends.
         """
@@ -81,7 +81,7 @@ class QueuedNetwork(PostgresNetwork):
 
     @property
     def queues(self) -> dict[str, QueueHost]:
-        """Those that run, by name."""
+        """Return the running queues by name."""
         return {each.name.partition(":")[2]: each for each in self._hosts.values() if isinstance(each, QueueHost)}
 
     def _queue(self, spec: TopologySpec, name: str) -> Host:
@@ -100,14 +100,14 @@ class QueuedNetwork(PostgresNetwork):
         host.start()
         return host
 
-    # ------------------------------------------------------------------ what moves
+    # ------------------------------------------------------------------ movement
 
     def capture(self) -> int:
-        """Everything that is committed at the sources into their queues; rows."""
+        """Capture everything committed at the sources into their queues; return the number of rows."""
         return sum(self._capture(site, capture) for site in self.sites.values() for capture in self._caught_up(site))
 
     def apply(self, name: str) -> None:
-        """Everything that was captured before this call, at one apply process.
+        """Apply everything that was captured before this call, at one apply process.
 
         Args:
             name: of the apply process.
@@ -115,7 +115,7 @@ class QueuedNetwork(PostgresNetwork):
         self._apply(name)
 
     def settle(self, *, held: Sequence[str] = ()) -> None:
-        """Until nothing moves any more; see `PostgresNetwork.settle`."""
+        """Run until nothing moves any more, as `PostgresNetwork.settle`."""
         for _ in range(PASSES_MAX):
             rows = self.capture()
             for name in self.engines.keys() - set(held):
@@ -149,7 +149,7 @@ class QueuedNetwork(PostgresNetwork):
             client = self._clients.get(name) or self._subscribed(name)
             try:
                 delivery = client.poll(ARRIVES_S)
-            except HeadraceError:  # it dequeues from another queue now
+            except HeadraceError:  # it now dequeues from another queue
                 client.close()
                 del self._clients[name]
                 continue
@@ -172,22 +172,22 @@ class QueuedNetwork(PostgresNetwork):
         client.subscribe({engine.source: engine.reader.needed_scn}, CREDIT_BYTES)
         return client
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ observations
 
     def sent(self, source: str) -> Scn:
-        """How far a source's changes were sent to its queue."""
+        """Return the SCN up to which a source's changes were sent to its queue."""
         return self._sent.get(source, FIRST_SCN)
 
     def status(self, queue: str) -> QueueStatus:
-        """How a queue stands."""
+        """Return a queue's status."""
         return self.queues[queue].status()
 
     def readers(self, queue: str) -> set[str]:
-        """Who takes what from a queue that runs."""
+        """Return the clients that dequeue from a running queue."""
         return set(interests_of(self.spec, queue)) if queue in self.queues else set()
 
     def wait_acknowledged(self, *applies: str) -> None:
-        """The queues of the sources know what apply processes have acknowledged, who may be behind other queues."""
+        """Wait until the sources' queues know what these apply processes acknowledged, also over other queues."""
 
         def knows(name: str) -> bool:
             engine = self.engines[name]
@@ -200,9 +200,9 @@ class QueuedNetwork(PostgresNetwork):
         wait_until("the sources know it", lambda: all(map(knows, applies)), ARRIVES_S)
 
     def wait_forgotten(self) -> None:
-        """Everybody has acknowledged every change, so no queue holds one.
+        """Wait until every change is acknowledged and no queue holds one.
 
-        Marks behind the last change become durable with the next one.
+        Marks after the last change become durable with the next one.
         """
         wait_until(
             "no queue holds anything", lambda: not any(self.status(name).batches for name in self.queues), ARRIVES_S

@@ -1,5 +1,6 @@
-"""The sites of a combination of conflict handlers (`tests.support.histories.concurrent_writes`) on real servers: each a database
-of its own.
+"""The sites of a combination of conflict handlers on real servers, each with its own database.
+
+The combinations are those of `tests.support.histories.concurrent_writes`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from topology.file.reading import read_topology
 
 __all__ = ["APART", "RealSites", "network_of", "site_names"]
 
-APART = 100  # between the keys of two histories
+APART = 100  # distance between the keys of two histories
 _TABLE = (
     f"CREATE TABLE public.c ({', '.join(f'{name} {kind}' for name, kind in COLUMNS)}, PRIMARY KEY (id)); ALTER"
     " TABLE public.c REPLICA IDENTITY FULL"
@@ -34,13 +35,13 @@ def site_names(combination: Combination) -> list[str]:
 
 
 def network_of(combination: Combination, dsns: Mapping[str, str], folder: Path, *, histories: int) -> PostgresNetwork:
-    """The sites, with the rows 1 and 2 of every history.
+    """Return the sites, with the rows 1 and 2 of every history.
 
     Args:
-        combination: handlers, and what users do.
+        combination: handlers, and the users' changes.
         dsns: of the databases, by site; empty ones.
         folder: of the topology's file and redo.
-        histories: how many there are, one after the other.
+        histories: how many run, one after the other.
     """
     names = site_names(combination)
     file = folder / "convergence.yaml"
@@ -79,7 +80,7 @@ class RealSites:
     """The sites of a combination, each a database with the rows 1 and 2 of every history.
 
     Args:
-        combination: handlers, and what users do.
+        combination: handlers, and the users' changes.
         network: of its sites.
     """
 
@@ -90,7 +91,7 @@ class RealSites:
         self._sent: dict[str, deque[LcrBatch]] = {name: deque() for name in network.engines}
 
     def run(self, steps: Sequence[str]) -> bool:
-        """Take steps, deliver the rest; whether all sites are equal, and nothing is in an error queue."""
+        """Take the steps and deliver the rest; return whether all sites are equal and all error queues empty."""
         for step in [*steps, "deliver"]:
             self.take(step)
         spec = self.network.spec
@@ -102,7 +103,7 @@ class RealSites:
         return not errors and len({tuple(self.rows(name)) for name in self.users.names}) == 1
 
     def take(self, step: str) -> None:
-        """See `tests.support.histories.concurrent_writes`."""
+        """Take one step of `tests.support.histories.concurrent_writes`."""
         if step == "deliver":
             while any(self._arrive(*way) for way in self._way):
                 pass
@@ -134,7 +135,7 @@ class RealSites:
             )
 
     def _arrive(self, name: str, source: str) -> bool:
-        """Apply the source's next transaction at a site; False: there is none, or no way."""
+        """Apply the source's next transaction at a site; False: no transaction, or no way."""
         if (name, source) not in self._way:
             return False
         self._capture(source)
@@ -149,7 +150,7 @@ class RealSites:
         return False
 
     def _capture(self, source: str) -> None:
-        """Take what is new in a site's redo, one transaction each."""
+        """Take what is new in a site's redo, transaction by transaction."""
         site = self.network.sites[source]
         site.catch_up()
         for capture in site.captures:

@@ -1,4 +1,4 @@
-"""A source's site in one process, on a real server, and a session of its database's user."""
+"""A source's site in one process, on a real server, with a session of its database's user."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = ["SLOT", "WAIT_S", "Source"]
 
 RULES = RuleSet(include=(Rule(owner="public"),))
 SLOT = slot_name("topo", "dbs1")
-WAIT_S = 90.0  # new tables are looked for every 30 s
+WAIT_S = 90.0  # the site looks for new tables every 30 s
 
 
 class Source:
-    """A site that is up, and a session of its database's user."""
+    """A running site, and a session of its database's user."""
 
     def __init__(self, dsn: str, folder: Path, *, user_dsn: str = "", redo_bytes_max: int = 1 << 20) -> None:
         self.dsn, self.folder = user_dsn or dsn, folder
@@ -68,9 +68,7 @@ class Source:
         return wait_until(what, seen, timeout_s=WAIT_S)
 
     def wait_written(self) -> SiteStatus:
-        """Until everything committed by now is in the redo log, with the dictionary builds without which it cannot be
-        mined.
-        """
+        """Wait until the redo log has everything committed by now, with the dictionary builds needed to mine it."""
         row = self.run("SELECT pg_logical_emit_message(true, 'test', '') - '0/0'::pg_lsn").fetchone()
         assert row is not None
         return self.wait(
@@ -91,7 +89,7 @@ class Source:
         return Miner(folder, "dbs1", FIRST_SCN, RULES, PostgresLogDecoder, names=names)
 
     def batches(self, reader: Miner) -> list[LcrBatch]:
-        """All that can be mined now, up to a table that left the rules."""
+        """Mine everything possible now, up to a table that left the rules."""
         status = self.host.status()
         assert self.host.redo.writer is not None
         position = self.host.redo.writer.position
@@ -111,7 +109,7 @@ class Source:
             )
             try:
                 self.run(f"SELECT pg_drop_replication_slot('{SLOT}')")
-            except psycopg.errors.ObjectInUse:  # it was opened again
+            except psycopg.errors.ObjectInUse:  # it was reopened
                 return False
             return True
 

@@ -1,1 +1,1 @@
-"""What is between components: queues, links over gRPC, certificates, and attackers who must not get in."""
+"""Between components: queues, links over gRPC, certificates, and attackers who must not get in."""

@@ -1,4 +1,4 @@
-"""Another user of the machine, who may open its loopback ports and read what everybody may read."""
+"""Another user of the machine, who can open its loopback ports and read world-readable files."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 NOBODY = 65534
-"""Number of a user that owns nothing; the attacker is this one where the tests run as root, and else their own user."""
+"""Number of a user that owns nothing; the attacker is this user if the tests run as root, otherwise their own user."""
 
-# Reads addresses and what to send to each, over connections of their own, and tells what each answered, in hexadecimal.
+# Reads addresses and messages, sends each message over a new connection, and prints the answers in hexadecimal.
 _SEND = """
 import concurrent.futures.thread, encodings.idna, json, os, socket, sys
 if os.getuid() == 0:
@@ -61,7 +61,7 @@ Address = tuple[str, int]
 
 
 def _send(addresses: Sequence[Address], messages: Sequence[bytes]) -> list[bytes]:
-    """What ports answer another user; one that is silent takes `_SECONDS_EACH` for each message."""
+    """Return the ports' answers to another user; a silent port takes `_SECONDS_EACH` for each message."""
     program = [sys.executable, "-I", "-c", _SEND.replace("{nobody}", str(NOBODY))]
     done = subprocess.run(
         program,
@@ -75,8 +75,8 @@ def _send(addresses: Sequence[Address], messages: Sequence[bytes]) -> list[bytes
     return [bytes.fromhex(answer) for answer in json.loads(done.stdout)]
 
 
-# Reads ports and calls, and makes each call at each port as a component would, but without a certificate. A port that
-# is silent is left alone.
+# Reads ports and calls, and makes each call at each port as a component would, but without a certificate. It skips
+# silent ports.
 _SPEAK = """
 import concurrent.futures.thread, encodings.idna, json, os, socket, ssl, sys, threading
 import grpc
@@ -145,10 +145,10 @@ source.
 
 
 def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set[tuple[int, str, str]]]:
-    """What ports of this machine do for another user who speaks the protocol of the components, without a certificate.
+    """Let another user speak the components' protocol to ports of this machine, without a certificate.
 
     Args:
-        ports: to ask.
+        ports: to call.
         calls: made at each of them.
 
     Returns:
@@ -170,14 +170,16 @@ def speak_to(ports: Sequence[int], calls: Sequence[Call]) -> tuple[set[int], set
 
 
 def ask_for_variable(addresses: Sequence[Address], variable: str) -> list[str]:
-    """What addresses of this machine answer another user who asks a JVM for a variable of its environment, without a
-    secret.
+    """Let another user ask JVMs for a variable of their environment, without a secret.
 
-    py4j's `java.lang.System.getenv(...)`: at once, behind a guessed secret, and behind none.
+    py4j's `java.lang.System.getenv(...)`: without authentication, after a guessed secret, and after an empty one.
 
     Args:
-        addresses: to ask.
+        addresses: of the JVMs.
         variable: name of the variable.
+
+    Returns:
+        Their answers.
     """
     call = b"c\nz:java.lang.System\ngetenv\ns" + variable.encode() + b"\ne\n"
     return [
@@ -187,16 +189,16 @@ def ask_for_variable(addresses: Sequence[Address], variable: str) -> list[str]:
 
 
 def _send_to_spark(addresses: Sequence[Address]) -> list[str]:
-    """What addresses of this machine answer another user who sends an object to a JVM over Spark's connections.
+    """Let another user send an object to JVMs over Spark's connections.
 
-    The object is Java's text "hello", for the endpoint that every process of Spark with a server has. Who deserializes
-    it says that it does not know such a message; a sender of a whole chain of classes would have run code by then.
+    The object is Java's text "hello", for the endpoint of every Spark process with a server. A process that
+    deserializes it answers that it does not know such a message; a chain of classes would have run code by then.
 
     Args:
-        addresses: to send it to.
+        addresses: of the JVMs.
 
     Returns:
-        Of each its answer; empty: none, or no answer as Spark's processes give them.
+        The answer of each; empty: none, or not an answer of Spark's processes.
     """
     name = b"endpoint-verifier"
     body = b"\x00\x00" + struct.pack(">H", len(name)) + name + b"\xac\xed\x00\x05t\x00\x05hello"
@@ -209,7 +211,7 @@ _REQUEST_NUMBER = 4711
 
 
 def _spark_answer(answer: bytes) -> str:
-    """The text in an answer to the request of `_send_to_spark`."""
+    """Return the text in an answer to the request of `_send_to_spark`."""
     if len(answer) < 21:
         return ""
     kind, number = struct.unpack_from(">Bq", answer, 8)
@@ -218,7 +220,7 @@ def _spark_answer(answer: bytes) -> str:
 
 
 def listening_of(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, Address]]:
-    """Name and address of processes for each socket that they listen at.
+    """Yield name and address of processes for each socket that they listen on.
 
     Args:
         processes: some may have ended.
@@ -231,10 +233,10 @@ def listening_of(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, Add
 
 
 def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]]) -> None:
-    """Of all ports of an application, those of Spark refuse what another user sends before they deserialize it.
+    """Assert that Spark's ports refuse another user's message before they deserialize it.
 
     Args:
-        found: see `listening_of`.
+        found: all ports of an application, from `listening_of`.
     """
     answers = _send_to_spark([address for _, address in found])
     answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
@@ -242,7 +244,7 @@ def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]]) -> None:
     assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
 
 
-# Reads addresses, opens a connection to each, and tells which it has; holds them until its standard input closes.
+# Reads addresses, opens a connection to each, and prints the open ones; holds them until its standard input closes.
 _HOLD = """
 import encodings.idna, json, os, socket, sys
 if os.getuid() == 0:
@@ -260,13 +262,13 @@ sys.stdin.read()
 
 @contextmanager
 def silent_connections(addresses: Sequence[Address]) -> Iterator[list[Address]]:
-    """Hold a connection of another user to each of several addresses, over which nothing is sent.
+    """Hold another user's connection to each address without sending anything.
 
     Args:
-        addresses: of this machine; one that comes twice gets two connections.
+        addresses: of this machine; a repeated address gets a second connection.
 
     Yields:
-        Those at which a connection was opened.
+        The addresses at which a connection was opened.
     """
     program = [sys.executable, "-I", "-c", _HOLD.replace("{nobody}", str(NOBODY))]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/") as attacker:
@@ -282,14 +284,14 @@ def silent_connections(addresses: Sequence[Address]) -> Iterator[list[Address]]:
 
 @contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder below /tmp that everybody may enter: pytest's own is closed."""
+    """Yield a folder below /tmp that every user can enter; pytest's own is closed."""
     folder = Path(tempfile.mkdtemp(prefix="hn-closed-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 
 
-# Reads names of files, and tells which of them opens.
+# Reads names of files, and prints those that open.
 _READ = """
 import json, os, sys
 os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
@@ -305,11 +307,12 @@ print(json.dumps(found))
 
 
 def readable_by_others(paths: Sequence[Path]) -> list[Path]:
-    """Which files another user can open, and which folders he can list, where the tests run as root; else those that
-    their modes open to others.
+    """Return the files that another user can open, and the folders that he can list.
+
+    If the tests do not run as root, the files' modes decide.
 
     Args:
-        paths: of a folder that is closed to nobody above it.
+        paths: in a folder whose parents are open to everyone.
     """
     if os.geteuid() != 0:
         return [each for each in paths if each.lstat().st_mode & 0o077]

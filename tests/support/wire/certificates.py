@@ -1,4 +1,4 @@
-"""Certificates of a test's sites, made with `headrace certs`' own authority."""
+"""Certificates of a test's sites, made with the authority of `headrace certs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protos.wire.identity import Identity
 
 
 class Certificates:
-    """One authority in a folder, and identities whose files lie there.
+    """One authority in a folder, and identities with their files.
 
     Args:
         folder: gets the files.
@@ -28,11 +28,11 @@ class Certificates:
         make_certificates(folder, topology, sites)
 
     def of(self, site: str) -> Identity:
-        """The identity of a site."""
+        """Return the identity of a site."""
         return self._in(self.folder, site)
 
     def kept(self, site: str) -> Identity:
-        """The identity of a site as it is now, whatever becomes of the files."""
+        """Return a site's present identity, independent of later changes of its files."""
         folder = self.folder / "kept"
         shutil.copytree(self.folder, folder)
         return self._in(folder, site)
@@ -47,13 +47,13 @@ class Certificates:
         )
 
     def renew(self, site: str, days: int = 365) -> None:
-        """Another certificate and key in the place of a site's, in two steps, as an operator does it."""
+        """Replace a site's certificate and key, in two steps, as an operator does."""
         for ending in ("pem", "key"):
             (self.folder / f"{site}.{ending}").unlink()
         make_certificates(self.folder, self.topology, [site], days=days)
 
 
-# n of P-224, P-256, P-384 and P-521.
+# The order n of P-224, P-256, P-384 and P-521.
 _ORDERS = (
     2**224 - 0xE95D1F470FC1EC22D6BAA3A3D5C3,
     2**256 - 2**224 + 2**192 - 0x4319055258E8617B0C46353D039CDAAF,
@@ -63,8 +63,9 @@ _ORDERS = (
 
 
 def other_forms(pem: str) -> list[str]:
-    """What a thief makes of a certificate without its authority: the same one with the signature (r, n - s), for each
-    curve of the authority.
+    """Return the forms of a certificate that a thief can make without its authority.
+
+    Each has the signature (r, n - s), for one curve of the authority.
 
     Args:
         pem: the certificate, signed with ECDSA.

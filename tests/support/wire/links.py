@@ -1,4 +1,4 @@
-"""Hosts of a test in its process, as their actors have them: their links go over gRPC on loopback, without a cluster."""
+"""Hosts of a test in its process, as in their actors: their links use gRPC on loopback, without a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topology.spec import TopologySpec
 
 __all__ = ["adopted", "begun", "loopback", "without_tls"]
 
-_BEGUN_S = 60.0  # at once; a busy machine takes its time
+_BEGUN_S = 60.0  # generous: it takes long only on a busy machine
 _edits = itertools.count(1)
 _Host = TypeVar("_Host", bound=Host)
 
@@ -27,10 +27,10 @@ def _nobody(component: str) -> str:
 
 
 def loopback(resolve: Callable[[str], str] = _nobody) -> MakeLinks:
-    """As `actors.security.wire.links_of`.
+    """Replace `actors.security.wire.links_of`.
 
     Args:
-        resolve: answers where a component serves ("queue:q_dbs1").
+        resolve: returns the address at which a component serves ("queue:q_dbs1").
     """
 
     return partial(links_of, resolve=resolve, host=lambda: "127.0.0.1")
@@ -44,14 +44,14 @@ def begun(host: _Host) -> _Host:
 
 
 def adopted(host: Host, spec: TopologySpec) -> None:
-    """Let a host adopt a changed topology; returns when it goes by that."""
+    """Let a host adopt a changed topology; returns when it has."""
     edit = f"edit {next(_edits)}"
     host.reconfigure(spec, edit)
     wait_until(f"{host.name} takes the edit", lambda: host.status().fingerprint == edit, _BEGUN_S)
 
 
 def without_tls(spec: TopologySpec, folder: Path) -> TopologySpec:
-    """A topology whose components keep their files in a folder, and have no certificates."""
+    """Return a topology whose components keep their files in a folder, and have no certificates."""
     return dataclasses.replace(
         spec, state_dir=folder, sites=tuple(dataclasses.replace(each, tls=None) for each in spec.sites)
     )

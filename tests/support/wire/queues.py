@@ -19,7 +19,7 @@ CREDIT = 1 << 30
 
 
 class Queue:
-    """A queue with its clock, and what tests do to it all the time."""
+    """A queue with its clock, and frequent operations of tests."""
 
     def __init__(self, folder: Path, *, subscribers: tuple[str, ...] = ("apply_a",), **bounds: int) -> None:
         self.folder, self.clock = folder, VirtualClock()
@@ -28,13 +28,13 @@ class Queue:
         self.restart()
 
     def restart(self, *subscribers: str) -> None:
-        """Start the queue again, with these subscribers when any is named."""
+        """Restart the queue, with these subscribers if any are named."""
         if subscribers:
             self.topology = one_way(self.folder, subscribers=subscribers)
         self.core = QueueCore(self.topology, "q_dbs1", self.folder / "q", self.clock)
 
     def adopt(self, *subscribers: str) -> None:
-        """Go on with these subscribers."""
+        """Continue with these subscribers."""
         self.topology = one_way(self.folder, subscribers=subscribers)
         self.core.adopt(self.topology)
 
@@ -42,7 +42,7 @@ class Queue:
         self.incarnations += 1
         session = self.core.open_publisher("capture_dbs1", f"{self.incarnations:03d}", "dbs1")
         self.core.resume(session)
-        session.granted_bytes = 1 << 60  # tests send what they like; test_queue_subscribers.py has the bound
+        session.granted_bytes = 1 << 60  # tests may send any amount; test_queue_subscribers.py tests the bound
         return session
 
     def subscriber(self, name: str = "apply_a", *, needed: int = 0, credit: int = CREDIT) -> SubscriberSession:

@@ -1,4 +1,4 @@
-"""Looks for a planted secret wherever it must not be."""
+"""Looks for a planted secret in every place where it must not be."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FILE_BYTES_MAX = 64 << 20  # logs are bounded below that
 
 
 def places_with(secret: str, folders: Iterable[Path]) -> list[str]:
-    """Command lines and environments of all processes, and files below folders, that hold the secret.
+    """Return the command lines and environments of processes, and the files below folders, that hold the secret.
 
     Args:
         secret: the planted text.
-        folders: searched with everything below them.
+        folders: searched recursively.
     """
     wanted = secret.encode()
     return [place for place, content in (*_processes(), *_files(folders)) if wanted in content]
@@ -24,7 +24,7 @@ def places_with(secret: str, folders: Iterable[Path]) -> list[str]:
 def _processes() -> Iterator[tuple[str, bytes]]:
     for folder in Path("/proc").glob("[0-9]*"):
         for kind in ("cmdline", "environ"):
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
+            with contextlib.suppress(OSError):  # the process has ended, or is another user's
                 yield f"{folder / kind} ({_name(folder)})", (folder / kind).read_bytes()
 
 
@@ -42,6 +42,6 @@ def _files(folders: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
             seen.add(real)
             for path in (Path(folder) / name for name in names):
                 with contextlib.suppress(OSError):
-                    if path.is_file():  # no socket, which would wait
+                    if path.is_file():  # reading a socket would block
                         with path.open("rb") as file:
                             yield str(path), file.read(FILE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""A source's history, a publisher and subscribers for queue tests: they keep the protocol and check it."""
+"""A source's history, a publisher and subscribers for queue tests: they follow the protocol and check it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def one_way(
     spill: int = 1 << 22,
     also: tuple[str, ...] = (),
 ) -> TopologySpec:
-    """dbs1 captured into q_dbs1; `to_*` propagate to q_dbs2 and other names apply, all from q_dbs1.
+    """Return a topology that captures dbs1 into q_dbs1; `to_*` propagate from there to q_dbs2, other names apply.
 
     The sources `also` come into q_dbs1, too; `apply_far_*` applies each of them from q_dbs2.
     """
@@ -74,13 +74,13 @@ def one_way(
 
 @dataclass
 class History:
-    """What a source committed: transaction k has `rows[k]` rows; with one it travels in a batch with others."""
+    """Commits of a source: transaction k has `rows[k]` rows; a transaction with one row shares its batch with others."""
 
     rows: list[int] = field(default_factory=list)
     value: bytes = bytes(100)
 
     def commit(self, rows: int = 1) -> int:
-        """Commit a transaction; returns its commit SCN."""
+        """Commit a transaction; return its commit SCN."""
         self.rows.append(rows)
         return len(self.rows) * STEP
 
@@ -89,7 +89,7 @@ class History:
         return len(self.rows) * STEP
 
     def batches_after(self, scn: int, cuts: random.Random) -> list[LcrBatch]:
-        """Everything after `scn` as a capture would send it, cut at random; may include progress marks."""
+        """Return everything after `scn` as a capture process would send it, cut at random; may include progress marks."""
         batches: list[LcrBatch] = []
         previous, k = scn, 0
         while k < len(self.rows):
@@ -135,12 +135,12 @@ class History:
 
 
 class Subscriber:
-    """Takes batches as an apply process would, insisting on the chain, and keeps what it has committed."""
+    """Takes batches as an apply process would, checks the chain, and records its commits."""
 
     def __init__(self) -> None:
         self.durable = 0  # committed at the destination: survives a crash
         self.position = 0
-        self.begin = 0  # the beginning that the queue reported
+        self.begin = 0  # the start that the queue reported
         self.applied: list[int] = []  # commit SCNs
         self._open: tuple[int, int] | None = None  # order SCN and rows of the open transaction
         self.rows_of: dict[int, int] = {}  # of each transaction, by commit SCN
@@ -169,17 +169,17 @@ class Subscriber:
         self.position = batch.through_scn
 
     def commit(self) -> None:
-        """Make what was taken durable."""
+        """Make everything taken durable."""
         self.durable = self.position
 
     def crash(self) -> int:
-        """Lose what is not durable; returns the position to request."""
+        """Lose what is not durable; return the position to request."""
         self.applied = [scn for scn in self.applied if scn <= self.durable]
         self.position, self._open = self.durable, None
         return self.durable
 
     def restore(self, scn: int) -> None:
-        """Come back from a backup taken at `scn`."""
+        """Return to a backup taken at `scn`."""
         self.durable = min(self.durable, scn)
         self.crash()
 
@@ -190,7 +190,7 @@ class DirectLinks:
     Args:
         component: name of the propagation or apply process that connects.
         queues: finds a queue by its name; None: it does not answer.
-        incarnation: of every stream; empty: a later one's compares greater.
+        incarnation: of every stream; empty: each later stream gets a greater one.
     """
 
     def __init__(self, component: str, queues: Callable[[str], QueueCore | None], incarnation: str = "") -> None:
@@ -219,7 +219,7 @@ class _DirectStream:
     """One end of a stream of a queue in the same process, without a wire.
 
     Args:
-        core: finds the queue as it runs now.
+        core: returns the running queue.
     """
 
     def __init__(self, core: Callable[[], QueueCore | None]) -> None:
@@ -276,7 +276,7 @@ class DirectEnqueue(_DirectStream):
     def _pieces(self, core: QueueCore, header: BatchHeader, data: bytes, piece_bytes: int) -> Iterator[Piece]:
         for start in range(0, len(data), piece_bytes):
             is_last = start + piece_bytes >= len(data)
-            if is_last:  # the queue gets it when all of it has arrived
+            if is_last:  # the queue gets it when it is complete
                 core.enqueue(self._session, header, data)
             yield Piece(size=min(piece_bytes, len(data) - start), is_last=is_last)
 
@@ -319,12 +319,12 @@ class DirectDequeue(_DirectStream):
         self._check().acknowledge(self._session, source, scn)
 
     def feed(self, model: Subscriber, count: int, *, commits: bool) -> None:
-        """Have an apply process work.
+        """Let an apply process work.
 
         Args:
-            model: it.
-            count: of batches that it takes at the most.
-            commits: it commits them, and says so.
+            model: the apply process.
+            count: most batches that it takes.
+            commits: it commits them, and reports it.
         """
         for _ in range(count):
             delivery = self.poll()

@@ -1,6 +1,4 @@
-"""Every service of the wire on a server of its own, with clients of ours that are used as ever, and a site `fuzz` that
-a test plays.
-"""
+"""Every service of the wire on its own server, with our regular clients, and a site `fuzz` that a test plays."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from tests.support.wire.staging import one_way
 from topology.spec import CaptureSpec, TopologySpec
 
 TOKEN = "right"
-OURS, FUZZ = "dbs1", "fuzz"  # sites: of everything that serves and of our clients; of what a test plays
+OURS, FUZZ = "dbs1", "fuzz"  # sites: our servers and clients are at the first; the test plays the second
 CALLERS: Callers = {
     PUBLISH: {"capture_dbs1": OURS, "capture_fuzz": FUZZ},
     SUBSCRIBE: {"apply_a": OURS, "apply_fuzz": FUZZ},
@@ -41,7 +39,7 @@ CALLERS: Callers = {
 
 
 class Writer:
-    """In place of a log writer."""
+    """Replaces a log writer."""
 
     position = RedoPosition(1, 10, Scn(5))
 
@@ -84,7 +82,7 @@ class Runs:
 
 
 def _topology(folder: Path) -> TopologySpec:
-    """As `one_way`, and a second source whose publisher and subscriber the test plays."""
+    """Return `one_way` with a second source whose publisher and subscriber the test plays."""
     spec = one_way(folder, subscribers=("apply_a", "apply_fuzz"))
     captures = (*spec.captures, replace(spec.captures[0], name="capture_fuzz", source="fuzz"))
     assert isinstance(captures[0], CaptureSpec)
@@ -93,11 +91,11 @@ def _topology(folder: Path) -> TopologySpec:
 
 
 class World:
-    """See the module.
+    """All services, with our clients.
 
     Args:
         folder: for files.
-        is_secure: with TLS, so that the clients of site `fuzz` are known from ours.
+        is_secure: with TLS, so that the clients of site `fuzz` are distinguished from ours.
     """
 
     def __init__(self, folder: Path, *, is_secure: bool = False) -> None:
@@ -145,12 +143,12 @@ class World:
         return Admission(name, None if self._certificates is None else self._certificates.of(OURS), CALLERS)
 
     def peer(self, service: str, site: str = OURS) -> Peer:
-        """How a client of a site reaches a service."""
+        """Return how a client of a site reaches a service."""
         identity = None if self._certificates is None else self._certificates.of(site)
         return Peer(address=self.endpoints[service], site=OURS, identity=identity)
 
     def serves(self) -> None:
-        """Our own clients get what they ask for, on the streams that they have had from the beginning."""
+        """Assert that our own clients get what they ask for, on their first streams."""
         batch = insert_batch([self.scn + 10], previous=self.scn)
         self.scn += 10
         self.publisher.send(header_of(batch), codec.encode(batch), 20)
@@ -166,12 +164,12 @@ class World:
         assert self._health.ask().executors == 2
 
     def close(self) -> None:
-        """Stop everything; the servers in time."""
+        """Stop everything; the servers must stop in time."""
         for each in (self.publisher, self.subscriber, self.watch, self._health):
             each.close()
         for server in (self.queue, self.redo, self.apply, self.spark):
             began = time.monotonic()
-            server.stop()  # one that cannot be stopped is waited for all that time
+            server.stop()  # waits the whole time for a server that cannot be stopped
             assert time.monotonic() - began < transport.STOP_GRACE_S + transport.STOP_TIMEOUT_S, (
                 "a server could not be stopped"
             )

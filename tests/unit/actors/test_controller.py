@@ -95,7 +95,7 @@ def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, a
     assert controller.detail_state() == "REFUSED"
     assert not actors.prepared
     (found,) = controller.overview()["findings"]
-    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, by another name")
+    assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, under another name")
 
 
 def table(owner: str, name: str) -> TableVersion:

@@ -38,7 +38,7 @@ def test_file_that_says_none_is_warned_of_by_check_and_plan(tmp_path: Path) -> N
     assert spec is not None
     assert [site.tls for site in spec.sites] == [None, None]
     (warning,) = found
-    assert warning.startswith("warning: tls (line 1): none: whoever reaches the port")
+    assert warning.startswith("warning: tls (line 1): none: anyone who reaches")
     plan = plan_topology(spec.file, ask_databases=False)
     assert "Links between components: neither encrypted nor authenticated" in plan.as_text()
     assert [finding.path for finding in plan.findings] == ["tls (line 1)"]

@@ -187,7 +187,7 @@ def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
         "  error sites.dbs1: too few senders: raise the limit",
     ):
         assert line in text.splitlines()
-    assert text.count("not asked: what would be done to it is not listed") == 2
+    assert text.count("not asked: its statements are not listed") == 2
 
 
 def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path):
@@ -258,9 +258,9 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
     lines = make_plan(after, prepared=before).as_text().splitlines()
     start = lines.index("Changes to what runs")
     assert lines[start + 1 : start + 5] == [
-        "  site:dbs1 goes on, and takes over its captures",
-        "  apply:apply_from_dbs1_at_dbs2 restarts: other tables",
-        "  capture:capture_dbs1 goes on, and takes over its rules",
+        "  site:dbs1 keeps running, with changed captures",
+        "  apply:apply_from_dbs1_at_dbs2 restarts, with changed tables",
+        "  capture:capture_dbs1 keeps running, with changed rules",
         "  not touched: site:dbs2, site:dbs3, site:relay, spark:dbs2, queue:q_dbs1, queue:q_dbs2_in, "
         "propagation:dbs1_to_dbs2",
     ]
@@ -277,7 +277,7 @@ def test_the_plan_says_which_actors_share_a_process_and_that_they_restart_when_t
     lines = plan.as_text().splitlines()
     assert plan.as_dict()["processes"] == "apart"
     assert "Actors (processes: apart: each actor has one with its name)" in lines
-    assert "  queue:q_dbs1 restarts: other process" in lines
+    assert "  queue:q_dbs1 restarts, with changed process" in lines
     assert "  not touched: site:dbs1, site:dbs2, site:dbs3, site:relay, spark:dbs2, spark:dbs1" in lines
 
 

@@ -127,7 +127,7 @@ applies:
     assert any(
         "applies.a1" in each or "captures.c2" in each
         for each in problems(tmp_path, text.replace(" TAGGED", ", tagged: true"))
-        if "come home" in each
+        if "return there" in each
     )
     _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
     # both write it, and nothing resolves conflicts
@@ -336,7 +336,7 @@ def test_a_name_on_the_way_is_not_passed_on_to_another_table_while_changes_of_th
     before, after = read(tmp_path, renaming("hr.a")), read(tmp_path, renaming("hr.b"))
     (found,) = shape_changes(before, after)
     assert "hr.b would come as sales.u on the way to dbs2, and that was the name of hr.a" in found.problem
-    assert "renamed at dbs1, give it its name back there instead" in found.fix
+    assert "renamed at dbs1, restore its name there instead" in found.fix
     (stranger,) = strangers_on_the_way(before, after)
     assert (stranger.table, stranger.was) == (("hr", "b"), "the name of hr.a")
     between = read(tmp_path, one_way("{table: hr.c}", "{table: hr.c}", "{table: hr.c}"))

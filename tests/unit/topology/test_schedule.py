@@ -136,7 +136,7 @@ def test_line_s_keys_are_read_stored_planned_and_end_combined_capture_and_apply(
 
 WRONG = {
     "bandwidth_max: fast": "is not a bandwidth",
-    "bandwidth_max: 100": "is too little",
+    "bandwidth_max: 100": "is too low",
     "latency: 3": "latency has no meaning here",
     "schedule: {windows: []}": "windows",
     "schedule: {windows: [{opens: 22:00, duration: 6h}]}": "YAML reads 22:00 without quotes as a number",

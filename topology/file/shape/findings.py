@@ -1,4 +1,4 @@
-"""Checks a part of the file against its shape, and turns pydantic's errors into findings."""
+"""Checking a part of the file against its shape; pydantic's errors become findings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ M = TypeVar("M", bound=Model)
 
 
 def read_shape(model: type[M], content: object, path: Path_, document: Document) -> M | None:
-    """Check one part of the file against its shape; problems go to the document's findings.
+    """Check one part of the file against its shape; add problems to the document's findings.
 
     Args:
         model: the shape.
         content: the part, as plain data.
-        path: where it stands in the file.
+        path: its place in the file.
         document: the file.
 
     Returns:
@@ -44,7 +44,7 @@ def read_shape(model: type[M], content: object, path: Path_, document: Document)
 
 
 def _describe(details: ErrorDetails, model: type[Model] | None) -> tuple[str, str]:
-    """What is wrong and how to fix it, from pydantic's error."""
+    """Return problem and fix for one of pydantic's errors."""
     kind, context, value = details["type"], details.get("ctx", {}), details["input"]
     if kind == "headrace":
         return str(context["problem"]), str(context["fix"])
@@ -122,7 +122,7 @@ def _keys(model: type[Model]) -> list[str]:
 
 
 def _model_at(model: type[Model], path: Path_) -> type[Model] | None:
-    """The model that the value at `path` below `model` has, if it is one."""
+    """Return the model of the value at `path` below `model`, if it has one."""
     current: type[Model] | None = model
     for part in path:
         if isinstance(part, int):

@@ -1,9 +1,9 @@
-"""The shape of a topology file: what keys there are, what they hold, and which of them are not built yet.
+"""The shape of a topology file: its keys, their values, and keys that are not built yet.
 
 Longer than 500 lines: one class per section of the file.
 
 `findings` reads a part of the file into one of these models, which `topology.file.reading` turns into the frozen data
-of `topology.spec`. What single values look like is in `values`.
+of `topology.spec`. `values` defines single values.
 """
 
 from __future__ import annotations
@@ -80,20 +80,20 @@ PARALLELISM_MAX = 64  # each apply server holds a session and an origin of the d
 GROUP_TRANSACTIONS_MAX = 100_000  # a failing group is bisected: a larger one costs more retries than it saves commits
 GROUP_ROWS_MAX = 1_000_000  # a group is held in the memory of an apply server
 HANDLER_TIMEOUT_MIN_S = 0.1  # less is no time for a round trip to a busy database
-HANDLER_TIMEOUT_MAX_S = 3600.0  # a row that takes an hour is not replicated, it is worked on
-HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold beside its own tables
+HANDLER_TIMEOUT_MAX_S = 3600.0  # a row that takes an hour is a job, not replication
+HISTORY_COUNT_MAX = 100_000_000  # conflicts: what a database can hold besides its own tables
 HISTORY_AGE_DAYS_MAX = 3660  # ten years
 ALERT_TARGETS_MAX = 8  # each has a thread
-WINDOWS_MAX = 50  # of one schedule: what a person writes; each costs a millisecond whenever one opens or closes
+WINDOWS_MAX = 50  # of one schedule: more than anyone writes; each costs a millisecond whenever one opens or closes
 
 
 class Model(BaseModel):
-    """What every entry of the file has in common: keys that it does not know are refused."""
+    """Base of every entry of the file: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
 
     not_yet: ClassVar[dict[str, str]] = {}
-    """Keys that are known but not built: key -> what to do meanwhile."""
+    """Keys that are known but not built: key -> alternative for the time being."""
 
 
 # --------------------------------------------------------------------------- rules
@@ -120,11 +120,11 @@ class RuleModel(Model):
         objects = sum(item is not None for item in (self.table, self.schema_, self.global_))
         if objects > 1 or (objects == 0 and self.condition is None):
             raise refusal(
-                "does not name what it speaks of", "give one of table, schema, global, or a condition that does"
+                "names no object, or more than one", "write one of table, schema, global, or a condition that names it"
             )
         self._check_conditions()
         if self.global_ is False:
-            raise refusal("global: false says nothing", "write global: true, or a table or schema")
+            raise refusal("global: false has no meaning", "write global: true, or a table or schema")
         if not self.dml:
             raise refusal("takes neither dml nor ddl", "leave out dml: false, or the whole rule")
         if sum(item is not None for item in (self.tagged, self.tags, self.not_tags)) > 1:
@@ -165,7 +165,7 @@ def _no_subsets(rules: list[RuleModel]) -> list[RuleModel]:
     if any(rule.subset is not None for rule in rules):
         raise refusal(
             "has a subset",
-            "put it under include, with the condition the other way round: row migration is of positive rules",
+            "put it under include, with the opposite condition: only positive rules have row migration",
         )
     return rules
 
@@ -210,7 +210,7 @@ class DatabaseModel(Model):
 
 
 class TlsModel(Model):
-    """`tls:` of the file or of a site; a site's keys override the file's, one by one."""
+    """`tls:` of the file or of a site; each key of a site overrides the file's."""
 
     authority: str | None = None
     certificate: str | None = None
@@ -345,15 +345,15 @@ class CaptureModel(Model):
         given = [key for key in ("mode", "transport", "archive", "archive_lag_s") if getattr(self, key) is not None]
         if self.site == self.source and given:
             raise refusal(
-                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} of downstream capture, and this capture"
-                " process is local",
-                "leave it out, or name as site another one than the source",
+                f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} only for downstream capture, and this"
+                " capture process is local",
+                "leave it out, or name a site other than the source",
             )
         if self.mode == "archived_log" and self.transport is not None:
             raise refusal("mode: archived_log takes no transport", "leave out transport, or write mode: real_time")
         if self.mode != "archived_log" and {"archive", "archive_lag_s"} & set(given):
             raise refusal(
-                "archive and archive_lag_s are of archived logs", "write mode: archived_log, or leave them out"
+                "archive and archive_lag_s are only for archived logs", "write mode: archived_log, or leave them out"
             )
         if self.first_scn is not None and self.start_scn is not None and self.start_scn < self.first_scn:
             raise refusal(
@@ -376,7 +376,7 @@ class WindowModel(Model):
             raise refusal("lists no day", "list days, such as [mon, fri], or leave days out for every day")
         if self.opens[0] is None and self.duration >= HOUR_S:
             raise refusal(
-                "opens every hour for an hour or more, and so never closes",
+                "opens every hour for an hour or more, so it never closes",
                 "leave the schedule out, or write a shorter duration",
             )
         return self
@@ -424,7 +424,7 @@ class ConflictHandlerModel(Model):
                 "leave out on, columns and resolution_column",
             )
         if self.method not in METHODS_OF_KIND[self.on]:
-            # which takes no kind
+            # latest_timestamp takes no kind
             others = [method for method in METHODS_OF_KIND[self.on] if method != "latest_timestamp"]
             raise refusal(f"{self.method} is no method for {self.on}", f"write one of {', '.join(others)}")
         if self.method in BY_COLUMN and self.resolution_column is None:
@@ -433,7 +433,7 @@ class ConflictHandlerModel(Model):
             raise refusal("columns names a column twice", "name every column once")
         if self.columns is not None and self.on != "update_differs":
             raise refusal(
-                f"a column list is of update_differs, and this handler is of {self.on}",
+                f"only a handler of update_differs has a column list, and this one is of {self.on}",
                 "leave columns out: it decides about the row",
             )
         if self.resolution_column and self.columns and self.resolution_column not in self.columns:
@@ -481,7 +481,7 @@ class DmlHandlerModel(Model):
             )
         if self.columns and self.function is None:
             raise refusal(
-                "has columns, and statements", "leave columns out: the binds of the statements say which they need"
+                "has columns and statements", "leave columns out: the binds of the statements determine the columns"
             )
         return self
 
@@ -551,7 +551,7 @@ class ApplyModel(Model):
         "message_handler": "leave it out",
         "ddl_handler": "leave it out",
         "mode": "leave it out: apply is transactional",
-        "disable_on_error": "write on_error: disable; without it other transactions go on",
+        "disable_on_error": "write on_error: disable; without it other transactions continue",
         "maximum_scn": "leave it out",
         "transform": "keep names and columns equal on both sides",
     }
@@ -585,7 +585,7 @@ class ApplyModel(Model):
 
 
 class TopologyModel(Model):
-    """The top of the file; the sections' entries are read one by one, so that one bad entry hides no other."""
+    """The top of the file. Entries of sections are read one by one, so that a bad entry hides no other."""
 
     topology: str
     state_dir: str | None = None

@@ -1,6 +1,6 @@
-"""Single values of a topology file: how each is written, what is refused, and what to write instead.
+"""Single values of a topology file: their form, what is refused, and what to write instead.
 
-A parser answers the value, or raises a problem with its fix. The types at the end are what the models' fields have.
+A parser returns the value, or raises a problem with its fix. The types at the end are those of the models' fields.
 """
 
 from __future__ import annotations
@@ -61,33 +61,33 @@ __all__ = [
     "valid_name",
 ]
 
-NAME_LENGTH_MAX = 30  # several of them are joined in the names of objects that a database bounds to 63 characters
+NAME_LENGTH_MAX = 30  # several names are joined in the names of objects, which a database bounds to 63 characters
 _NAME = re.compile(rf"^[a-z][a-z0-9_]{{0,{NAME_LENGTH_MAX - 1}}}$")
 _SIZE = re.compile(r"^(\d+)\s*(B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?$")
 _POWER = {"": 0, "B": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-APPLY_TAG_BYTES_MAX = 128  # databases carry an apply process's tag inside the name of an object, which they bound
+APPLY_TAG_BYTES_MAX = 128  # a database stores an apply process's tag in the name of an object, whose length it bounds
 SIZE_MIN = 1 << 20  # one LCR batch
-# Of one source session. Larger transactions are rare enough for the server's disk, and a mistyped unit would take the
-# source's memory.
+# Of one source session. Larger transactions are so rare that they may use the server's disk; a mistyped unit would
+# exhaust the source's memory.
 DECODING_MEMORY_MAX = 4 << 30
 BANDWIDTH_MIN = 8 << 10  # bytes a second: two of the smallest pieces
-# Seconds. Below ten, a process that restarts would be taken for a destination that is away; a week is longer than redo
-# is kept anywhere.
+# Seconds. Below ten, a restarting process would look like a destination that is away; redo is kept nowhere for as long
+# as a week.
 SPLIT_THRESHOLD_MIN, SPLIT_THRESHOLD_MAX = 10, 7 * 86_400
 MERGE_THRESHOLD_MIN = 1  # seconds: positions are observed once a second
 _MINUTE = re.compile(r"^(\*|[01]?\d|2[0-3]):([0-5]\d)$")
 _DURATION = re.compile(r"^(\d{1,6})\s*(s|min|h)$")
 
 _RETENTION = re.compile(r"^(\d{1,6})\s*(s|min|h|d)$")
-# Seconds. Below ten, less than the site's own records lag behind; the manuals' default is the most: redo_bytes_max
-# bounds it anyway.
+# Seconds. The site's own records lag by up to ten; the maximum is the manuals' default: redo_bytes_max bounds it
+# anyway.
 RETENTION_MIN_S, RETENTION_MAX_S = 10, 60 * 86_400
 
 BUILT_LATER = "not yet"
 
 
 def refusal(problem: str, fix: str) -> PydanticCustomError:
-    """The error by which a value, or an entry of the file, is refused.
+    """Return the error that refuses a value or an entry of the file.
 
     Args:
         problem: what is wrong with it.
@@ -101,12 +101,12 @@ def _later(what: str, fix: str) -> PydanticCustomError:
 
 
 def valid_name(name: str) -> bool:
-    """Whether `name` may name a site or a component."""
+    """Return whether `name` is valid for a site or a component."""
     return _NAME.match(name) is not None
 
 
 def shown(value: object) -> str:
-    """A value of the file as messages show it."""
+    """Format a value of the file for messages."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -179,7 +179,7 @@ def _schema(value: object) -> str:
 
 
 def _quoted(value: object) -> str:
-    """How a name is written that has a blank or a quote, or "" where it has neither; a dot may have been meant as one."""
+    """Return how to write a name with a blank or a quote; "" if it has neither. A dot may be meant as a separator."""
     if (
         not isinstance(value, str)
         or not value.strip('"')
@@ -242,9 +242,7 @@ def _bandwidth(value: object) -> int:
     unit = match[2] or ""
     size = int(match[1]) << (10 * _POWER[unit[:1]])
     if size < BANDWIDTH_MIN:
-        raise refusal(
-            f"{value!r} is too little", "at least 8kB a second: below that progress marks alone fill the line"
-        )
+        raise refusal(f"{value!r} is too low", "at least 8kB a second: below that, progress marks alone fill the line")
     return size
 
 
@@ -293,10 +291,10 @@ def _time_zone(value: object) -> object:
     return value
 
 
-def _no_latency(value: object) -> object:  # noqa: ARG001 - whatever it is
+def _no_latency(value: object) -> object:  # noqa: ARG001 - every value is refused
     raise refusal(
-        "latency has no meaning here: a propagation sends changes as they come",
-        "leave it out; schedule and bandwidth_max spare a line",
+        "latency has no meaning here: a propagation sends changes as they arrive",
+        "leave it out; schedule and bandwidth_max limit the load on a line",
     )
 
 
@@ -306,8 +304,7 @@ def _function_name(value: object) -> str:
     return value
 
 
-# Values that are not built yet are refused field by field: what is checked on a whole entry is only told once the rest
-# is right.
+# Values that are not built yet are refused field by field: checks of a whole entry run only when its fields are valid.
 Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]

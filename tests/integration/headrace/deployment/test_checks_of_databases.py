@@ -32,7 +32,7 @@ def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pyt
     assert name != checked.dsns["a"]
     monkeypatch.setenv("TEST_B_DSN", name)
     assert [(f.path, f.problem) for f in checked.findings() if "same database" in f.problem] == [
-        ("sites.b", "is the same database as sites.a, by another name"),
+        ("sites.b", "is the same database as sites.a, under another name"),
     ]
     monkeypatch.setenv("TEST_B_DSN", checked.dsns["b"])
     assert not [f for f in checked.findings() if "same database" in f.problem]
@@ -223,7 +223,7 @@ def test_conflicts_that_nobody_would_see_are_said_and_the_fix_is_enough(checked:
     """Both write t, and without old values an UPDATE finds the other's row by its key alone."""
 
     def unseen() -> list[Finding]:
-        return [finding for finding in checked.findings() if "no conflict that could be seen" in finding.problem]
+        return [finding for finding in checked.findings() if "the conflict is not detected" in finding.problem]
 
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE keys (id int PRIMARY KEY)")

@@ -294,7 +294,7 @@ def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process
     if phase == "REFUSED":
         (finding,) = controller.overview()["findings"]
         assert finding["path"] == "propagations.p"
-        assert "qa holds some for p, since 3600 s" in finding["problem"]
+        assert "qa has held some for p for 3600 s" in finding["problem"]
 
 
 def with_a_sibling(spec):

@@ -266,7 +266,7 @@ def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and
         replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT)
     )
     assert [finding.problem for finding in other.misfits] == [
-        "is split off from queue qa, and by this file it reads qb"
+        "is split off from queue qa, and in this file it reads qb"
     ]
     assert other.splits == ()
     without = replace(spec, propagations=spec.propagations[1:])

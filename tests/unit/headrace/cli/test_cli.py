@@ -80,10 +80,12 @@ def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped
     file = tmp_path / "cycle.yaml"
     file.write_text(CYCLE)
     assert run("up", file) == FINDING
-    assert "go round for ever: a -> b" in capsys.readouterr().err
+    assert "circulate for ever: a -> b" in capsys.readouterr().err
     assert run("plan", file, "--offline") == FINDING
     shown = capsys.readouterr().out
-    assert "  error captures.capture_b.rules (line 7): changes of public.* made at a go round for ever: a -> b" in shown
+    assert (
+        "  error captures.capture_b.rules (line 7): changes of public.* made at a circulate for ever: a -> b" in shown
+    )
     assert "    a -> b (1 hop, in a cycle), a (2 hops, over b, in a cycle)" in shown
     assert run("down", file) == DONE
 

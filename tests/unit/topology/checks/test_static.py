@@ -218,7 +218,7 @@ def test_a_two_way_set_up_of_untagged_captures_has_no_warning(tmp_path):
     assert warnings(tmp_path, TWO_WAY) == []
 
 
-HOME = "changes of hr.* made at dbs1 come home: dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2): "
+HOME = "changes of hr.* made at dbs1 return there: dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2): "
 
 
 def test_a_capture_of_tagged_changes_in_a_two_way_set_up_is_refused_with_the_path(tmp_path):
@@ -265,16 +265,16 @@ def ring(tag: str) -> str:
 
 def test_a_ring_in_which_every_capture_takes_tagged_changes_is_a_cycle_told_once_with_the_whole_path(tmp_path):
     assert warnings(tmp_path, ring('"00"')) == [
-        "error: captures.c_dbs3.rules (line 17): changes of hr.* made at dbs1 go round for ever: dbs1 -> dbs2 (applied"
+        "error: captures.c_dbs3.rules (line 17): changes of hr.* made at dbs1 circulate for ever: dbs1 -> dbs2 (applied"
         " by a_dbs1 with tag 00) -> "
-        "dbs3 (applied by a_dbs2 with tag 00) -> dbs1 (applied by a_dbs3), and on from there: write tagged: false (the"
+        "dbs3 (applied by a_dbs2 with tag 00) -> dbs1 (applied by a_dbs3), and so on: write tagged: false (the"
         " default) in its include rules: dbs3 then sends only what its users write"
     ]
 
 
 def test_a_ring_of_apply_processes_without_a_tag_needs_a_tag_that_is_left_out(tmp_path):
     (line,) = warnings(tmp_path, ring("null"))
-    assert line.startswith("error: applies.a_dbs1.tag (line 23): changes of hr.* made at dbs1 go round for ever: ")
+    assert line.startswith("error: applies.a_dbs1.tag (line 23): changes of hr.* made at dbs1 circulate for ever: ")
     assert line.endswith(
         ': give it a tag, such as tag: "00", and leave that tag out at captures.c_dbs2: exclude: [{global: true, tags:'
         ' ["00"]}]'
@@ -283,7 +283,9 @@ def test_a_ring_of_apply_processes_without_a_tag_needs_a_tag_that_is_left_out(tm
 
 def test_a_cycle_that_is_allowed_is_a_warning(tmp_path):
     (line,) = warnings(tmp_path, "allow_cycle: true" + ring('"00"'))
-    assert line.startswith("warning: captures.c_dbs3.rules (line 18): changes of hr.* made at dbs1 go round for ever: ")
+    assert line.startswith(
+        "warning: captures.c_dbs3.rules (line 18): changes of hr.* made at dbs1 circulate for ever: "
+    )
 
 
 def test_tagged_changes_that_arrive_by_two_ways_are_refused_with_both(tmp_path):
@@ -332,7 +334,7 @@ def test_a_hub_that_forwards_what_spokes_wrote_to_the_others_has_no_warning(tmp_
 
 
 HOME_FROM_HUB = (
-    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs2 come home: dbs2 -> dbs1 (applied by"
+    "error: propagations.down_dbs2.rules (line 21): changes of hr.* made at dbs2 return there: dbs2 -> dbs1 (applied by"
     " up_from_dbs2 with tag 02) "
     '-> dbs2 (applied by down_to_dbs2): leave out what up_from_dbs2 wrote: exclude: [{global: true, tags: ["02"]}]'
 )
@@ -368,9 +370,7 @@ def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_c
     ]
 
 
-MEETING = (
-    "where they change one row at the same time, the transaction that comes later goes whole into the error queue of "
-)
+MEETING = "where they change one row at the same time, the whole later transaction goes into the error queue of "
 MEETINGS = {
     # entry of `replicate` -> who writes what, and where they meet
     "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.*", "dbs2, dbs1")],
@@ -397,7 +397,7 @@ def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflic
         assert head == f"sites: {origins} write the same tables, such as {table}, and no conflict handler is set: "
         places, _, silent = places.partition(", where old values are in the log (REPLICA IDENTITY FULL); ")
         assert set(places.split(", ")) == set(sites.split(", "))
-        assert silent == "where they are not, nobody sees it, and the sites differ"
+        assert silent == "where they are not, it goes unnoticed, and the sites differ"
 
 
 IDLE = {
@@ -409,13 +409,13 @@ IDLE = {
     "propagation for nobody": (
         "  p2: {from",
         "  p9: {from: q2, to: qr}\n  p2: {from",
-        "propagations.p9: no apply process behind it wants what it could forward: add an apply "
+        "propagations.p9: no apply process behind it takes anything that it could forward: add an apply "
         "process behind queue qr, or remove it",
     ),
     "empty positive rule set": (
         "queue: q2}",
         "queue: q2, rules: {include: []}}",
-        "applies.a1.rules.include: is empty: nothing passes: add a rule, or leave include out",
+        "applies.a1.rules.include: is empty: nothing passes: add a rule, or remove include",
     ),
     "rules on one way that no change passes": (
         "p1: {from: q1, to: qr}",

@@ -66,7 +66,7 @@ def test_it_is_resolved_when_it_is_used_and_a_missing_value_is_named(tmp_path: P
     assert admin_dsn(spec, spec.site("b"), ENVIRONMENT).endswith("password='two'")
     _file(tmp_path)
     spec.file.write_text(spec.file.read_text().replace("admin_dsn", "dsn2"))
-    with pytest.raises(ConfigError, match="not there any more"):
+    with pytest.raises(ConfigError, match="no longer exists"):
         admin_dsn(spec, spec.site("b"), ENVIRONMENT)
 
 

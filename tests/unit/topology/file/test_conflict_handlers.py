@@ -145,8 +145,8 @@ REFUSED = {
     " minimum, overwrite, discard, site_priority",
     "{table: hr.t, method: overwrite, on: delete_missing}": "overwrite is no method for delete_missing: write one of"
     " discard",
-    "{table: hr.t, method: discard, on: update_missing, columns: [a]}": "a column list is of update_differs, and this"
-    " handler is of update_missing: leave columns out: it decides about the row",
+    "{table: hr.t, method: discard, on: update_missing, columns: [a]}": "only a handler of update_differs has a column"
+    " list, and this one is of update_missing: leave columns out: it decides about the row",
     "{table: hr.t, method: site_priority}": "site_priority has no priority: list the sites, the one that wins first:"
     " priority: [dbs1, dbs2]",
     "{table: hr.t, method: discard, priority: [dbs1, dbs2]}": "discard takes no priority: leave it out, or write"
@@ -207,8 +207,8 @@ def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers
     handlers = f"conflict_handlers: [{EVERY_KIND}]\n"
     (line,) = meetings_in(tmp_path, SUBSET + handlers)
     assert line.startswith(
-        "applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and others than dbs1 write it,"
-        " too. Where a row leaves"
+        "applies.a2: conflict handlers cannot keep hr.t equal: to2 takes a subset of it, and sites other than dbs1 write it,"
+        " too. If a row leaves"
     )
     there = "\n".join(line for line in SUBSET.splitlines() if not line.startswith(("  c2:", "  to1:", "  a1:")))
     assert meetings_in(tmp_path, f"{there}\n{handlers}") == []  # dbs2 only receives

@@ -91,7 +91,7 @@ def test_the_example_is_read_whole_and_the_plan_says_what_waits_for_what():
         ),
         ("value_dependencies: {n: []}", "names no table"),
         ("object_dependencies: [{table: shop.a, parent: shop.a}]", "shop.a is its own parent"),
-        ("object_dependencies: [{table: shop.a, parent: shop.b}, {table: shop.a, parent: shop.b}]", "is there already"),
+        ("object_dependencies: [{table: shop.a, parent: shop.b}, {table: shop.a, parent: shop.b}]", "is a duplicate"),
         ("object_dependencies: [{table: shop.a}]", "parent"),
     ],
 )

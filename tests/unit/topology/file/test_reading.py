@@ -276,9 +276,9 @@ REPLICATE_PROBLEMS = {
     "{schemas: [hr], between: [dbs1, dbs2], hub: dbs1, spokes: [dbs3]}": ": has both between and hub/spokes: keep one"
     " of them",
     "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs4]}": ".spokes[1]: there is no site 'dbs4': did you mean 'dbs3'?",
-    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs1]}": ".spokes[1]: dbs1 stands in the tree of hub and spokes twice:"
+    "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs1]}": ".spokes[1]: dbs1 is in the tree of hub and spokes twice:"
     " name every site once",
-    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, dbs2]}]}": ".spokes[0].spokes[1]: dbs2 stands in"
+    "{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, dbs2]}]}": ".spokes[0].spokes[1]: dbs2 is in"
     " the tree of hub and spokes twice: name every site once",
     "{schemas: [hr], hub: dbs1, spokes: [{site: relay}]}": ".spokes[0].site: site relay has no database: name another"
     " site, or give relay a database of kind postgres or embedded",
@@ -310,10 +310,10 @@ def test_replicate_problem(tmp_path, entry, expected):
 
 
 RULE_PROBLEMS = {
-    "{}": ": does not name what it speaks of: give one of table, schema, global, or a condition that does",
-    "{table: hr.t, schema: hr}": ": does not name what it speaks of: give one of table, schema, global, or a condition"
-    " that does",
-    "{global: false}": ": global: false says nothing: write global: true, or a table or schema",
+    "{}": ": names no object, or more than one: write one of table, schema, global, or a condition that names it",
+    "{table: hr.t, schema: hr}": ": names no object, or more than one: write one of table, schema, global, or a condition"
+    " that names it",
+    "{global: false}": ": global: false has no meaning: write global: true, or a table or schema",
     "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
     "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
@@ -509,7 +509,7 @@ def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
 
 def test_a_topology_without_sites_is_refused(tmp_path):
     (found,) = problems(tmp_path, "topology: t\nsites: {}")
-    assert found.startswith("sites (line 2): there is none: name the databases")
+    assert found.startswith("sites (line 2): is empty: name the databases")
 
 
 def test_a_folder_is_a_problem_not_a_traceback(tmp_path):

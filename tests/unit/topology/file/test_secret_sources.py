@@ -81,7 +81,7 @@ def test_what_a_program_does_not_give_is_said_without_its_arguments(tmp_path: Pa
     ("reference", "problem"),
     [
         ("${file:/does/not/exist}", "cannot be read"),
-        ("${file:dsn}", "is not named by its whole path"),
+        ("${file:dsn}", "is not named by its full path"),
         ("${command:no-such-program-here x}", "cannot be run"),
         ("${command:a 'b}", "quotation mark that is not closed"),
         ("${command: }", "the command is empty"),

@@ -18,8 +18,8 @@ USUAL = ("no conflict handler", "takes part in nothing", "no apply process behin
 LOST = "both write these tables, which become different"
 CHAIN = "dbs1 -> dbs2 (applied by apply_from_dbs1_at_dbs2 with tag 00)"
 LEFT_TO_WISH = (
-    'if dbs2 is to send on what others write: let its include rules take tag "00" too (tagged: true takes all), and'
-    " leave out on the way to "
+    "if dbs2 is to forward other sites' changes: let its include rules"
+    ' take tag "00" too (tagged: true takes all), and exclude on the way to '
     "each neighbour what came from it; or replicate from dbs1 to dbs3 without dbs2 between"
 )
 OF_REPLICATE = (
@@ -31,7 +31,7 @@ WRONG = {
     "a hub forgets to leave out what came from a spoke": (
         HUB.replace(TO_DBS2, "{from: q_dbs1, to: q_dbs2_in}"),
         [
-            "error: propagations.dbs1_to_dbs2.rules (line 34): changes of stock.* made at dbs2 come home: "
+            "error: propagations.dbs1_to_dbs2.rules (line 34): changes of stock.* made at dbs2 return there: "
             + HUB_PATH
             + " -> dbs2 (applied by "
             "apply_from_dbs1_at_dbs2): leave out what apply_from_dbs2_at_dbs1 wrote: exclude: [{global: true, tags:"
@@ -41,7 +41,7 @@ WRONG = {
     "a hub leaves out the wrong spoke": (
         HUB.replace('not_tags: ["64627334"]', 'not_tags: ["64627333"]'),
         [
-            "error: propagations.dbs1_to_dbs4.rules (line 36): changes of stock.* made at dbs4 come home: dbs4 -> dbs1"
+            "error: propagations.dbs1_to_dbs4.rules (line 36): changes of stock.* made at dbs4 return there: dbs4 -> dbs1"
             " (applied by "
             "apply_from_dbs4_at_dbs1 with tag 64627334) -> dbs4 (applied by apply_from_dbs1_at_dbs4): leave out what"
             " apply_from_dbs4_at_dbs1 wrote: "
@@ -56,7 +56,7 @@ WRONG = {
     "a spoke has the tag of another": (
         HUB.replace('queue: q_dbs1_in, tag: "64627333"', 'queue: q_dbs1_in, tag: "64627332"'),
         [
-            "error: applies.apply_from_dbs3_at_dbs1.tag (line 41): changes of stock.* made at dbs3 come home: dbs3 ->"
+            "error: applies.apply_from_dbs3_at_dbs1.tag (line 41): changes of stock.* made at dbs3 return there: dbs3 ->"
             " dbs1 (applied by "
             "apply_from_dbs3_at_dbs1 with tag 64627332) -> dbs3 (applied by apply_from_dbs1_at_dbs3): 64627332 is the"
             " tag of "
@@ -67,7 +67,7 @@ WRONG = {
             " dbs2: dbs3 -> dbs1 (applied by "
             "apply_from_dbs3_at_dbs1 with tag 64627332), and propagations.dbs1_to_dbs2 does not take tag 64627332 on"
             f" to dbs2; {LOST}: "
-            "applies.apply_from_dbs2_at_dbs1 has the same tag, by which the changes of dbs2 are kept from going home:"
+            "applies.apply_from_dbs2_at_dbs1 has the same tag, which keeps the changes of dbs2 from returning:"
             " give this one a tag of its "
             'own, such as tag: "64627333"',
         ],
@@ -78,10 +78,10 @@ WRONG = {
             "error: captures.capture_dbs1.rules (line 24): changes of stock.* made at dbs2 never arrive at dbs3:"
             f" {HUB_PATH}, and "
             "captures.capture_dbs1 does not take tag 64627332 on to dbs3 (and so between 5 other pairs of sites);"
-            f" {LOST}: if dbs1 is to send on "
-            'what others write: let its include rules take tag "64627332" and "64627333" and "64627334" too (tagged:'
-            " true takes all), and leave "
-            "out on the way to each neighbour what came from it; or replicate from dbs2 to dbs3 without dbs1 between"
+            f" {LOST}: if dbs1 is to forward other sites' changes:"
+            ' let its include rules take tag "64627332" and "64627333" and "64627334" too (tagged:'
+            " true takes all), and exclude "
+            "on the way to each neighbour what came from it; or replicate from dbs2 to dbs3 without dbs1 between"
         ],
     ),
     "an apply process at a spoke takes untagged changes alone": (
@@ -101,7 +101,7 @@ WRONG = {
             "queue: q_dbs3, rules: {include: [{table: stock.*, tagged: true}]}",
         ),
         [
-            "error: captures.capture_dbs3.rules (line 26): changes of stock.* made at dbs1 come home: dbs1 -> dbs3"
+            "error: captures.capture_dbs3.rules (line 26): changes of stock.* made at dbs1 return there: dbs1 -> dbs3"
             " (applied by "
             "apply_from_dbs1_at_dbs3 with tag 00) -> dbs1 (applied by apply_from_dbs3_at_dbs1); so do those made at"
             " dbs2 and dbs4: write tagged: false (the default) in its include rules: dbs3 then sends only what its"
@@ -111,7 +111,7 @@ WRONG = {
     "an apply process at a spoke has no tag": (
         HUB.replace(AT_DBS2, "source: dbs1, queue: q_dbs2_in, tag: null}"),
         [
-            "error: applies.apply_from_dbs1_at_dbs2.tag (line 43): changes of stock.* made at dbs1 come home: dbs1 ->"
+            "error: applies.apply_from_dbs1_at_dbs2.tag (line 43): changes of stock.* made at dbs1 return there: dbs1 ->"
             " dbs2 (applied by "
             "apply_from_dbs1_at_dbs2 without a tag) -> dbs1 (applied by apply_from_dbs2_at_dbs1); so do those made at"
             " dbs3 and dbs4: give it a "
@@ -152,7 +152,7 @@ WRONG = {
             "warning: captures.capture_dbs2.rules (made by replicate, line 7): changes of hr.* made at dbs1 never"
             f" arrive at dbs3: {CHAIN}, and "
             "captures.capture_dbs2 does not take tag 00 on to dbs3; dbs3 gets what users of dbs2 write, and not this:"
-            f" {OF_REPLICATE}{LEFT_TO_WISH}; nothing needs to be done if this is meant"
+            f" {OF_REPLICATE}{LEFT_TO_WISH}; no action is needed if this is intended"
         ],
     ),
     "two pairs that share a site and a table": (
@@ -171,7 +171,7 @@ WRONG = {
         [
             "error: propagations.dbs1_to_dbs2.rules (line 10): changes of hr.salaries made at dbs1 never arrive at"
             " dbs2: on the direct way "
-            f"propagations.dbs1_to_dbs2 does not take them, and no other site sends them on; {LOST}: take them out of"
+            f"propagations.dbs1_to_dbs2 does not take them, and no other site forwards them; {LOST}: take them out of"
             " its exclude rules"
         ],
     ),
@@ -209,7 +209,7 @@ applies:
 """,
         [
             "error: captures.c2.rules (line 11): changes of hr.* made at dbs1 in a transaction that its user tagged 11"
-            " come home: dbs1 -> dbs2 "
+            " return there: dbs1 -> dbs2 "
             "(applied by a1 with tag 11) -> dbs1 (applied by a2): leave out what a1 wrote: exclude: [{global: true,"
             ' tags: ["11"]}]'
         ],
@@ -220,7 +220,7 @@ applies:
             "warning: captures.capture_dbs1.rules (line 24): changes of stock.* made at dbs1 never arrive at {site},"
             " while those that dbs1 gets "
             "from others do: captures.capture_dbs1 does not take untagged changes: let its rules take untagged changes,"
-            " too; nothing needs to be done if this is meant".replace("{site}", site)
+            " too; no action is needed if this is intended".replace("{site}", site)
             for site in ("dbs2", "dbs3", "dbs4")
         ],
     ),
@@ -236,7 +236,7 @@ applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr
             "warning: applies.a1.rules.include[0] (line 11): of hr.* only changes arrive that users of dbs1 tag"
             " themselves, on the way c1 -> q1 -> p1 "
             "-> i2 -> a1: let the rules on the way take untagged changes (tagged: false), or write here which tags are"
-            " meant"
+            " intended"
         ],
     ),
     "a queue from which nobody takes a table": (
@@ -248,8 +248,8 @@ propagations: {p1: {from: q1, to: i2}}
 applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr.a}]}}}
 """,
         [
-            "warning: queues.i2 (line 8): changes of hr.b made at dbs1 come to this queue, and nobody takes them from"
-            " it: they end here: let a1 take them, or leave them out where they are captured"
+            "warning: queues.i2 (line 8): changes of hr.b made at dbs1 come to this queue, and no subscriber takes"
+            " them: they end here: let a1 take them, or exclude them where they are captured"
         ],
     ),
 }

@@ -140,8 +140,8 @@ def test_site_priority_over_a_hub_is_warned_of_where_it_lacks_the_hub(tmp_path):
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs3, dbs4")) == [
         "warning: conflict_handlers (line 15): site_priority of stock.t lists dbs2, dbs3, dbs4, and"
         " applies.apply_from_dbs1_at_dbs2 has to decide between dbs1 and"
-        " dbs2 (and 5 others likewise): nobody wins there, and such a conflict goes into the error queue: list dbs1,"
-        " too: over a hub, the hub and a spoke are compared, whoever made the change",
+        " dbs2 (and 5 others likewise): no site wins there, and such a conflict goes into the error queue: list dbs1,"
+        " too: over a hub, the hub and a spoke are compared, whichever site made the change",
     ]
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs1, dbs3, dbs4")) == []
 

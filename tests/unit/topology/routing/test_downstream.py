@@ -69,12 +69,12 @@ def test_several_capture_processes_share_one_copy(tmp_path):
 PLANTED = {
     "mode of a local capture": (
         LOCAL.replace("source: dbs1, queue: q3,", "source: dbs1, mode: real_time, queue: q3,"),
-        "captures.c1 (line 14): mode is of downstream capture, and this capture process is local: leave it out, or name"
-        " as site another one than the source",
+        "captures.c1 (line 14): mode is only for downstream capture, and this capture process is local: leave it out, or"
+        " name a site other than the source",
     ),
     "transport of a local capture": (
         LOCAL.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sync, queue: q3,"),
-        "transport is of downstream capture",
+        "transport is only for downstream capture",
     ),
     "an unknown transport": (
         DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sinc, queue: q3,"),
@@ -102,8 +102,8 @@ PLANTED = {
     ),
     "an archive in real time": (
         DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, archive: logs, queue: q3,"),
-        "captures.c1 (line 14): archive and archive_lag_s are of archived logs: write mode: archived_log, or leave them"
-        " out",
+        "captures.c1 (line 14): archive and archive_lag_s are only for archived logs: write mode: archived_log, or leave"
+        " them out",
     ),
     "two modes of one copy": (
         SECOND.replace("source: dbs1, queue: q3b,", "source: dbs1, mode: archived_log, queue: q3b,"),
