@@ -417,7 +417,7 @@ PLANTED = (
         "a capture process lets redo be purged that it has only sent",
         _around(CaptureHost, "_tell_checkpoint", _tell_sent),
     ),
-    Planted("mining keeps an open transaction that comes again", _set(Miner, "_resume", _nothing)),
+    Planted("mining keeps an open transaction that comes again", _set(Miner, "_resume", _nothing), first=2),
     Planted(
         "a copy of redo is acknowledged before it is synced",
         _around(standby_log._Segment, "sync", _acknowledge_unsynced),
@@ -463,7 +463,7 @@ PLANTED = (
         _around(PositionsFile, "load", _take_one_for_another),
         first=14,
     ),
-    Planted("a batch is cut one transaction too late", _set(queue_log, "resume_after", _cut_too_late), first=8),
+    Planted("a batch is cut one transaction too late", _set(queue_log, "resume_after", _cut_too_late), first=11),
     Planted("spilled batches are read out of order", _around(SpillFiles, "read", _read_another), first=2, is_slow=True),
     Planted(
         "a queue skips a batch for a subscriber", _around(QueueCore, "dequeue", _dequeue_twice_the_same), is_slow=True
