@@ -72,7 +72,7 @@ CHANGED = {  # by what is said of each: statements at the source, {t} is the tab
         ["ALTER TABLE app.{t} ADD COLUMN added timestamptz DEFAULT now()"],
         ["ALTER TABLE app.{t} ADD COLUMN added date DEFAULT CURRENT_DATE + 1"],
     ),
-    "column twice was generated": (["ALTER TABLE app.{t} ALTER twice DROP EXPRESSION"],),
+    "column twice is no longer generated": (["ALTER TABLE app.{t} ALTER twice DROP EXPRESSION"],),
 }
 UNCHANGED = (
     ["VACUUM FULL app.{t}"],
