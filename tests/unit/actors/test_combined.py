@@ -87,7 +87,7 @@ def _batch(previous: int, through: int) -> LcrBatch:
     return insert_batch([through], previous=previous)
 
 
-def test_apply_process_sets_the_beginning_and_capture_hears_it_once(tmp_path: Path) -> None:
+def test_apply_process_sets_the_beginning_and_capture_gets_it_once(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=30)
     assert combined.outlet.poll().rewind_scn is None
     session = combined.subscribe(40)
@@ -284,7 +284,7 @@ def test_apply_process_that_begins_anew_stays_admitted_after_a_restart(tmp_path:
         last.offer(70, 80)
 
 
-def test_apply_process_hears_its_refusal_only_when_that_is_durable(tmp_path: Path) -> None:
+def test_apply_process_gets_its_refusal_only_when_that_is_durable(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=50)
     session = combined.begin(20)
     full = combined.fill_disk()
@@ -297,7 +297,7 @@ def test_apply_process_hears_its_refusal_only_when_that_is_durable(tmp_path: Pat
     assert isinstance(session.ended, LogGone)
 
 
-def test_anew_apply_process_is_admitted_when_its_refusals_end_is_durable(tmp_path: Path) -> None:
+def test_apply_process_is_readmitted_when_its_refusals_end_is_durable(tmp_path: Path) -> None:
     combined = refused(tmp_path)
     full = combined.fill_disk()
     with pytest.raises(QueueError, match="cannot be written"):

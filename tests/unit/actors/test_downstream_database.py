@@ -83,7 +83,7 @@ def test_capture_process_begins_after_its_receiver_adopted_an_edit(tmp_path, spe
     assert "capture:c2" in actors.running
 
 
-def test_receiver_records_which_table_goes_to_whom(spec, actors):
+def test_receiver_records_the_apply_processes_of_each_table(spec, actors):
     actors.captured["site:a"] = (
         CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),
     )

@@ -176,7 +176,7 @@ def test_first_user_in_a_shared_folder_does_not_get_the_topology(shared: Path, m
 
 
 @as_root
-def test_other_user_hears_who_owns_the_folders_above(shared: Path):
+def test_error_for_another_user_names_the_owner_of_the_folders_above(shared: Path):
     """The folders that Headrace makes are closed, too; the user who is asked to correct their rights may open them."""
     state_dir = shared / ".headrace" / "closed"
     state_dir.mkdir(parents=True)

@@ -391,7 +391,7 @@ def test_component_held_up_by_preparation_gets_its_start_time_later():
     assert world.look(10 * STARTING_AFTER_S) == []  # an open transaction at the source can hold it up for as long
 
 
-def test_returning_component_starts_anew_and_refused_edit_ends_no_alert():
+def test_returning_component_is_timed_anew_and_refused_edit_ends_no_alert():
     world = World()
     queue = world.queue
     queue["state"] = "DISABLED"

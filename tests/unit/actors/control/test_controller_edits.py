@@ -357,7 +357,7 @@ def test_leaving_queue_blocks_an_edit_unless_its_subscriber_is_refused(spec, act
 @pytest.mark.parametrize(
     ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
 )
-def test_combined_destinations_far_apart_are_refused_likewise(spec, actors, behind_s, ahead_scn, phase):
+def test_combined_destinations_far_apart_are_refused(spec, actors, behind_s, ahead_scn, phase):
     """Their queues do not run: the capture processes report the positions."""
     apart = with_a_sibling(spec)
     both = replace(apart, applies=tuple(replace(each, combined=True) for each in apart.applies))

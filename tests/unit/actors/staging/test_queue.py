@@ -56,7 +56,7 @@ def test_batch_is_released_only_when_every_subscriber_has_it_durably(tmp_path: P
     assert (status.batches, status.memory_bytes, status.rows, status.rows_total) == (0, 0, 0, 1)
 
 
-def test_publisher_hears_durable_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
+def test_publisher_gets_durable_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))

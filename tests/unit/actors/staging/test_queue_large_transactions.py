@@ -204,7 +204,7 @@ def test_status_shows_how_long_one_subscriber_blocks_a_large_transaction(
     assert _held_alone(world) == [0.0]
 
 
-def test_status_shows_who_blocks_a_subscriber_that_reconnected_inside_it(tmp_path: Path) -> None:
+def test_status_shows_the_subscriber_that_blocks_a_reconnected_one(tmp_path: Path) -> None:
     """The reconnected subscriber gets the transaction from its beginning after the first one has all of it. It waits,
     and has read no more than the first one.
     """

@@ -355,9 +355,7 @@ def test_restarted_queue_admits_a_subscriber_that_began_anew(tmp_path: Path, nee
     assert queue.core.publisher_news(publisher).durable_scn == held
 
 
-def test_subscriber_hears_its_refusal_only_when_that_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriber_gets_its_refusal_only_when_that_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, publisher, _, two = restored_below_redo(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("actors.staging.refusals.replace_file", no_space)
@@ -368,7 +366,7 @@ def test_subscriber_hears_its_refusal_only_when_that_is_durable(
     assert isinstance(two.ended, LogGone)
 
 
-def test_anew_subscriber_is_admitted_only_when_its_refusals_end_is_durable(
+def test_subscriber_is_readmitted_only_when_its_refusals_end_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)

@@ -95,7 +95,7 @@ def test_unreachable_apply_is_asked_again(spec):
     assert wait_caught_up(spec, actors, timeout_s=60)
 
 
-def test_time_out_names_who_is_behind_and_why(spec):
+def test_time_out_names_the_apply_process_that_is_behind_and_the_reason(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [PropagationError("the driver is not up")], from_b: [8]})
     with pytest.raises(NotCaughtUp, match=rf"{from_a} has not reached.*the driver is not up") as caught:

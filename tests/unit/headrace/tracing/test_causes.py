@@ -210,7 +210,7 @@ def test_clients_behind_a_rename_are_asked_for_the_new_name(tmp_path: Path, clie
         ("apply", "apply:apply_b"),
     ],
 )
-def test_discarded_tag_is_named_with_who_set_it(tmp_path: Path, client: str, place: str) -> None:
+def test_discarded_tag_is_named_with_its_origin(tmp_path: Path, client: str, place: str) -> None:
     takes_all = "{include: [{global: true, tagged: true}, {global: true}]}"
     spec = topology(
         tmp_path,
