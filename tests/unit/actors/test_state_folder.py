@@ -73,7 +73,7 @@ def test_open_folder_of_an_earlier_version_is_closed(shared: Path):
     if IS_ROOT:
         assert set(readable_by_others(every)) == set(every)
     make_private(state_dir)
-    # `EmbeddedServer` writes that one anew
+    # `EmbeddedServer` writes that file again
     assert [each for each in readable_by_others(every) if each.name != "server.json"] == []
     for each in every:
         assert each.is_dir() or each.read_text() == "secret"

@@ -127,7 +127,7 @@ class PropagationHistories(RuleBasedStateMachine):
             for _ in range(count):
                 progress = self.capture.poll()
                 self.purged = max(self.purged, progress.durable_scn)
-                assert progress.durable_scn <= self.model.durable or self.restored, "reported as durable what is not"
+                assert progress.durable_scn <= self.model.durable or self.restored, "reported as durable too early"
                 if progress.rewind_scn is not None:
                     self.plan(progress.rewind_scn)
                 if self.asks_for_more:

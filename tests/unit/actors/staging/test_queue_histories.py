@@ -118,7 +118,7 @@ class QueueHistories(RuleBasedStateMachine):
         if news.durable_scn is not None:
             # The queue holds everything for a silent subscriber from where it was placed; that is seen when it begins.
             lowest = min((m.durable for name, m in self.models.items() if name != NEW or m.durable), default=0)
-            assert news.durable_scn <= lowest, "reported as durable what is not"
+            assert news.durable_scn <= lowest, "reported as durable too early"
             self.durable_told = news.durable_scn
         if news.rewind_scn is not None:
             assert news.rewind_scn >= self.durable_told

@@ -182,7 +182,7 @@ class TwoLives:
             for _ in range(count):
                 progress = self.capture.poll()
                 self.purged = max(self.purged, progress.durable_scn)
-                assert progress.durable_scn <= self.model.durable, "reported as durable what is not"
+                assert progress.durable_scn <= self.model.durable, "reported as durable too early"
                 if progress.rewind_scn is not None:
                     self.plan(progress.rewind_scn)
                 if not self.to_send:

@@ -506,7 +506,7 @@ class Administered:
         spec = read(folder, content, {"RUNS": "postgresql://runs@127.0.0.1/x", "ADMIN": ""})
         self.source = AdministeredSource(["t", "new"], ["t"])
         self.taken_up, self.state = [{"t"}], "RUNNING"
-        self.earlier: list[bool] = []  # what each call says about itself
+        self.earlier: list[bool] = []  # whether each call declares itself an earlier one
         administer(monkeypatch, {"a": self.source})
         record(spec, {"a": ["t"]})
         looks = Looks(monkeypatch, spec, {**overview(component("IDLE", "DONE")), "findings": []})
