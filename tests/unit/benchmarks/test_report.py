@@ -229,7 +229,7 @@ def test_open_form_is_the_same_topology_without_certificates(tmp_path: Path) -> 
     assert [[site.tls is None for site in spec.sites] for spec in specs] == [[False, False], [True, True]]
 
 
-def test_bench_waits_for_the_slot_of_its_own_topology() -> None:
+def test_slot_of_the_bench_is_that_of_its_own_topology() -> None:
     assert "topology: bench\n" in _TOPOLOGY
     assert "\n  src: " in _TOPOLOGY
     assert slot_name("bench", "src") == "headrace_bench_src"
