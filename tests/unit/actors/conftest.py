@@ -13,11 +13,11 @@ from topology.spec import TopologySpec
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TopologySpec:
-    """Site a to site b; a module about another topology has a fixture of its own by this name."""
+    """From site a to site b; a module about another topology defines its own fixture of this name."""
     return one_way_spec(tmp_path)
 
 
 @pytest.fixture
 def actors() -> FakeActors:
-    """Nothing runs yet."""
+    """Fake actors before anything runs."""
     return FakeActors()

@@ -1,4 +1,4 @@
-"""When an apply process was asked for the position that its status shows, and how often it is asked."""
+"""When an apply process was asked for the position in its status, and how often it is asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.databases.destination_contract import error_transaction
 
 
 class Clock:
-    """Stands where it is put."""
+    """A clock that the test sets."""
 
     now_us = 1000
 
@@ -38,11 +38,11 @@ def made(spec: Any, clock: Clock, status: Callable[[], pb.ApplyStatus]) -> Apply
 @pytest.mark.parametrize(
     ("asked_us", "expected"), [(990, 990), (1010, 1010), (0, 1000)], ids=["busy since", "answered", "not yet running"]
 )
-def test_position_is_as_old_as_the_question_though_the_process_stood_still_after_it(
+def test_position_counts_from_the_question_although_the_process_froze_then(
     spec: Any, asked_us: int, expected: int
 ) -> None:
-    """Found by `headrace chaos`: a process that was frozen between the answer and a look at the clock told an old
-    watermark as a new one.
+    """Found by `headrace chaos`: a process that was frozen between the answer and reading the clock reported an old
+    watermark as new.
     """
     clock = Clock()
 
@@ -65,7 +65,7 @@ def test_position_is_as_old_as_the_question_though_the_process_stood_still_after
     ],
     ids=["starting", "empty", "two"],
 )
-def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(
+def test_error_queue_is_unknown_until_a_driver_has_read_it(
     spec: Any, said: pb.ApplyStatus, expected: int | None
 ) -> None:
     host = made(spec, Clock(), lambda: said)
@@ -73,7 +73,7 @@ def test_error_queue_is_unknown_and_not_empty_until_a_driver_has_read_it(
     assert host.details().errors == expected
 
 
-def test_status_reads_the_first_error_transactions_alone_and_no_values(spec: Any) -> None:
+def test_status_reads_only_the_first_error_transactions_and_no_values(spec: Any) -> None:
     asked: list[tuple[Any, ...]] = []
 
     def errors(*of: str, first: int) -> list[Any]:
@@ -86,7 +86,7 @@ def test_status_reads_the_first_error_transactions_alone_and_no_values(spec: Any
     assert (found["number"], found["readable"], asked) == (3, (), [(spec.name, "x", ERRORS_MAX)])
 
 
-def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its_configuration(spec: Any) -> None:
+def test_views_come_from_the_driver_or_without_one_from_the_configuration(spec: Any) -> None:
     host = ApplyHost(spec, "x", "label")
     host._described = {"source_database": "a", "rules": [{"schema_name": "hr"}]}
     views = host.views()
@@ -110,7 +110,7 @@ def test_views_of_an_apply_process_come_from_its_driver_and_without_one_from_its
     ]
 
 
-def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits_for_something_else(spec: Any) -> None:
+def test_starting_apply_process_is_polled_often_until_ready_or_too_late(spec: Any) -> None:
     clock, ready = Clock(), [False]
     host = made(spec, clock, lambda: pb.ApplyStatus(ready=ready[0]))
     host._starting_until = clock.monotonic() + STARTING_S  # as `open` sets it
@@ -122,7 +122,7 @@ def test_apply_process_that_starts_is_looked_at_often_until_it_is_ready_or_waits
     assert host.step() == STATUS_INTERVAL_S
 
 
-def test_an_apply_process_that_is_being_stopped_does_not_say_that_it_starts(spec: Any) -> None:
+def test_apply_process_that_is_stopping_does_not_show_starting(spec: Any) -> None:
     host, seen = made(spec, Clock(), pb.ApplyStatus), []
     look = lambda _: seen.append(host.detail_state()) or True  # noqa: E731
     host._driver = SimpleNamespace(stop=look, join=look)

@@ -1,4 +1,4 @@
-"""The capture process between its redo and its queue: what it says of itself, and what it tells the site."""
+"""The capture process between its redo and its queue: its status, and what it reports to the site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def capture(tmp_path: Path) -> Capture:
     return Capture(tmp_path)
 
 
-def test_state_is_the_manuals_word_for_what_the_last_step_did(capture: Capture) -> None:
+def test_state_is_the_manuals_word_for_the_last_step(capture: Capture) -> None:
     assert capture.detail_state() == "INITIALIZING"
     capture.step()
     assert capture.detail_state() == "CAPTURING CHANGES"
@@ -40,7 +40,7 @@ def test_state_is_the_manuals_word_for_what_the_last_step_did(capture: Capture) 
     assert capture.detail_state() == "CAPTURING CHANGES"
 
 
-def test_batch_without_credit_is_sent_once_when_there_is_some(capture: Capture) -> None:
+def test_batch_without_credit_is_sent_once_when_credit_arrives(capture: Capture) -> None:
     capture.queue.has_credit = False
     for _ in range(3):
         capture.step()
@@ -51,7 +51,7 @@ def test_batch_without_credit_is_sent_once_when_there_is_some(capture: Capture) 
     assert len(capture.queue.sent) == 1
 
 
-def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: Capture) -> None:
+def test_required_checkpoint_follows_durable_and_not_sent_changes(capture: Capture) -> None:
     capture.step()
     ((_, through),) = capture.queue.sent
     capture._clock.advance(CHECKPOINT_INTERVAL_S)
@@ -63,13 +63,13 @@ def test_required_checkpoint_follows_what_is_durable_not_what_is_sent(capture: C
     assert capture.redo.checkpoints == [through]
 
 
-def test_new_subscriber_begins_where_redo_is_kept_from_not_with_the_oldest_that_is_left(capture: Capture) -> None:
-    """What is older may be purged at any moment: a destination that copies its tables meanwhile would miss it then."""
+def test_new_subscriber_begins_where_redo_is_kept_and_not_at_the_oldest(capture: Capture) -> None:
+    """Older redo can be purged at any moment: a destination that copies its tables meanwhile would then miss it."""
     capture.step()
     ((_, kept),) = capture.queue.sent
     capture.insert()
     drain(capture.writer, capture.source)
-    capture.checkpoint.told_scn = kept  # as the site has it on record
+    capture.checkpoint.told_scn = kept  # as recorded at the site
     capture.queue.sent.clear()
     capture.queue.rewind = FIRST_SCN
     for _ in range(3):
@@ -104,11 +104,11 @@ def test_status_shows_applied_and_maximum_checkpoint_scn(capture: Capture) -> No
     assert shown.applied_scn == capture.queue.durable
     head = capture.writer._kept.newest
     assert head is not None
-    assert shown.max_checkpoint_scn == head.last_commit_scn, "where the newest segment that it read begins"
+    assert shown.max_checkpoint_scn == head.last_commit_scn, "the beginning of the newest segment that it read"
     assert capture.source.log[20].commit_scn < shown.max_checkpoint_scn <= last
 
 
-def test_redo_is_held_where_a_destination_that_lost_commits_begins_again(capture: Capture) -> None:
+def test_redo_is_held_from_where_a_destination_that_lost_commits_resumes(capture: Capture) -> None:
     last = capture.commit(10)
     capture.queue.durable = last
     capture.steps()
@@ -121,11 +121,11 @@ def test_redo_is_held_where_a_destination_that_lost_commits_begins_again(capture
     assert capture.queue.sent[-1][1] == last
     capture.queue.rewind = last
     capture.steps(3)
-    assert capture.redo.again == [lost], "what is not below the record is kept in any case"
+    assert capture.redo.again == [lost], "redo above the recorded position is kept in any case"
 
 
 class Actors:
-    """Answers the calls of a capture process, and notes them."""
+    """Answer the calls of a capture process, and record them."""
 
     def __init__(self, error: ConfigError | None = None) -> None:
         self.error = error
@@ -137,9 +137,7 @@ class Actors:
             raise self.error
 
 
-def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(
-    capture: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_site_checks_a_start_scn_before_the_queue_is_asked(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     actors = Actors()
     monkeypatch.setattr(runtime, "actors_of", lambda topology: actors)
     capture.capture_again(50)
@@ -154,7 +152,7 @@ def test_start_scn_is_checked_by_the_site_before_the_queue_is_asked(
 
 
 class Site(RedoKeeper):
-    """The site as far as it keeps redo, and whoever else a capture process calls: what was called is noted."""
+    """The redo of a site, and everybody else whom a capture process calls; `calls` records them."""
 
     name = "site:dbs1"
 
@@ -173,14 +171,14 @@ class Site(RedoKeeper):
         self.calls.append((name, method, *arguments))
 
 
-def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothing_is_captured_again(
+def test_start_scn_above_the_applied_scn_is_refused(
     capture: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = Site(capture)
     monkeypatch.setattr(runtime, "actors_of", lambda topology: site)
     last, applied = capture.commit(20), capture.source.log[10].commit_scn
-    capture.queue.durable = applied  # of all subscribers of the queue the one with the least
+    capture.queue.durable = applied  # that of the slowest subscriber of the queue
     capture.steps()
     assert capture.queue.sent[-1][1] == last > applied
     for above in (applied + 1, last):
@@ -197,7 +195,7 @@ def test_start_scn_above_what_the_destinations_have_applied_is_refused_and_nothi
     assert site.capture_scns()["capture_dbs1"].start_scn == applied
 
 
-def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refused(capture: Capture) -> None:
+def test_start_scn_of_a_stopped_or_combined_capture_process_is_refused(capture: Capture) -> None:
     capture.open_combined()
     with pytest.raises(ConfigError, match="which decides where to begin"):
         capture.capture_again(50)
@@ -206,7 +204,7 @@ def test_start_scn_of_a_capture_process_that_does_not_run_or_is_combined_is_refu
         capture.capture_again(50)
 
 
-def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> None:
+def test_queue_that_lost_its_contents_gets_them_mined_again(capture: Capture) -> None:
     capture.step()
     capture.queue.rewind = FIRST_SCN
     capture.step()
@@ -216,7 +214,7 @@ def test_queue_that_lost_what_it_had_gets_it_mined_again(capture: Capture) -> No
     assert capture.details().rewinds_total == 1
 
 
-def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_it_out(capture: Capture) -> None:
+def test_capture_pauses_at_a_table_that_left_the_rules_until_up_leaves_it(capture: Capture) -> None:
     capture.step()
     before = list(capture.queue.sent)
     capture.source.rename_table("hr.t", "t2")
@@ -232,7 +230,7 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     assert capture.detail_state() == "PAUSED: A TABLE LEFT THE RULES"
     assert "hr.t2" in capture.details().detail
     assert "headrace up" in capture.details().hint
-    for _ in range(5):  # it is looked at again and again, and what to do is said all the time
+    for _ in range(5):  # it checks repeatedly, and shows the fix all the time
         capture._clock.advance(LEFT_INTERVAL_S)
         capture.step()
         assert "hr.t2" in capture.details().detail
@@ -246,10 +244,10 @@ def test_capture_pauses_at_a_table_that_left_the_rules_and_goes_on_once_up_took_
     assert capture.queue.sent[-1][1] > before[-1][1]
 
 
-def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_waits_at_a_table_that_left_the_rules(
+def test_new_subscriber_gets_its_beginning_while_capture_is_paused(
     capture: Capture,
 ) -> None:
-    """Without the mark 0..kept, a batch that begins at `kept` says that one before it is missing."""
+    """Without the mark 0..kept, a batch that begins at `kept` shows a gap before it."""
     capture.step()
     ((_, kept),) = capture.queue.sent
     capture.source.rename_table("hr.t", "t2")
@@ -258,7 +256,7 @@ def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_wai
     drain(capture.writer, capture.source)
     while not capture.details().detail:
         capture.step()
-    capture.checkpoint.told_scn = kept  # as the site has it on record
+    capture.checkpoint.told_scn = kept  # as recorded at the site
     capture.queue.sent.clear()
     capture.queue.rewind = FIRST_SCN
     for _ in range(3):
@@ -268,8 +266,8 @@ def test_new_subscriber_is_told_where_it_begins_although_the_capture_process_wai
     assert "hr.t2" in capture.details().detail
 
 
-def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where_that_says(capture: Capture) -> None:
-    """One destination restored from a backup of long ago must not abort the capture for all of them."""
+def test_capture_asked_for_purged_redo_reports_it_and_resumes_above_it(capture: Capture) -> None:
+    """A destination restored from an old backup must not abort the capture process for all others."""
     for _ in range(60):
         capture.insert()
         drain(capture.writer, capture.source)
@@ -290,8 +288,8 @@ def test_capture_that_is_asked_for_purged_redo_tells_its_queue_and_goes_on_where
     assert capture.queue.sent[-1][1] >= last
 
 
-def test_redo_that_is_purged_while_it_is_mined_again_is_told_the_queue_too(capture: Capture) -> None:
-    """The site may purge what was durable a moment before a destination lost commits."""
+def test_redo_purged_while_it_is_mined_again_is_reported_to_the_queue(capture: Capture) -> None:
+    """The site can purge changes that were durable a moment before a destination lost commits."""
     for _ in range(30):
         capture.insert()
         drain(capture.writer, capture.source)
@@ -312,9 +310,7 @@ def test_redo_that_is_purged_while_it_is_mined_again_is_told_the_queue_too(captu
 
 
 def refused(capture: Capture) -> Scn:
-    """Let `apply_a` come back from a backup whose redo is gone, and abort; what it lacks is gone up to the SCN
-    returned.
-    """
+    """Restore `apply_a` to a position below purged redo: it aborts; return the SCN up to which redo is gone."""
     last = capture.commit(60)
     assert capture.writer.purge(last) > 0
     capture.redo.checkpoints.append(last)
@@ -326,14 +322,14 @@ def refused(capture: Capture) -> Scn:
     return gone
 
 
-def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_capture_process(capture: Capture) -> None:
-    """The aborted apply process never subscribes again, so nobody else would tell."""
+def test_restarted_capture_holds_no_redo_for_a_refused_apply_process(capture: Capture) -> None:
+    """The aborted apply process never subscribes again, so nothing else would release the redo."""
     gone = refused(capture)
     for _ in range(2):
         mounted = capture.open_combined()
         last = capture.commit(10)
         capture.steps()
-        assert capture.redo.checkpoints[-1] < last, "a newer driver may come"
+        assert capture.redo.checkpoints[-1] < last, "a newer driver may connect"
         capture._clock.advance(REFUSED_HOLD_S)
         capture.steps()
         assert capture.redo.checkpoints[-1] == last
@@ -342,19 +338,19 @@ def test_redo_is_not_held_for_a_refused_apply_process_by_the_next_life_of_the_ca
             mounted.core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
 
 
-def test_refusal_is_forgotten_when_the_capture_process_enqueues_or_is_a_new_one(capture: Capture) -> None:
-    """Else it would drop changes that an apply process which was copied again meanwhile still needs."""
+def test_refusal_is_forgotten_when_capture_enqueues_or_is_new(capture: Capture) -> None:
+    """Otherwise it would drop changes that a newly copied apply process still needs."""
     refused(capture)
     capture._forget_refusal()
     assert capture.open_combined().status().gone_scn is None
     gone = refused(capture)
-    capture.redo.checkpoints.clear()  # taken out of the topology, and added again: the site keeps redo from now on
+    capture.redo.checkpoints.clear()  # removed and added again: the site keeps redo from this moment on
     assert capture.open_combined().status().gone_scn is None
     capture.redo.checkpoints.append(gone)
     assert capture.open_combined().status().gone_scn is None
 
 
-def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_place(capture: Capture) -> None:
+def test_refusal_is_forgotten_when_another_apply_process_takes_the_place(capture: Capture) -> None:
     refused(capture)
     mounted_core(
         capture._spec,
@@ -366,7 +362,7 @@ def test_refusal_of_an_apply_process_is_forgotten_when_another_one_takes_its_pla
     assert capture.open_combined().status().gone_scn is None
 
 
-def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew(capture: Capture) -> None:
+def test_redo_is_held_again_for_a_refused_apply_process_that_began_anew(capture: Capture) -> None:
     refused(capture)
     mounted = capture.open_combined()
     capture.steps()
@@ -376,7 +372,7 @@ def test_redo_is_held_again_for_an_apply_process_that_was_refused_and_began_anew
     delivery = mounted.core.dequeue(session)
     assert delivery is not None
     assert (delivery.header.previous_scn, delivery.header.through_scn) == (FIRST_SCN, kept)
-    # it copies its tables: what is committed meanwhile waits for it, in every life of the capture process
+    # it copies its tables: new commits are held for it, in every life of the capture process
     for _ in range(2):
         mounted = capture.open_combined()
         assert mounted.status().gone_scn is None

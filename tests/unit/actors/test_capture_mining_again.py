@@ -1,6 +1,4 @@
-"""Redo that is mined again for a destination that lost commits: how long a bounded redo log keeps it for the capture
-process.
-"""
+"""Redo that is mined again for a destination that lost commits: how long a bounded redo log keeps it."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from tests.support.redo.capture_process import CREDIT, Capture, KeptRedo
 from tests.support.redo.redo_logs import drain
 
 REDO_BYTES_MAX = 20_000  # ten segments
-TRANSACTIONS = 60  # fill half of them
+TRANSACTIONS = 60  # fills half of them
 
 
 @pytest.fixture
 def bounded(tmp_path: Path) -> Capture:
-    """The redo log has a bound, and retains what is not required; everything is durable at every destination."""
+    """A bounded redo log that also retains redo nobody requires; everything is durable at every destination."""
     capture = Capture(tmp_path, redo_bytes_max=REDO_BYTES_MAX)
     capture.writer.required_checkpoints.register("capture_dbs1", retention_s=3600.0)
     capture.redo = KeptRedo(capture.writer)
@@ -34,9 +32,7 @@ def bounded(tmp_path: Path) -> Capture:
 
 
 def fill_redo(capture: Capture) -> None:
-    """Write a transaction so large that the redo log, with what it keeps already, is full before its end: its last
-    commit stays the last one.
-    """
+    """Write a transaction so large that the redo log is full before its end: `last` stays the last commit."""
     last = capture.source.log[-1].commit_scn
     with capture.source.transaction() as transaction:
         for number in range(200):
@@ -47,7 +43,7 @@ def fill_redo(capture: Capture) -> None:
 
 
 def assert_kept_until_durable(capture: Capture, lost: Scn, last: Scn, why: str) -> None:
-    """Redo from `lost` on stays while not everything up to `last` is durable, and makes room once it is."""
+    """Check that redo from `lost` on is kept until everything up to `last` is durable, and makes room afterwards."""
     capture.steps()
     drain(capture.writer, capture.source)
     assert capture.writer.state == "PAUSED: REDO IS FULL", why
@@ -58,8 +54,8 @@ def assert_kept_until_durable(capture: Capture, lost: Scn, last: Scn, why: str) 
     assert capture.writer.position.scn > last
 
 
-def test_redo_that_was_mined_again_is_let_go_although_nothing_newer_is_durable(bounded: Capture) -> None:
-    """The redo log is full because of it: nothing newer comes into redo before, for any capture process."""
+def test_redo_mined_again_is_released_although_nothing_newer_is_durable(bounded: Capture) -> None:
+    """The redo log is full because of it: until then nothing newer enters redo, for any capture process."""
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     bounded.queue.rewind, bounded.queue.durable = lost, lost
     bounded.step()
@@ -67,14 +63,14 @@ def test_redo_that_was_mined_again_is_let_go_although_nothing_newer_is_durable(b
     assert_kept_until_durable(bounded, lost, last, "the destination that lost commits does not have them durably")
 
 
-def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_durable(bounded: Capture) -> None:
-    """Meanwhile the queue refused the destination that lost commits, or has forgotten it: it is split off."""
+def test_redo_that_an_earlier_life_mined_again_is_released_when_durable(bounded: Capture) -> None:
+    """Meanwhile the queue has refused or forgotten the destination that lost commits: its stream is split off."""
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     bounded.queue.rewind, bounded.queue.durable = lost, lost
     bounded.step()
     fill_redo(bounded)
     bounded.close()
-    bounded.queue.durable = FIRST_SCN  # nothing was told on the new stream
+    bounded.queue.durable = FIRST_SCN  # nothing was acknowledged on the new stream
     bounded.queue.needed = last
     bounded.open()
     assert_kept_until_durable(
@@ -82,8 +78,8 @@ def test_redo_that_an_earlier_life_mined_again_is_let_go_once_everything_is_dura
     )
 
 
-def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_is_durable(bounded: Capture) -> None:
-    """He set the start SCN back: every destination has what is mined, and drops it."""
+def test_redo_is_held_while_it_is_mined_again_for_an_operator(bounded: Capture) -> None:
+    """The operator set the start SCN back: every destination has the mined changes, and drops them."""
     last, again = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     bounded.queue.rewind, bounded.queue.has_credit = again, False
     bounded.steps()
@@ -94,7 +90,7 @@ def test_redo_is_held_while_it_is_mined_again_for_an_operator_though_everything_
     assert bounded.writer.required_checkpoints.needed_scn == last
 
 
-def test_redo_is_let_go_when_the_combined_apply_process_that_was_to_get_it_again_is_refused(bounded: Capture) -> None:
+def test_redo_is_released_when_its_combined_apply_process_is_refused(bounded: Capture) -> None:
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     assert bounded.writer.purge(bounded.source.log[20].commit_scn) > 0
     core = bounded.open_combined().core

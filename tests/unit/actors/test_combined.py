@@ -26,8 +26,8 @@ APPLY = ApplySpec(name="apply", site="dbs2", source="dbs1", queue="q_in")
 
 
 class Combined:
-    """The queue that the capture process mounts, and what tests do to it all the time; another one of the same folder
-    is the next life.
+    """The queue that the capture process mounts, with the tests' usual calls. Another instance on the same folder is
+    its next life.
     """
 
     def __init__(self, folder: Path, acknowledged: int = 0, serve=Unserved) -> None:
@@ -45,7 +45,7 @@ class Combined:
         self.wakes += 1
 
     def fill_disk(self) -> Path:
-        """From now on no refusal can be recorded, until the folder is removed that is returned."""
+        """Block the recording of refusals; return the folder whose removal ends that."""
         in_the_way = self.folder / "components" / "capture.capture_dbs1~queue" / "refused.json.new"
         in_the_way.mkdir(parents=True)
         return in_the_way
@@ -55,7 +55,7 @@ class Combined:
         return self.core.open_subscriber("apply", f"{self.incarnations:03d}", {"dbs1": Scn(needed)}, credit)
 
     def begin(self, needed: int, credit: int = CREDIT) -> SubscriberSession:
-        """Subscribe, and let the capture process take note."""
+        """Subscribe, and let the capture process notice it."""
         session = self.subscribe(needed, credit)
         assert self.outlet.poll().rewind_scn == needed
         return session
@@ -67,7 +67,7 @@ class Combined:
         return len(data)
 
     def offer_part(self, part: int, parts: int, previous: int = 10, commit: int = 20, size: int = 1 << 20) -> None:
-        """A part of a transaction of so many parts, of a megabyte each."""
+        """Offer a part, of a megabyte by default, of a transaction of `parts` parts."""
         found = insert_batch(
             [commit], previous=previous, is_open=part < parts - 1, continues=part > 0, first_position=part
         )
@@ -87,7 +87,7 @@ def _batch(previous: int, through: int) -> LcrBatch:
     return insert_batch([through], previous=previous)
 
 
-def test_apply_process_says_where_to_begin_and_the_capture_process_hears_it_once(tmp_path: Path) -> None:
+def test_apply_process_sets_the_beginning_and_capture_gets_it_once(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=30)
     assert combined.outlet.poll().rewind_scn is None
     session = combined.subscribe(40)
@@ -111,7 +111,7 @@ def test_nothing_is_taken_while_the_apply_process_is_away(tmp_path: Path) -> Non
     assert combined.outlet.status().waiting_bytes == 0
 
 
-def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether_it_is_there_or_not(
+def test_status_shows_how_long_the_apply_process_has_lacked_changes(
     tmp_path: Path,
 ) -> None:
     combined = Combined(tmp_path)
@@ -134,7 +134,7 @@ def test_status_says_for_how_long_the_apply_process_has_lacked_something_whether
     assert combined.unacknowledged_s() == 15.0
 
 
-def test_batch_that_was_mined_for_an_older_stream_is_not_taken_for_a_newer_one(tmp_path: Path) -> None:
+def test_batch_mined_for_an_older_stream_is_not_taken_for_a_newer_one(tmp_path: Path) -> None:
     combined = Combined(tmp_path)
     older = combined.begin(10)
     combined.offer(10, 20)
@@ -163,7 +163,7 @@ def test_another_component_or_source_is_refused(tmp_path: Path, component: str, 
         Combined(tmp_path).core.open_subscriber(component, "001", {source: Scn(10)}, CREDIT)
 
 
-def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_when_there_is_more(
+def test_credit_of_the_apply_process_bounds_the_queue_and_more_wakes_it(
     tmp_path: Path,
 ) -> None:
     combined = Combined(tmp_path)
@@ -182,7 +182,7 @@ def test_no_more_is_taken_than_the_apply_process_gave_credit_for_and_it_is_told_
     assert combined.taken(session) == [(20, 30)]
 
 
-def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone(tmp_path: Path) -> None:
+def test_waiting_bytes_are_bounded_and_a_larger_batch_goes_alone(tmp_path: Path) -> None:
     combined = Combined(tmp_path)
     session = combined.begin(10, credit=1 << 30)
     combined.offer(10, 20, size=2 * AHEAD_BYTES)
@@ -196,14 +196,14 @@ def test_what_waits_is_bounded_but_a_batch_that_is_larger_goes_alone(tmp_path: P
     assert combined.outlet.status().waiting_bytes == AHEAD_BYTES
 
 
-def test_only_what_the_newest_session_acknowledged_counts_as_committed(tmp_path: Path) -> None:
+def test_only_acknowledgements_of_the_newest_session_count_as_committed(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=30)
     older = combined.begin(40)
     combined.offer(40, 50)
     assert combined.taken(older) == [(40, 50)]
     combined.core.acknowledge(older, "dbs1", Scn(50))
     assert combined.outlet.poll().durable_scn == 50
-    newer = combined.begin(45)  # from a backup
+    newer = combined.begin(45)  # restored from a backup
     assert combined.outlet.poll().durable_scn == 45
     combined.core.acknowledge(older, "dbs1", Scn(50))
     assert combined.outlet.poll().durable_scn == 45
@@ -217,7 +217,7 @@ def test_only_what_the_newest_session_acknowledged_counts_as_committed(tmp_path:
         combined.core.acknowledge(newer, "dbs2", Scn(60))
 
 
-def test_destination_that_lost_commits_is_noted_as_by_a_queue(tmp_path: Path) -> None:
+def test_destination_that_lost_commits_is_recorded_as_in_a_queue(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=30)
     combined.begin(20)
     lost = combined.outlet.status().lost
@@ -225,7 +225,7 @@ def test_destination_that_lost_commits_is_noted_as_by_a_queue(tmp_path: Path) ->
     assert combined.outlet.status().acknowledged_scn == 20
 
 
-def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_it_may_begin_anew(
+def test_apply_process_whose_redo_is_purged_is_refused_and_may_begin_anew(
     tmp_path: Path,
 ) -> None:
     combined = Combined(tmp_path, acknowledged=50)
@@ -235,29 +235,31 @@ def test_apply_process_whose_redo_is_gone_is_refused_nothing_is_held_for_it_and_
     assert combined.outlet.status().gone_scn == 40
     with pytest.raises(LogGone, match="apply needs the changes of dbs1"):
         combined.subscribe(20)
-    assert combined.outlet.poll().rewind_scn == 50, "it has everything up to here, if it is not as old as it says"
+    assert combined.outlet.poll().rewind_scn == 50, (
+        "up to here it has acknowledged everything, unless it really was restored"
+    )
     combined.clock.advance(REFUSED_HOLD_S)
     combined.offer(50, 60)
     combined.offer(60, 70)
-    assert combined.outlet.poll().durable_scn == 70  # the site may purge it
+    assert combined.outlet.poll().durable_scn == 70  # the site can purge it
     combined.begin(FIRST_SCN)
     assert combined.outlet.status().gone_scn is None
     assert combined.outlet.poll().durable_scn == 70
 
 
 def refused(tmp_path: Path) -> Combined:
-    """Its apply process needs 20, and redo begins at 40."""
+    """A queue whose apply process needs 20, while redo begins at 40."""
     combined = Combined(tmp_path, acknowledged=50)
     combined.begin(20)
     combined.outlet.gone(Scn(40))
     return combined
 
 
-def test_refusal_is_known_to_the_next_life_and_nothing_is_held_there_either(tmp_path: Path) -> None:
+def test_refusal_survives_a_restart_and_holds_nothing_there(tmp_path: Path) -> None:
     refused(tmp_path)
     later = Combined(tmp_path, acknowledged=70)
     assert later.outlet.status().gone_scn == 40
-    assert later.outlet.poll().rewind_scn == 70  # the capture process mines on with no session
+    assert later.outlet.poll().rewind_scn == 70  # the capture process mines on without a session
     later.clock.advance(REFUSED_HOLD_S)
     later.offer(70, 80)
     assert later.outlet.poll().durable_scn == 80
@@ -265,15 +267,13 @@ def test_refusal_is_known_to_the_next_life_and_nothing_is_held_there_either(tmp_
         later.subscribe(20)
 
 
-def test_next_life_begins_where_redo_does_when_the_sites_record_is_older(tmp_path: Path) -> None:
+def test_next_life_begins_with_redo_when_the_sites_record_is_older(tmp_path: Path) -> None:
     refused(tmp_path)
     assert Combined(tmp_path, acknowledged=20).outlet.poll().rewind_scn == 40
 
 
 @pytest.mark.parametrize("needed", [FIRST_SCN, 75])
-def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_one_after(
-    tmp_path: Path, needed: int
-) -> None:
+def test_apply_process_that_begins_anew_stays_admitted_after_a_restart(tmp_path: Path, needed: int) -> None:
     refused(tmp_path)
     later = Combined(tmp_path, acknowledged=70)
     later.begin(needed)  # before the capture process asked
@@ -284,7 +284,7 @@ def test_apply_process_that_begins_anew_in_the_next_life_is_not_refused_in_the_o
         last.offer(70, 80)
 
 
-def test_apply_process_learns_of_its_refusal_only_when_that_is_durable(tmp_path: Path) -> None:
+def test_apply_process_gets_its_refusal_only_when_that_is_durable(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=50)
     session = combined.begin(20)
     full = combined.fill_disk()
@@ -297,7 +297,7 @@ def test_apply_process_learns_of_its_refusal_only_when_that_is_durable(tmp_path:
     assert isinstance(session.ended, LogGone)
 
 
-def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_refusal_is_durable(tmp_path: Path) -> None:
+def test_apply_process_is_readmitted_when_its_refusals_end_is_durable(tmp_path: Path) -> None:
     combined = refused(tmp_path)
     full = combined.fill_disk()
     with pytest.raises(QueueError, match="cannot be written"):
@@ -309,7 +309,7 @@ def test_apply_process_that_begins_anew_is_admitted_only_when_the_end_of_its_ref
     assert Combined(tmp_path, acknowledged=50).outlet.status().gone_scn is None
 
 
-def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees_no_redo_that_this_one_needs(
+def test_refused_old_driver_releases_no_redo_that_the_newest_one_needs(
     tmp_path: Path,
 ) -> None:
     combined = Combined(tmp_path, acknowledged=50)
@@ -319,27 +319,27 @@ def test_old_driver_that_is_refused_while_the_newest_ones_stream_is_broken_frees
     combined.taken(newest)
     combined.core.acknowledge(newest, "dbs1", Scn(65))
     combined.core.close_subscriber(newest)
-    combined.begin(20)  # of the old one, which slept since 20
+    combined.begin(20)  # an old driver, which slept since 20
     combined.outlet.gone(Scn(40))
     assert combined.outlet.poll().rewind_scn == 65
     combined.clock.advance(REFUSED_HOLD_S - 1)
     with pytest.raises(WouldBlock):
         combined.offer(65, 90)
-    assert combined.outlet.poll().durable_scn == 65, "what the newest one has, and no more"
+    assert combined.outlet.poll().durable_scn == 65, "only what the newest driver has"
     again = combined.begin(65)
     combined.offer(65, 90)
     assert combined.taken(again) == [(65, 90)]
 
 
-def test_restored_subscriber_is_not_begun_above_what_it_asked_for_when_redo_has_it(tmp_path: Path) -> None:
+def test_restored_subscriber_begins_where_it_asked_if_redo_has_it(tmp_path: Path) -> None:
     combined = Combined(tmp_path, acknowledged=60)
     session = combined.begin(45)
-    combined.outlet.gone(Scn(40))  # purged below, while it was read
+    combined.outlet.gone(Scn(40))  # purged below while it was read
     assert session.ended is None
     assert combined.outlet.poll().rewind_scn == 45
 
 
-def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refused(tmp_path: Path) -> None:
+def test_stream_that_begins_as_redo_of_another_is_found_purged_is_admitted(tmp_path: Path) -> None:
     combined = Combined(tmp_path)
     combined.begin(20)
     session = combined.subscribe(45)
@@ -348,7 +348,7 @@ def test_stream_that_begins_while_redo_is_found_gone_for_another_one_is_not_refu
     assert combined.outlet.poll().rewind_scn == 45
 
 
-def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_no_publishers(tmp_path: Path) -> None:
+def test_combined_capture_process_serves_grpc_and_takes_no_publishers(tmp_path: Path) -> None:
     combined = Combined(tmp_path, serve=QueueServer)
     outlet = combined.outlet
     client = DequeueClient(outlet.endpoint, topology="t", component="apply", queue="q_in", incarnation="001")
@@ -378,8 +378,8 @@ def test_combined_capture_process_serves_over_grpc_as_the_queue_does_and_takes_n
         publisher.close()
 
 
-def test_a_large_transaction_of_which_parts_are_sent_does_not_fill_the_queue(tmp_path: Path) -> None:
-    """It is not DURABLE before its end, and is many times as large as what may wait here."""
+def test_sent_parts_of_a_large_transaction_do_not_fill_the_queue(tmp_path: Path) -> None:
+    """The transaction is not DURABLE before its end, and is many times larger than the queue's bound."""
     combined = Combined(tmp_path)
     session = combined.begin(10, credit=1 << 30)
     for part in range(12):
@@ -392,7 +392,7 @@ def test_a_large_transaction_of_which_parts_are_sent_does_not_fill_the_queue(tmp
     assert combined.taken(session) == [(20, 30)]
 
 
-def test_parts_that_are_sent_are_let_go_whether_the_end_of_their_transaction_waits_or_not(tmp_path: Path) -> None:
+def test_sent_parts_are_released_whether_or_not_their_end_waits(tmp_path: Path) -> None:
     combined = Combined(tmp_path)
     session = combined.begin(10, credit=1 << 30)
     for part in range(4):
@@ -405,7 +405,7 @@ def test_parts_that_are_sent_are_let_go_whether_the_end_of_their_transaction_wai
     assert combined.taken(session) == [(20, 30)]
 
 
-def test_a_large_transaction_is_dropped_for_a_refused_apply_process(tmp_path: Path) -> None:
+def test_large_transaction_is_dropped_for_a_refused_apply_process(tmp_path: Path) -> None:
     combined = refused(tmp_path)
     assert combined.outlet.poll().rewind_scn == 50
     combined.clock.advance(REFUSED_HOLD_S)
@@ -416,7 +416,7 @@ def test_a_large_transaction_is_dropped_for_a_refused_apply_process(tmp_path: Pa
     assert combined.outlet.poll().durable_scn == 80
 
 
-def test_stream_that_breaks_inside_of_a_large_transaction_gets_it_from_its_beginning(tmp_path: Path) -> None:
+def test_stream_broken_in_a_large_transaction_gets_it_from_its_beginning(tmp_path: Path) -> None:
     combined = Combined(tmp_path)
     session = combined.begin(10, credit=1 << 30)
     combined.offer_part(0, 3)

@@ -49,7 +49,7 @@ def test_counters_of_a_component_become_rates_until_it_restarts(spec, actors):
     actors.statuses["apply:x"] = {"rows_total": 7, "transactions_total": 1}
     clock.advance(2.0)
     controller.step()
-    assert "rows_per_s" not in shown("apply:x"), "it counts from the beginning again"
+    assert "rows_per_s" not in shown("apply:x"), "its counters restarted"
 
 
 def test_databases_are_prepared_before_anything_streams(spec, actors):
@@ -64,7 +64,7 @@ def test_databases_are_prepared_before_anything_streams(spec, actors):
     assert controller.overview()["statements"]["site:a"] == ["CREATE something AT site:a"]
 
 
-def test_set_up_waits_for_every_site(spec, actors):
+def test_setup_waits_for_every_site(spec, actors):
     actors.statuses["site:b"] = {"ready": False}
     started(spec, actors)
     assert not actors.prepared
@@ -89,7 +89,7 @@ def test_refused_preflight_creates_nothing_and_is_shown(spec, actors):
     assert controller.overview()["findings"] == []
 
 
-def test_one_database_under_two_names_is_refused_before_anything_is_made(spec, actors):
+def test_one_database_under_two_names_is_refused_before_preparation(spec, actors):
     actors.identities = {"site:a": "postgres 1 5 0", "site:b": "postgres 1 5 0"}
     controller = started(spec, actors)
     assert controller.detail_state() == "REFUSED"
@@ -102,7 +102,7 @@ def table(owner: str, name: str) -> TableVersion:
     return TableVersion(object_number=1, version=1, owner=owner, name=name, columns=(), old_image=OldImage.KEY)
 
 
-def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
+def test_arriving_tables_are_compared_with_the_destinations(spec, actors):
     actors.versions = (table("public", "t"), table("private", "u"))
     actors.table_findings["site:b"] = (
         Finding(path="sites.b table public.t", problem="is missing", fix="CREATE TABLE"),
@@ -113,7 +113,7 @@ def test_tables_that_arrive_are_compared_with_the_destinations(spec, actors):
     assert not actors.prepared
 
 
-def test_what_the_log_does_not_say_of_types_is_compared_too_before_anything_is_prepared(spec, actors):
+def test_domains_are_compared_before_anything_is_prepared(spec, actors):
     actors.versions = (table("public", "t"),)
     below = (DomainColumn(name="v", domain="public.price", base_type="pg_catalog.numeric", modifier=-1),)
     actors.domains = (
@@ -124,7 +124,7 @@ def test_what_the_log_does_not_say_of_types_is_compared_too_before_anything_is_p
     assert actors.compared_domains[0] == (TableShape(owner="public", name="t", domains=below),)
 
 
-def test_tables_are_compared_as_what_they_are_so_that_one_the_source_renamed_is_known(spec, actors):
+def test_tables_are_compared_by_identity_so_a_renamed_one_is_recognised(spec, actors):
     actors.versions = (table("public", "t2"),)
     actors.captured["site:a"] = (CapturedTable(identity="id of t", owner="public", name="t2", object_numbers=(1,)),)
     started(spec, actors)
@@ -139,7 +139,7 @@ def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):
     assert len(controller.overview()["findings"]) == 1
 
 
-def test_a_table_that_both_sites_write_without_old_values_in_the_log_is_warned_of(tmp_path, actors):
+def test_table_written_at_two_sites_without_logged_old_values_is_warned_of(tmp_path, actors):
     file = tmp_path / "both.yaml"
     file.write_text("""
 topology: both
@@ -159,7 +159,7 @@ replicate: [{schemas: [public], between: [a, b]}]
     assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL' in found[0]["fix"]
 
 
-def test_component_that_ray_gave_up_on_is_created_again(spec, actors):
+def test_component_that_ray_gave_up_on_is_recreated(spec, actors):
     controller = started(spec, actors)
     del actors.running["queue:qb"]
     controller.step()
@@ -175,14 +175,14 @@ def test_restarted_controller_does_not_prepare_again(spec, actors):
     assert not actors.prepared
 
 
-def test_damaged_record_is_not_taken_for_none(spec, actors):
+def test_damaged_record_is_not_taken_for_a_missing_one(spec, actors):
     started(spec, actors)
     (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"desired\.json is damaged"):
         started(spec, actors)
 
 
-def test_a_controller_that_cannot_begin_says_why_with_what_still_runs(spec, actors):
+def test_controller_that_cannot_begin_shows_why_and_the_running_components(spec, actors):
     started(spec, actors)
     (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
     controller = Controller(spec, actors=actors)
@@ -202,7 +202,7 @@ def test_a_controller_that_cannot_begin_says_why_with_what_still_runs(spec, acto
             ask("p")
 
 
-def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, actors):
+def test_new_tables_are_prepared_and_copied_by_another_up(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
     actors.uncaptured["site:a"] = ("public.new",)
@@ -218,8 +218,8 @@ def test_tables_created_since_then_are_prepared_and_copied_by_another_up(spec, a
     assert set(actors.running) == EVERYTHING
 
 
-def test_running_is_not_told_with_an_apply_process_that_was_ended_for_new_tables(spec, actors):
-    """`up` waits until the tables are copied, by what the apply process says: it must be the new one's word."""
+def test_running_state_excludes_an_apply_process_ended_for_new_tables(spec, actors):
+    """`up` waits for the copies that the apply process reports: the report must be the new process's."""
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)
     call_again(controller)
@@ -231,7 +231,7 @@ def test_running_is_not_told_with_an_apply_process_that_was_ended_for_new_tables
     assert not apply.get("ready", False)
 
 
-def test_another_up_changes_nothing_when_no_table_is_new(spec, actors):
+def test_another_up_changes_nothing_without_a_new_table(spec, actors):
     controller = started(spec, actors)
     actors.prepared.clear()
     call_again(controller)
@@ -241,7 +241,7 @@ def test_another_up_changes_nothing_when_no_table_is_new(spec, actors):
     assert not actors.killed
 
 
-def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
+def test_components_keep_running_when_new_tables_are_refused(spec, actors):
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.t",)
     actors.versions = (table("public", "t"),)
@@ -266,7 +266,7 @@ def test_what_runs_goes_on_when_new_tables_are_refused(spec, actors):
     assert actors.uncaptured == {}
 
 
-def test_new_tables_are_not_forgotten_when_the_controller_has_to_open_again(spec, actors):
+def test_new_tables_are_not_forgotten_when_the_controller_reopens(spec, actors):
     controller = started(spec, actors)
     actors.uncaptured["site:a"] = ("public.new",)
     call_again(controller)
@@ -290,10 +290,8 @@ def five_steps(controller):
         (DatabaseUnavailable("a table is locked", sqlstate="55P03"), True),
     ],
 )
-def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_one_is_known_to_have_ended(
-    spec, actors, monkeypatch, error, begins
-):
-    """What goes on may capture a table that the apply process then would not know:
+def test_apply_process_begins_between_attempts_only_if_the_first_has_ended(spec, actors, monkeypatch, error, begins):
+    """An attempt that still runs can capture a table that the apply process would not know:
     tests/integration/actors/test_interrupted_preparation.py.
     """
     controller = started(spec, actors)
@@ -319,7 +317,7 @@ def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_
             assert ("apply:x" in actors.created) == (begins and attempt > 0)
         controller = again
         controller.open()
-    actors.uncaptured.clear()  # what may go on came to its end
+    actors.uncaptured.clear()  # the interrupted attempt came to its end
     actors.prepared.clear()
     five_steps(controller)
     assert (controller.detail_state(), set(actors.running)) == ("RUNNING", EVERYTHING)
@@ -327,8 +325,8 @@ def test_apply_process_begins_between_two_attempts_to_prepare_only_if_the_first_
     assert not json.loads((spec.state_dir / "desired.json").read_text())["unseen"]
 
 
-def test_call_that_comes_while_databases_are_prepared_is_settled_by_another_look(spec, actors, monkeypatch):
-    """A slot may wait an hour: tables that are created meanwhile, and `up` is called for them."""
+def test_call_during_preparation_is_settled_by_another_look(spec, actors, monkeypatch):
+    """A slot can wait an hour: tables are created meanwhile, and `up` is called for them."""
     controller = Controller(spec, actors=actors)
     prepared = FakeActors.call
 
@@ -353,7 +351,7 @@ def test_call_that_comes_while_databases_are_prepared_is_settled_by_another_look
     assert controller.overview()["calls"] == {"first": "settled", "second": "settled"}
 
 
-def test_table_that_is_created_while_everything_is_down_is_captured_by_the_next_up(spec, actors):
+def test_table_created_while_everything_is_down_is_captured_by_the_next_up(spec, actors):
     started(spec, actors)
     actors.running.clear()
     actors.uncaptured["site:a"] = ("public.new",)
@@ -366,9 +364,9 @@ def test_table_that_is_created_while_everything_is_down_is_captured_by_the_next_
     assert actors.uncaptured == {}
 
 
-def test_first_capture_process_begins_when_it_is_noted_who_gets_which_table(spec, actors, monkeypatch):
-    """Without a record no rename is one: the rows of a table that is renamed at once, behind narrower rules, would be
-    left out unnoticed.
+def test_first_capture_process_begins_after_the_receivers_are_recorded(spec, actors, monkeypatch):
+    """Without a record no rename is recognised: the rows of a table renamed right away, behind narrower rules, would be
+    skipped silently.
     """
     actors.captured["site:a"] = captured("t")
     call, refused = actors.call, []
@@ -388,8 +386,8 @@ def test_first_capture_process_begins_when_it_is_noted_who_gets_which_table(spec
     assert actors.calls.index(("site:a", "note_receivers")) < actors.calls.index(("capture:c", "create"))
 
 
-def test_table_that_is_renamed_while_its_database_is_prepared_is_noted_under_the_name_that_was_looked_at(spec, actors):
-    """Creating a slot waits for every transaction that runs."""
+def test_table_renamed_during_preparation_is_recorded_by_its_examined_name(spec, actors):
+    """Creating a slot waits for every running transaction."""
     rules = RuleSet(include=(Rule(owner="public", name="t"),))
     narrow = replace(spec, propagations=tuple(replace(each, rules=rules) for each in spec.propagations))
     actors.versions = (table("public", "t"), replace(table("public", "v"), object_number=2))
@@ -401,7 +399,7 @@ def test_table_that_is_renamed_while_its_database_is_prepared_is_noted_under_the
     assert actors.noted["site:a"].is_strayed(renamed)
 
 
-def test_table_that_is_renamed_while_components_begin_is_noted_under_the_name_that_it_was_prepared_with(spec, actors):
+def test_table_renamed_after_preparation_is_recorded_by_its_prepared_name(spec, actors):
     actors.captured["site:a"] = captured("t")
     started(spec, actors)
     rules = RuleSet(include=(Rule(owner="public", name="t"),))
@@ -411,13 +409,13 @@ def test_table_that_is_renamed_while_components_begin_is_noted_under_the_name_th
     (renamed,) = captured("t")
     actors.captured["site:a"] = (replace(renamed, name="u"),)
     actors.holds_back.clear()
-    started(changed, actors, steps=2)  # also by a controller that started since
+    started(changed, actors, steps=2)  # also by a restarted controller
     assert actors.noted["site:a"].is_strayed(replace(renamed, name="u"))
-    assert actors.kept == {"x": ("id of t",)}, "it has not left: the capture process waits for an operator"
+    assert actors.kept == {"x": ("id of t",)}, "the table has not left: the capture process waits for an operator"
 
 
-def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_told_later(spec, actors):
-    """A capture process that heard of the new rules early would pass what an old propagation still drops."""
+def test_receivers_are_recorded_when_everything_runs_or_later_if_absent(spec, actors):
+    """A capture process that got the new rules early would pass changes that an old propagation still drops."""
     actors.captured["site:a"] = captured("t", "u")
     controller = started(spec, actors)
     assert [table.name for table in actors.noted["site:a"].tables] == ["t", "u"]
@@ -433,7 +431,7 @@ def test_who_gets_which_table_is_noted_once_everything_runs_and_a_site_away_is_t
     controller.step()
     assert actors.noted == {}
     actors.silent.clear()
-    controller = started(changed, actors, steps=2)  # a controller that died meanwhile goes on with it
+    controller = started(changed, actors, steps=2)  # a controller that died meanwhile completes it
     assert actors.noted["site:a"].lost_by("id of u", "public", "u") == ()
     assert actors.noted["site:a"].lost_by("id of t", "public", "u") == ("x",)
     assert actors.calls.index(("site:b", "leave_out")) < actors.calls.index(("site:a", "note_receivers"))
@@ -450,7 +448,7 @@ def test_controller_never_ends_itself(spec, actors):
     assert CONTROLLER in actors.running
 
 
-def test_connection_string_is_part_of_the_fingerprint_although_it_is_never_shown(spec):
+def test_connection_string_is_part_of_the_fingerprint_and_never_shown(spec):
     sites = (replace(spec.sites[0], database=DatabaseSpec(kind="postgres", dsn="password=x")), spec.sites[1])
     with_x = replace(spec, sites=sites)
     with_y = replace(
@@ -460,7 +458,7 @@ def test_connection_string_is_part_of_the_fingerprint_although_it_is_never_shown
     assert fingerprint_of(with_x) != fingerprint_of(with_y)
 
 
-def test_dead_component_is_shown_as_dead(spec, actors):
+def test_dead_component_is_shown_as_unreachable(spec, actors):
     controller = started(spec, actors)
     actors.silent.add("capture:c")
     controller.step()
@@ -489,7 +487,7 @@ def test_recreated_component_gets_its_own_environment(spec, actors):
     assert actors.processes["capture:c"] == "captures:a"
 
 
-def test_components_of_a_site_that_are_of_a_kind_share_a_process(spec, actors):
+def test_components_of_one_kind_at_a_site_share_a_process(spec, actors):
     started(spec, actors)
     assert {name: process for name, process in actors.processes.items() if process != name} == {
         "queue:qa": "staging:a",
@@ -508,16 +506,16 @@ def sampled(scn: int, at_us: int) -> dict[str, object]:
     return {"source_scn": scn, "source_samples": [[at_us, scn]]}
 
 
-def test_lag_is_unknown_until_there_is_a_proof(spec, actors):
+def test_lag_is_unknown_until_it_is_proven(spec, actors):
     controller = started(spec, actors)
     assert flow(controller)["lag_s"] is None
     actors.statuses["site:a"] = sampled(100, controller._clock.time_us())
     controller.step()
-    assert flow(controller)["lag_s"] is None  # the apply has not told its position
+    assert flow(controller)["lag_s"] is None  # the apply process has not reported its position
     assert flow(controller)["scn_gap"] is None
 
 
-def test_lag_is_the_age_of_the_newest_position_that_is_applied(spec, actors):
+def test_lag_is_the_age_of_the_newest_applied_position(spec, actors):
     controller = started(spec, actors)
     now_us = controller._clock.time_us()
     actors.statuses["site:a"] = sampled(100, now_us - 20_000_000)
@@ -530,7 +528,7 @@ def test_lag_is_the_age_of_the_newest_position_that_is_applied(spec, actors):
     assert shown["scn_gap"] == 50
 
 
-def test_lag_is_told_of_the_moment_at_which_the_apply_told_its_position(spec, actors):
+def test_lag_counts_to_when_the_apply_process_reported_its_position(spec, actors):
     controller = started(spec, actors)
     now_us = controller._clock.time_us()
     samples = [[now_us - 2_000_000 + place * 100_000, place] for place in range(10)]
@@ -540,7 +538,7 @@ def test_lag_is_told_of_the_moment_at_which_the_apply_told_its_position(spec, ac
     assert flow(controller)["lag_s"] == pytest.approx(0.05)
 
 
-def test_lag_grows_when_the_apply_does_not_tell_its_position_any_more(spec, actors):
+def test_lag_grows_when_the_apply_process_stops_reporting(spec, actors):
     controller = started(spec, actors)
     now_us = controller._clock.time_us()
     actors.statuses["site:a"] = sampled(100, now_us - 60_000_000)
@@ -561,7 +559,7 @@ def test_lag_grows_when_the_source_is_dead(spec, actors):
     assert flow(controller)["source_scn"] is None
 
 
-def test_nobody_is_behind_by_nothing_when_the_source_does_not_answer(spec, actors):
+def test_scn_gap_is_unknown_when_the_source_does_not_answer(spec, actors):
     controller = started(spec, actors)
     actors.statuses["site:a"] = sampled(0, 1) | {"state": "DATABASE DOES NOT ANSWER"}
     actors.statuses["apply:x"] = {"low_watermark_scn": 100}
@@ -586,7 +584,7 @@ def test_apply_process_is_not_idle_while_its_destination_does_not_answer(spec, a
     assert {c["name"]: c["state"] for c in controller.overview()["components"]}["apply:x"] == "DISABLED"
 
 
-def test_sites_are_asked_now_while_a_database_is_prepared(spec, actors):
+def test_sites_are_asked_while_a_database_is_prepared(spec, actors):
     controller = Controller(spec, actors=actors)
     controller.open()
     controller.step()
@@ -604,7 +602,7 @@ def test_sites_are_asked_now_while_a_database_is_prepared(spec, actors):
     assert seen[0] == ["the open transaction of pid 7"]
 
 
-def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
+def test_overview_shows_why_the_controller_is_held_up(spec, actors):
     controller = started(spec, actors)
     assert controller.overview()["problem"] == ""
     controller._failed(DatabaseError("publication p is not ours", hint="drop it"))
@@ -612,7 +610,7 @@ def test_why_the_controller_is_held_up_is_part_of_the_overview(spec, actors):
     assert (seen["state"], seen["problem"], seen["fix"]) == ("ABORTED", "publication p is not ours", "drop it")
 
 
-def test_overview_has_the_versions_of_the_functions_that_each_component_calls(tmp_path: Path) -> None:
+def test_overview_has_the_function_versions_of_each_component(tmp_path: Path) -> None:
     spec = read_topology(Path(__file__).parents[3] / "examples" / "functions.yaml")
     controller = started(replace(spec, state_dir=tmp_path), FakeActors())
     found = {each["name"]: each["functions"] for each in controller.overview()["components"] if "functions" in each}

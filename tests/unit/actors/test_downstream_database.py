@@ -1,6 +1,4 @@
-"""Downstream capture as the controller and the components see it: who begins when, what is asked of whom, what is left
-behind.
-"""
+"""Downstream capture in the controller and the components: start order, calls between components, and leftovers."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ from topology.spec import TopologySpec
 
 
 def downstream_spec(folder: Path, *, transport: str = "async") -> TopologySpec:
-    """As `one_way_spec`, but site b mines the redo of a."""
+    """`one_way_spec`, but site b mines the redo of a."""
     spec = one_way_spec(folder)
     (capture,) = spec.captures
     return route(
@@ -54,7 +52,7 @@ def spec(tmp_path: Path) -> TopologySpec:
     return downstream_spec(tmp_path)
 
 
-def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_other_receivers(spec, actors):
+def test_receiver_runs_downstream_and_shares_a_process_with_others(spec, actors):
     started(spec, actors)
     assert actors.running["redo:a@b"]["factory"] == "actors.downstream_database:build"
     (component,) = [each for each in components_of(spec) if each.kind == "redo"]
@@ -65,7 +63,7 @@ def test_the_receiver_runs_at_the_downstream_site_and_shares_a_process_with_othe
     assert factory_of(spec.site("b"), "redo") == "actors.downstream_database:build"
 
 
-def test_a_capture_process_begins_after_its_receiver_has_taken_an_edit_over(tmp_path, spec, actors):
+def test_capture_process_begins_after_its_receiver_adopted_an_edit(tmp_path, spec, actors):
     started(spec, actors)
     (capture,) = spec.captures
     edited = route(
@@ -85,25 +83,25 @@ def test_a_capture_process_begins_after_its_receiver_has_taken_an_edit_over(tmp_
     assert "capture:c2" in actors.running
 
 
-def test_who_got_which_table_is_noted_at_the_receiver_too(spec, actors):
+def test_receiver_records_the_apply_processes_of_each_table(spec, actors):
     actors.captured["site:a"] = (
         CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),)),
     )
     clock = VirtualClock()
     controller = started(spec, actors, clock=clock)
-    clock.advance(NOTE_INTERVAL_S)  # the receiver was about to begin at the first try
+    clock.advance(NOTE_INTERVAL_S)  # the receiver was about to begin at the first attempt
     controller.step()
     assert actors.noted["redo:a@b"] == actors.noted["site:a"]
 
 
-def test_a_capture_process_watches_and_asks_who_writes_the_redo_at_its_site(spec, tmp_path):
+def test_capture_process_watches_the_writer_of_redo_at_its_site(spec, tmp_path):
     assert CaptureHost(spec, "c", "")._redo_component == "redo:a@b"
     assert CaptureHost(one_way_spec(tmp_path), "c", "")._redo_component == "site:a"
     assert redo_folder(spec, source="a", site="b").relative_to(spec.state_dir) == Path("sites/b/standby_redo/a")
     assert redo_folder(spec, source="a", site="a").relative_to(spec.state_dir) == Path("sites/a/redo")
 
 
-def test_the_receiver_answers_for_the_source_and_asks_it_only_the_first_time(spec, monkeypatch):
+def test_receiver_answers_for_the_source_and_asks_it_only_once(spec, monkeypatch):
     noted = Receivers.of(
         spec, "a", [CapturedTable(identity="1", owner="public", name="t", object_numbers=(ObjectNumber(5),))]
     )
@@ -125,7 +123,7 @@ def test_the_receiver_answers_for_the_source_and_asks_it_only_the_first_time(spe
     assert RedoReceiver(spec, "a@b", "").receivers() == later
 
 
-def test_a_receiver_that_comes_back_to_the_topology_begins_anew(spec):
+def test_receiver_that_returns_to_the_topology_begins_anew(spec):
     """The source kept nothing for it meanwhile."""
     folder = redo_folder(spec, source="a", site="b")
     for component, is_left in (("redo:other@b", True), ("redo:a@b", False)):
@@ -136,13 +134,13 @@ def test_a_receiver_that_comes_back_to_the_topology_begins_anew(spec):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_an_endpoint_is_given_only_while_redo_is_served(spec):
+def test_endpoint_is_given_only_while_redo_is_served(spec):
     with pytest.raises(PropagationError, match="does not serve redo yet"):
         RedoReceiver(spec, "a@b", "").endpoint()
 
 
 class _Reception:
-    """A stream without a wire; see `RedoShippingClient`."""
+    """A stream without a wire, in place of `RedoShippingClient`."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -165,7 +163,7 @@ class _Reception:
 
 
 class _Links(GrpcLinks):
-    """Capture processes come over gRPC, and the redo of `site` without a wire."""
+    """Capture processes connect by gRPC; the redo of `site` arrives without a wire."""
 
     def __init__(self, spec: TopologySpec, site: Site) -> None:
         super().__init__(spec.name, "a@b", lambda component: component)
@@ -184,7 +182,7 @@ def site(tmp_path):
 
 @pytest.fixture
 def receiver(spec, site):
-    """A receiver of the redo of `site`, whose thread is this one."""
+    """A receiver of the redo of `site`, driven by the test's own thread."""
     made = RedoReceiver(spec, "a@b", "", lambda *_: _Links(spec, site))
     made._receiver = replace(made._receiver, source=SOURCE)
     site.folder = made._folder
@@ -199,18 +197,16 @@ def receive_all(receiver: RedoReceiver) -> None:
 
 
 @pytest.mark.parametrize("is_restored", [True, False], ids=["restored", "removed"])
-def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is_read_again(
-    receiver, site, is_restored
-):
-    """What is on disk counts, not what the process remembers: it must not acknowledge what it writes to a file that
-    nobody can open.
+def test_folder_restored_or_removed_while_receiver_was_stopped_is_reread(receiver, site, is_restored):
+    """The disk counts, not the process's memory: the receiver must not acknowledge writes to a file that nobody can
+    open.
     """
     receiver.open()
     receive_all(receiver)
     backup = site.folder.with_name("backup")
     shutil.copytree(site.folder, backup)
     endpoint = receiver.endpoint()
-    site.commit(3)  # the segment that is written goes on
+    site.commit(3)  # the segment being written grows
     receive_all(receiver)
     receiver.close()
     shutil.rmtree(site.folder)
@@ -219,7 +215,7 @@ def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is
     receiver.open()
     site.commit(3)
     receive_all(receiver)
-    assert receiver.endpoint() == endpoint, "captures watch it at the same place"
+    assert receiver.endpoint() == endpoint, "capture processes watch it at the same address"
     there = log_bytes(site.folder)
     assert max(there) == max(log_bytes(site.redo))
     assert there == {name: content for name, content in log_bytes(site.redo).items() if name in there}
@@ -232,12 +228,12 @@ def test_a_folder_that_was_restored_or_removed_while_the_receiver_was_stopped_is
         watch.close()
 
 
-def test_a_refusal_ends_when_the_folder_is_removed_without_a_new_process(receiver, site, tmp_path):
+def test_refusal_ends_when_the_folder_is_removed_without_a_new_process(receiver, site, tmp_path):
     receiver.open()
     receive_all(receiver)
     receiver.close()
     shutil.rmtree(site.redo)
-    site.restart()  # its redo was lost: another redo log
+    site.restart()  # its redo was lost: this is another redo log
     site.commit(3)
     with pytest.raises(RedoError, match="another redo log"):
         receiver.open()
@@ -248,7 +244,7 @@ def test_a_refusal_ends_when_the_folder_is_removed_without_a_new_process(receive
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver, site, monkeypatch):
+def test_segment_whose_archiving_failed_after_its_rename_is_archived(receiver, site, monkeypatch):
     receiver.open()
 
     def fails(folder):
@@ -265,7 +261,7 @@ def test_a_segment_whose_archiving_failed_after_its_rename_is_archived(receiver,
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, spec):
+def test_new_topology_is_shown_after_its_capture_processes_are_registered(receiver, spec):
     receiver.open()
     receiver._receiver = replace(receiver._receiver, source="a")
     edited = downstream_spec(spec.state_dir.parent)
@@ -281,13 +277,13 @@ def test_the_new_topology_is_shown_when_its_captures_are_registered(receiver, sp
     shown = []
     required.forget_others = lambda captures: shown.append(receiver.details().fingerprint)
     receiver.adopt(edited, "edited")
-    assert shown == [""], "the controller starts capture:c2 when it sees the new one"
+    assert shown == [""], "the controller starts capture:c2 when it sees the new topology"
     assert receiver.details().fingerprint == "edited"
     assert required.register("c2") == required.lowest
 
 
 def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, site):
-    """The old one, cut off and still alive, would cut off what the new one has acknowledged."""
+    """The old process, cut off and still alive, would truncate what the new one has acknowledged."""
     receiver.open()
     receive_all(receiver)
     other = RedoReceiver(spec, "a@b", "", lambda *_: _Links(spec, site))
@@ -308,7 +304,7 @@ def test_two_processes_of_a_receiver_do_not_write_one_folder(receiver, spec, sit
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(spec, site):
+def test_source_reports_commits_waiting_for_a_stalled_receiver(spec, site):
     host, shipping = DatabaseSite(spec, "a", ""), site.writer.shipping
     host.redo.writer = site.writer
 
@@ -320,14 +316,14 @@ def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(s
     assert "dbs1@dbs3 is away" in problem()
     stream = site.stream(log)
     frames = list(cut_frames(stream.frames(), lambda: 3000))
-    for frame in frames:  # slow, and it moves
+    for frame in frames:  # slow, but it makes progress
         assert problem() == ""
         log.take(frame)
         log.sync()
         stream.acknowledge()
         site.clock.advance(STALLED_S)
     assert problem() == ""
-    site.clock.advance(3600.0)  # nothing to take is no reason to complain
+    site.clock.advance(3600.0)  # an idle receiver is no problem
     site.commit(1)
     assert problem() == ""
     site.clock.advance(STALLED_S)
@@ -338,8 +334,8 @@ def test_a_source_whose_commits_wait_for_a_receiver_that_takes_nothing_says_so(s
     assert problem() == ""
 
 
-def test_status_of_a_source_whose_log_writer_is_dropped_meanwhile_is_still_answered(spec, site, monkeypatch):
-    """The status is asked on another thread than the component's own, which drops it."""
+def test_source_status_is_answered_while_its_log_writer_is_dropped(spec, site, monkeypatch):
+    """The status is asked on a different thread than the component's own, which drops the log writer."""
     host, statistics = DatabaseSite(spec, "a", ""), site.writer.statistics
     host.redo.writer = site.writer
 
@@ -353,7 +349,7 @@ def test_status_of_a_source_whose_log_writer_is_dropped_meanwhile_is_still_answe
 
 
 @pytest.mark.parametrize("is_sync", [True, False])
-def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, site, is_sync):
+def test_full_receiver_reports_waiting_commits_and_whether_purging_helps(receiver, site, is_sync):
     receiver._spec = replace(receiver._spec, redo_bytes_max=15_000)
     receiver._receiver = replace(receiver._receiver, is_sync=is_sync)
     site.commit(60)
@@ -365,7 +361,7 @@ def test_a_full_receiver_says_who_waits_and_whether_purging_can_help(receiver, s
     assert ("commits at dbs1 that wait for the log writer wait until then" in problem) == is_sync
 
 
-def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(receiver, site):
+def test_receiver_filled_by_one_transaction_reports_purging_as_useless(receiver, site):
     receiver._spec = replace(receiver._spec, redo_bytes_max=30_000)
     receiver.open()
     receive_all(receiver)
@@ -381,7 +377,7 @@ def test_a_receiver_that_one_transaction_fills_says_that_purging_cannot_help(rec
     assert "one transaction fills redo_bytes_max (30000 bytes)" in receiver.details().problem
 
 
-def test_a_full_source_says_that_commits_wait(site):
+def test_full_source_reports_waiting_commits(site):
     site.writer.shipping.register({RECEIVER: True})
     site.writer._space.redo_bytes_max = 10_000
     site.commit(60)

@@ -1,4 +1,6 @@
-"""The supervisor of a site's Spark application: a process that has ended or hangs is replaced, and asked for meanwhile."""
+"""The supervisor of a site's Spark application: it replaces a process that has ended or hangs, and reports it
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from topology.file.reading import read_topology
 
 @pytest.fixture
 def host(tmp_path: Path) -> SparkHost:
-    """Its process runs and serves."""
+    """A supervisor whose process runs and serves."""
     file = tmp_path / "t.yaml"
     file.write_text(ONE_WAY)
     spec = read_topology(file)
@@ -40,7 +42,7 @@ def host(tmp_path: Path) -> SparkHost:
     return host
 
 
-def test_apply_processes_are_told_where_it_serves_only_while_it_does(host: SparkHost):
+def test_apply_processes_get_the_endpoint_only_while_it_serves(host: SparkHost):
     assert host.access() == {"endpoint": "127.0.0.1:1", "token": "secret"}
     assert host.detail_state() == "RUNNING"
     host.close()
@@ -53,13 +55,13 @@ def test_token_is_not_shown(host: SparkHost):
     assert "secret" not in repr(host.status())
 
 
-def test_process_that_has_ended_is_an_error_that_time_heals(host: SparkHost):
+def test_ended_process_is_a_timed_error(host: SparkHost):
     host._child.pid = 0  # type: ignore[misc]
     with pytest.raises(ChildEnded, match="was killed"):
         host.step()
 
 
-def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_not(
+def test_only_a_process_that_stays_silent_is_abandoned(
     host: SparkHost,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -84,9 +86,7 @@ def test_process_that_is_silent_for_a_while_is_given_up_and_one_that_answers_is_
         host.step()
 
 
-def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(
-    host: SparkHost, monkeypatch: pytest.MonkeyPatch
-):
+def test_unreadable_certificate_does_not_end_a_working_application(host: SparkHost, monkeypatch: pytest.MonkeyPatch):
     def unreadable(*_: object) -> pb.HealthReply:
         raise CertificateError("site.pem has expired")
 
@@ -96,7 +96,7 @@ def test_certificate_that_cannot_be_read_does_not_end_an_application_that_works(
     for _ in range(3):
         host._clock.advance(spark_application.HEALTH_INTERVAL_S + 1)  # type: ignore[attr-defined]
         host.step()
-    assert len(made) == 1, "it is asked over the connection that exists"
+    assert len(made) == 1, "the existing connection is used"
     monkeypatch.setattr(spark_link.HealthClient, "ask", unreadable)
     for _ in range(3):
         host._clock.advance(SILENCE_MAX_S + 1)  # type: ignore[attr-defined]

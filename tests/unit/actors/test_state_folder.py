@@ -1,6 +1,4 @@
-"""A state folder is its owner's alone: nobody else reads what is in it, and one that somebody else made or can write is
-refused.
-"""
+"""A state folder is its owner's alone: nobody else can read it, and one that others made or can write is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def shared() -> Iterator[Path]:
 
 @contextmanager
 def another_user() -> Iterator[None]:
-    """What is done is done as a user that owns nothing; only root can become one."""
+    """Run the block as a user that owns nothing; only root can become one."""
     groups = os.getgroups()
     os.setgroups([])
     os.seteuid(NOBODY)
@@ -69,13 +67,13 @@ def filled(state_dir: Path) -> list[Path]:
     return every
 
 
-def test_what_an_earlier_version_left_open_is_closed(shared: Path):
+def test_open_folder_of_an_earlier_version_is_closed(shared: Path):
     state_dir = shared / "state"
     every = filled(state_dir)
     if IS_ROOT:
         assert set(readable_by_others(every)) == set(every)
     make_private(state_dir)
-    # `EmbeddedServer` writes that one anew
+    # `EmbeddedServer` writes that file again
     assert [each for each in readable_by_others(every) if each.name != "server.json"] == []
     for each in every:
         assert each.is_dir() or each.read_text() == "secret"
@@ -83,7 +81,7 @@ def test_what_an_earlier_version_left_open_is_closed(shared: Path):
 
 
 @as_root
-def test_another_user_gets_through_to_his_own_folder_and_sees_nothing_on_the_way(shared: Path):
+def test_other_user_reaches_its_own_folder_and_sees_nothing_on_the_way(shared: Path):
     """An embedded server that root starts is such a user."""
     state_dir = shared / "state"
     data = state_dir / "sites" / "a" / "database" / "data"
@@ -96,9 +94,9 @@ def test_another_user_gets_through_to_his_own_folder_and_sees_nothing_on_the_way
 
 
 @as_root
-def test_folders_that_are_made_above_the_state_folder_let_an_embedded_server_through(shared: Path):
-    """The default, `.headrace/TOPOLOGY`, is two folders: where the server's user could not get through, its data would
-    be in a temporary folder.
+def test_new_folders_above_the_state_folder_let_an_embedded_server_through(shared: Path):
+    """The default, `.headrace/TOPOLOGY`, is two folders: if the server's user could not pass through, its data would go
+    to a temporary folder.
     """
     state_dir = shared / ".headrace" / "closed"
     keep = (
@@ -110,7 +108,7 @@ def test_folders_that_are_made_above_the_state_folder_let_an_embedded_server_thr
 
 
 @as_root
-def test_certificates_that_come_first_make_the_same_folders(shared: Path):
+def test_certificates_made_first_make_the_same_folders(shared: Path):
     file = shared / "closed.yaml"
     file.write_text(FILE.format(state_dir=shared / ".headrace" / "closed"))
     keep = (
@@ -124,7 +122,7 @@ def test_certificates_that_come_first_make_the_same_folders(shared: Path):
     }
 
 
-def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path):
+def test_command_and_its_children_write_for_their_user_alone(tmp_path: Path):
     program = (
         "import headrace.cli.app, subprocess; headrace.cli.app.main = lambda: subprocess.run(['touch', 'made'],"
         " check=True); from headrace.cli.entry import main; main()"
@@ -133,7 +131,7 @@ def test_a_command_and_what_it_starts_write_for_their_user_alone(tmp_path: Path)
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o600
 
 
-def test_own_folders_and_those_that_are_made_later_are_taken(shared: Path):
+def test_own_and_later_folders_are_accepted(shared: Path):
     for state_dir in (shared / "later" / "state", shared, shared / "linked"):
         if state_dir.name == "linked":
             state_dir.symlink_to(shared / "there")
@@ -142,7 +140,7 @@ def test_own_folders_and_those_that_are_made_later_are_taken(shared: Path):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_a_folder_that_others_may_write_is_refused(shared: Path, mode: int):
+def test_folder_that_others_may_write_is_refused(shared: Path, mode: int):
     state_dir = shared / "its state"
     state_dir.mkdir()
     state_dir.chmod(mode)
@@ -153,7 +151,7 @@ def test_a_folder_that_others_may_write_is_refused(shared: Path, mode: int):
     check_owned(state_dir)
 
 
-def test_a_folder_whose_parent_anybody_may_exchange_it_in_is_refused(shared: Path):
+def test_folder_in_a_parent_where_others_could_replace_it_is_refused(shared: Path):
     (shared / "open").mkdir()
     (shared / "open").chmod(0o777)
     (shared / "open" / "state").mkdir()
@@ -163,7 +161,7 @@ def test_a_folder_whose_parent_anybody_may_exchange_it_in_is_refused(shared: Pat
 
 @as_root
 @pytest.mark.parametrize("made", ["the folder", "its parent", "a link"])
-def test_whoever_comes_first_in_a_shared_folder_does_not_get_the_topology(shared: Path, made: str):
+def test_first_user_in_a_shared_folder_does_not_get_the_topology(shared: Path, made: str):
     state_dir = shared / "first" / "state"
     if made == "a link":
         state_dir = shared / "state"
@@ -178,8 +176,8 @@ def test_whoever_comes_first_in_a_shared_folder_does_not_get_the_topology(shared
 
 
 @as_root
-def test_another_user_is_told_whose_the_folders_above_are(shared: Path):
-    """Those that Headrace makes are closed, too; whoever is told to correct their rights may open them."""
+def test_error_for_another_user_names_the_owner_of_the_folders_above(shared: Path):
+    """The folders that Headrace makes are closed, too; the user who is asked to correct their rights may open them."""
     state_dir = shared / ".headrace" / "closed"
     state_dir.mkdir(parents=True)
     state_dir.parent.chmod(0o700)
@@ -195,7 +193,7 @@ def test_another_user_is_told_whose_the_folders_above_are(shared: Path):
 
 
 @as_root
-def test_check_as_another_user_says_nothing_of_certificates_that_it_may_not_read(shared: Path):
+def test_check_by_another_user_ignores_unreadable_certificates(shared: Path):
     file = shared / "closed.yaml"
     file.write_text(FILE.format(state_dir=shared / "state"))
     keep_certificates(Deployment.read(file).spec)
@@ -204,7 +202,7 @@ def test_check_as_another_user_says_nothing_of_certificates_that_it_may_not_read
     assert [each.path for each in found] == ["state_dir"]
 
 
-def test_check_plan_and_every_command_refuse_it(shared: Path):
+def test_check_plan_and_every_command_refuse_such_a_folder(shared: Path):
     state_dir = shared / "state"
     state_dir.mkdir()
     state_dir.chmod(0o777)

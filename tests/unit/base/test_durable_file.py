@@ -8,9 +8,7 @@ import pytest
 from headrace.base.durable_file import replace_file
 
 
-def test_file_is_replaced_whole_and_made_durable_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_file_is_replaced_whole_and_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, steps = tmp_path / "wanted.json", []
     fsync, replace = os.fsync, Path.replace
 
@@ -27,7 +25,7 @@ def test_file_is_replaced_whole_and_made_durable_before_it_has_its_name(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_old_file_stays_when_the_new_one_cannot_be_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_old_file_stays_when_the_new_one_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "wanted.json"
     replace_file(path, "one")
 

@@ -1,4 +1,6 @@
-"""Failpoints: armed by the environment or by a file in a folder; every name is called somewhere, every call has a name."""
+"""Failpoints: armed by the environment or by a file in a folder; every name is called somewhere, and every call has a
+name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 from headrace.base.failpoints import ARMED_FILE, ENVIRONMENT, FAILPOINTS, FOLDER_ENVIRONMENT, fired_count
 from tests.support.session.packages import PACKAGES, ROOT
 
-# Fails at each name on its standard input and says what happened.
+# Fails at each name on its standard input, and prints what happened.
 PROGRAM = """
 import sys
 from headrace.base.failpoints import failpoint
@@ -29,7 +31,7 @@ for line in sys.stdin:
 
 
 class Process:
-    """A process with failpoints in it."""
+    """A process with failpoints."""
 
     def __init__(self, **environment: str) -> None:
         others = {key: value for key, value in os.environ.items() if key not in {ENVIRONMENT, FOLDER_ENVIRONMENT}}
@@ -44,7 +46,7 @@ class Process:
         )
 
     def reaches(self, name: str) -> str:
-        """What the failpoint did: "nothing", an errno, or how the process ended."""
+        """Reach a failpoint; return "nothing", an errno, or how the process ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{name}\n")
@@ -79,7 +81,7 @@ def test_nothing_happens_where_nothing_is_armed(start) -> None:
     assert start().reaches("queue.spill") == "nothing"
 
 
-def test_armed_by_the_environment_fires_so_often_over_all_processes(start, tmp_path: Path) -> None:
+def test_environment_arms_a_number_of_failures_over_all_processes(start, tmp_path: Path) -> None:
     armed = {ENVIRONMENT: f"queue.spill=error@{tmp_path}*3"}
     first = start(**armed)
     assert [first.reaches("queue.spill"), first.reaches("log_writer.write"), first.reaches("queue.spill")] == [
@@ -93,13 +95,13 @@ def test_armed_by_the_environment_fires_so_often_over_all_processes(start, tmp_p
     assert fired_count(tmp_path, "queue.spill") == 3
 
 
-def test_killed_process_has_left_its_mark(start, tmp_path: Path) -> None:
+def test_killed_process_leaves_its_mark(start, tmp_path: Path) -> None:
     process = start(**{ENVIRONMENT: f"apply.after_commit=kill@{tmp_path}"})
     assert process.reaches("apply.after_commit") == KILLED
     assert fired_count(tmp_path, "apply.after_commit") == 1
 
 
-def test_file_arms_and_disarms_a_process_that_runs(start, tmp_path: Path) -> None:
+def test_file_arms_and_disarms_a_running_process(start, tmp_path: Path) -> None:
     process = start(**{FOLDER_ENVIRONMENT: str(tmp_path)})
     assert process.reaches("queue.spill") == "nothing"
     arm(tmp_path, f"queue.spill=error@{tmp_path / 'first'}*2")
@@ -112,13 +114,13 @@ def test_file_arms_and_disarms_a_process_that_runs(start, tmp_path: Path) -> Non
     assert fired_count(tmp_path / "second", "queue.spill") == 1
 
 
-def test_file_arms_what_the_environment_does_not(start, tmp_path: Path) -> None:
+def test_file_and_environment_arm_together(start, tmp_path: Path) -> None:
     process = start(**{ENVIRONMENT: f"queue.spill=error@{tmp_path}", FOLDER_ENVIRONMENT: str(tmp_path)})
     arm(tmp_path, f"log_writer.write=error@{tmp_path}")
     assert [process.reaches("queue.spill"), process.reaches("log_writer.write")] == [FULL, FULL]
 
 
-def test_name_that_does_not_exist_is_refused(start, tmp_path: Path) -> None:
+def test_unknown_name_is_refused(start, tmp_path: Path) -> None:
     assert start(**{ENVIRONMENT: "queue.spil=error"}).reaches("queue.spill") == "1"
 
 
@@ -129,10 +131,10 @@ def called_names() -> set[str]:
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
                     (argument,) = node.args
-                    assert isinstance(argument, ast.Constant), f"{file}: a failpoint's name must be readable here"
+                    assert isinstance(argument, ast.Constant), f"{file}: a failpoint's name must be a literal"
                     found.add(argument.value)
     return found
 
 
-def test_every_failpoint_is_somewhere_and_every_place_has_a_failpoint() -> None:
+def test_every_failpoint_is_called_and_every_call_has_a_failpoint() -> None:
     assert called_names() == set(FAILPOINTS)

@@ -1,4 +1,4 @@
-"""The benchmark's report: what it is made of, what counts as a shortcoming, and the sizes it promises.
+"""The benchmark's report: its figures, what counts as a shortcoming, and the sizes that it promises.
 
 Nothing is measured.
 """
@@ -61,7 +61,7 @@ def result(
 
 
 @pytest.mark.parametrize(("setting", "same"), [("off", 0.55), ("on", 1.1)])
-def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting(
+def test_figures_are_medians_and_ratio_is_to_the_faster_native_setting(
     setting: str, same: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.runs.SYNCHRONOUS_COMMIT", setting)
@@ -80,7 +80,7 @@ def test_figures_are_medians_and_ratio_is_against_the_faster_native_setting(
     assert entry["headrace_usage"] == {"apply driver": {"cpu_s": 1.5, "peak_mb": 300.0, "processes": 1}}
 
 
-def test_one_run_with_other_contents_is_a_shortcoming_however_fast() -> None:
+def test_one_run_with_different_contents_is_a_shortcoming() -> None:
     found = result([2.0] * 3, [2.0] * 3, [1.0] * 3, verified=False)
     assert shortcomings(found) == ["bulk: source and destination differ"]
 
@@ -95,7 +95,7 @@ def test_one_run_with_other_contents_is_a_shortcoming_however_fast() -> None:
         (1.0, 10.0, {"verified": False, "peak_mb": 100.0}, "memory"),
     ],
 )
-def test_goals_that_are_missed_are_named(
+def test_missed_goals_are_named(
     headrace_s: float, p50_ms: float, memory: dict[str, object] | None, missed: str
 ) -> None:
     found = shortcomings(result([2.0] * 3, [3.0] * 3, [headrace_s] * 3, p50_ms=p50_ms, memory=memory))
@@ -109,7 +109,7 @@ def test_footprint_above_the_goal_is_named_and_every_component_printed(capsys: p
     assert "apply:x                             2049.0 MB    1 processes" in capsys.readouterr().out
 
 
-def test_footprint_of_a_process_is_its_share_of_what_it_maps() -> None:
+def test_footprint_of_a_process_is_its_proportional_set_size() -> None:
     found = footprint((os.getpid(),), {os.getpid(): "apply:x"})
     resident = psutil.Process().memory_info().rss / (1 << 20)
     assert 5.0 < found["apply:x"].pss_mb <= resident
@@ -126,7 +126,7 @@ def test_both_ratios_stages_and_latency_are_printed(capsys: pytest.CaptureFixtur
     assert "latency, headrace: p50 10.0 ms, p99 20.0 ms" in printed
 
 
-def test_workloads_have_the_sizes_they_are_compared_at() -> None:
+def test_workloads_have_their_promised_sizes() -> None:
     assert RUNS_MIN >= 3
     bulk, oltp, one, latency = Bulk.of(1.0), Oltp.of(1.0), OneTransaction.of(1.0), Latency()
     assert (bulk.transactions, bulk.row_changes) == (2000 + 1000 + 500, (2000 + 1000 + 500) * 100)
@@ -142,7 +142,7 @@ def test_settings_alternate_and_each_round_measures_every_one() -> None:
     assert orders[0] != orders[1] == orders[3]
 
 
-def test_what_authentication_costs_is_measured_beside_the_other_settings_and_reported_and_printed(
+def test_cost_of_authentication_is_measured_reported_and_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert all(
@@ -181,14 +181,14 @@ def test_what_authentication_costs_is_measured_beside_the_other_settings_and_rep
     assert "`headrace up` where nothing runs: with certificates 30.00 s, with `tls: none` 27.00 s" in printed
 
 
-def test_nothing_is_said_of_authentication_where_it_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unmeasured_authentication_is_not_reported(capsys: pytest.CaptureFixture[str]) -> None:
     found = result([2.0] * 3, [2.0] * 3, [2.5] * 3)
     show(found)
     assert found["start_up_s"] == {}
     assert "tls: none" not in capsys.readouterr().out
 
 
-def test_start_up_is_timed_in_both_forms_alternating_without_native_and_the_warm_up_does_not_count() -> None:
+def test_start_up_is_timed_in_alternating_forms_without_the_warm_up() -> None:
     done: list[str] = []
     seconds = iter(range(1, 100))
 
@@ -229,7 +229,7 @@ def test_open_form_is_the_same_topology_without_certificates(tmp_path: Path) -> 
     assert [[site.tls is None for site in spec.sites] for spec in specs] == [[False, False], [True, True]]
 
 
-def test_stopped_means_that_the_slot_of_the_bench_s_own_topology_is_free() -> None:
+def test_slot_of_the_bench_is_that_of_its_own_topology() -> None:
     assert "topology: bench\n" in _TOPOLOGY
     assert "\n  src: " in _TOPOLOGY
     assert slot_name("bench", "src") == "headrace_bench_src"
@@ -267,7 +267,7 @@ def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFi
     assert "together                            2.50" in printed
 
 
-def test_every_site_of_a_network_is_in_its_topology_and_sources_are_the_ones_with_writers(tmp_path: Path) -> None:
+def test_network_topology_has_every_site_and_its_writers_as_sources(tmp_path: Path) -> None:
     for network in NETWORKS:
         written: list[str] = []
         peer = HeadraceNetwork(network, dict.fromkeys(network.sites, "dbname=x"), tmp_path)
@@ -301,7 +301,7 @@ def test_every_site_of_a_network_is_in_its_topology_and_sources_are_the_ones_wit
         ("bash", None),
     ],
 )
-def test_processes_are_told_apart_by_their_command_lines(command: str, stage: str | None) -> None:
+def test_processes_are_assigned_to_stages_by_their_command_lines(command: str, stage: str | None) -> None:
     assert stage_of(command) == stage
 
 

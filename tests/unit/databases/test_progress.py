@@ -28,7 +28,7 @@ def test_folding_loses_and_invents_no_scn(low_watermark, bounds):
 
 @pytest.mark.seeded
 @given(st.integers(0, 40), BOUNDS)
-def test_what_stays_above_has_a_gap_below_it_and_is_ascending(low_watermark, bounds):
+def test_remaining_ranges_are_ascending_with_a_gap_below_each(low_watermark, bounds):
     folded, above = fold_ranges(low_watermark, ranges(bounds))
     ends = [folded, *(bound for r in above for bound in (r.after, r.through))]
     assert ends == sorted(set(ends))
@@ -36,14 +36,14 @@ def test_what_stays_above_has_a_gap_below_it_and_is_ascending(low_watermark, bou
 
 @pytest.mark.seeded
 @given(st.integers(0, 40), BOUNDS, st.integers(0, 40), st.integers(1, 6))
-def test_covers_says_whether_every_scn_is_applied(low_watermark, bounds, after, length):
+def test_covers_is_true_only_if_every_scn_is_applied(low_watermark, bounds, after, length):
     found = ranges(bounds)
     wanted = ScnRange(after=after, through=after + length)
     applied = set(range(after + 1, after + length + 1)) <= members(low_watermark, found)
     assert covers(low_watermark, merge_ranges(found, low_watermark), wanted) is applied
 
 
-def test_neighbours_are_joined():
+def test_adjacent_ranges_are_joined():
     assert merge_ranges(ranges([(10, 5), (15, 5), (30, 1)]), 0) == tuple(ranges([(10, 10), (30, 1)]))
 
 

@@ -1,4 +1,4 @@
-"""Sequences of tables that several sites write: whether two of them can give out one value."""
+"""Sequences of tables that several sites write: whether two of them can return the same value."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_sequences_that_never_meet_are_no_finding(found):
 
 
 @pytest.mark.parametrize("found", TOGETHER.values(), ids=TOGETHER.keys())
-def test_sequences_that_can_meet_are_a_warning_whose_statements_keep_them_apart(found):
+def test_sequences_that_can_meet_get_statements_that_keep_them_apart(found):
     beside = list(zip("abc", found, strict=False))
     (finding,) = collisions(TableName("hr", "t"), "id", beside)
     assert not finding.is_error
@@ -62,6 +62,6 @@ def test_sequences_that_can_meet_are_a_warning_whose_statements_keep_them_apart(
         fixed[site] = sequence(int(start), int(step), -MOST, MOST)
     assert list(collisions(TableName("hr", "t"), "id", list(fixed.items()))) == []
     assert not set.intersection(*(values(each) for each in fixed.values()))
-    # No value is given out again that was given out before.
+    # No value is returned twice.
     for each in found:
         assert all((new.next_value - each.next_value) * each.increment >= 0 for new in fixed.values())

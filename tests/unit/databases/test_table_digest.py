@@ -5,7 +5,7 @@ from headrace.databases.table_digest import TableDigest
 ONE = TableDigest(row_count=1, sums=(5, -1))
 
 
-def test_digests_of_parts_add_up_in_any_order_and_stay_64_bits_wide():
+def test_digests_of_parts_add_up_in_any_order_within_64_bits():
     other = TableDigest(row_count=2, sums=(2**64 - 5, 3))
     assert ONE + other == other + ONE == TableDigest(row_count=3, sums=(0, 2))
     assert sum([ONE, other], TableDigest()) == ONE + other

@@ -1,4 +1,4 @@
-"""Timelines of a source's log: two servers that were promoted beside each other give their timelines the same number."""
+"""Timelines of a source's log: two servers promoted independently give their timelines the same number."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def on(timeline: int, *switches: tuple[int, int]) -> StreamOptions:
         (on(2, (1, 100)), on(3, (1, 100), (2, 200)), True),
         (on(2, (1, 100)), on(2, (1, 120)), False),
         (on(2, (1, 100)), on(3, (1, 120), (2, 200)), False),
-        (on(3, (1, 100), (2, 200)), on(4, (1, 100), (3, 200)), False),  # never was on timeline 2
+        (on(3, (1, 100), (2, 200)), on(4, (1, 100), (3, 200)), False),  # was never on timeline 2
         (on(2, (1, 100)), on(1), False),
-        (on(2, (1, 100)), on(2), True),  # written by an earlier version: nothing is known
+        (on(2, (1, 100)), on(2), True),  # written by an earlier version, without switches
         (on(2), on(2, (1, 100)), True),
     ],
 )
-def test_pieces_of_a_log_are_of_one_history_where_they_left_every_timeline_at_the_same_scn(
+def test_log_pieces_share_a_history_if_they_left_timelines_at_equal_scns(
     earlier: StreamOptions, later: StreamOptions, expected: bool
 ) -> None:
     assert is_of_one_history(earlier, later) is expected

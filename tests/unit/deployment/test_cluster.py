@@ -1,5 +1,5 @@
-"""cluster.yaml and cluster.local.yaml are what `ray up` takes, put Java where RayDP looks for it, and give each site
-its node.
+"""cluster.yaml and cluster.local.yaml: `ray up` accepts them, Java is where RayDP looks for it, and each site has its
+node.
 """
 
 from __future__ import annotations
@@ -46,20 +46,22 @@ def option(command, name):
 
 
 def exports_of(cluster, commands):
-    """What is done before `ray start`, which begins behind the `ulimit`; an environment in the home folder is this one."""
+    """The exports before `ray start`, which follows the `ulimit`; the environment in the home folder stands for this
+    one.
+    """
     return re.split(r" && (?:\{ )?ulimit", start_of(cluster, commands))[0].replace(
         "~/headrace-env/bin", str(Path(sys.executable).parent)
     )
 
 
 def test_ray_up_accepts_the_file(cluster):
-    """The two steps `ray up` takes before it asks the provider for nodes."""
+    """The two steps that `ray up` takes before it asks the provider for nodes."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     validate_config(prepare_config(cluster))
 
 
-def test_the_validation_refuses_a_key_ray_does_not_know(cluster):
+def test_validation_refuses_a_key_that_ray_does_not_know(cluster):
     from jsonschema import ValidationError
     from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -67,7 +69,7 @@ def test_the_validation_refuses_a_key_ray_does_not_know(cluster):
         validate_config(prepare_config({**cluster, "worker_start_commands": []}))
 
 
-def test_every_site_has_a_node_with_its_custom_resource_in_a_cloud():
+def test_cloud_has_a_node_with_its_custom_resource_for_every_site():
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     nodes = {name: node for name, node in cluster["available_node_types"].items() if name != cluster["head_node_type"]}
     assert nodes
@@ -75,8 +77,8 @@ def test_every_site_has_a_node_with_its_custom_resource_in_a_cloud():
     assert cluster["max_workers"] >= sum(node["min_workers"] for node in nodes.values())
 
 
-def test_a_machine_that_one_has_offers_the_resource_of_the_site_that_its_file_names(tmp_path):
-    """Ray starts it on every machine with one command; what its shell makes of it is what `ray start` gets."""
+def test_own_machine_offers_the_resource_of_the_site_in_its_file(tmp_path):
+    """Ray starts every machine with the same command; what the machine's shell makes of it is what `ray start` gets."""
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
     site = tmp_path / "site"
     site.write_text("dbs1\n")
@@ -87,7 +89,7 @@ def test_a_machine_that_one_has_offers_the_resource_of_the_site_that_its_file_na
     assert "--resources" not in start_of(cluster, "head_start_ray_commands")
 
 
-def test_machines_that_one_has_all_become_nodes():
+def test_all_own_machines_become_nodes():
     from ray.autoscaler._private.util import prepare_config
 
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
@@ -96,15 +98,15 @@ def test_machines_that_one_has_all_become_nodes():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_node_offers_enough_of_its_resource_for_every_actor_of_its_site(name):
-    """A cluster whose nodes offer 1 has room for a thousand."""
+def test_node_offers_enough_of_its_resource_for_every_actor_of_its_site(name):
+    """A node that offers 1 has room for a thousand actors."""
     topology = next(line.removeprefix("#") for line in (ROOT / name).read_text().splitlines() if "node: {" in line)
     (site,) = yaml.safe_load(topology).values()
     assert all(amount <= 1 for amount in placement(site["node"]).values())
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_topology_as_the_file_shows_it_has_certificates_for_its_nodes(name, tmp_path):
+def test_topology_in_the_file_has_certificates_for_its_nodes(name, tmp_path):
     shown = [line.removeprefix("#   ") for line in (ROOT / name).read_text().splitlines() if line.startswith("#   ")]
     (tmp_path / "hr.yaml").write_text(
         "\n".join(["topology: hr", *shown, "  dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"])
@@ -115,8 +117,8 @@ def test_a_topology_as_the_file_shows_it_has_certificates_for_its_nodes(name, tm
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_state_folder_of_a_machine_is_made_for_the_user_who_runs_headrace_alone(name):
-    """Commands refuse one that another user owns or may write."""
+def test_state_folder_of_a_machine_belongs_to_the_user_who_runs_headrace(name):
+    """Commands refuse a folder that another user owns or may write."""
     cluster = yaml.safe_load((ROOT / name).read_text())
     (made,) = (command for command in cluster["initialization_commands"] if " install -d " in command)
     options = shlex.split(made.removeprefix("sudo install ").replace("$(id -un)", "me"))
@@ -140,7 +142,7 @@ def test_ray_starts_with_java_on_its_path(cluster, commands):
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_workers_run_at_normal_priority(cluster, commands):
-    """Ray's 15 is for batch jobs: beside a busy database server they would hardly run."""
+    """Ray's niceness of 15 is for batch jobs: next to a busy database server the workers would hardly run."""
     before = exports_of(cluster, commands).rpartition(" && ")[2]
     told = subprocess.run(
         ["bash", "-c", f"{before} && env"], capture_output=True, text=True, check=True
@@ -148,14 +150,14 @@ def test_workers_run_at_normal_priority(cluster, commands):
     assert "RAY_worker_niceness=0" in told
     import ray
 
-    # A variable that Ray does not know would be ignored in silence.
+    # Ray silently ignores a variable that it does not know.
     assert (
         b"RAY_worker_niceness"
         in (Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet").read_bytes()
     )
 
 
-def test_the_image_has_the_ray_and_the_python_that_are_installed_here():
+def test_image_has_the_ray_and_python_versions_installed_here():
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     _, _, version = cluster["docker"]["image"].partition(":")
     ray, _, python = version.partition("-py")
@@ -163,7 +165,7 @@ def test_the_image_has_the_ray_and_the_python_that_are_installed_here():
     assert python == f"{sys.version_info.major}{sys.version_info.minor}"
 
 
-def test_machines_that_one_has_get_the_python_that_is_installed_here():
+def test_own_machines_get_the_python_version_installed_here():
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
     assert any(
         f"python{sys.version_info.major}.{sys.version_info.minor} -m venv ~/headrace-env" in command
@@ -171,7 +173,7 @@ def test_machines_that_one_has_get_the_python_that_is_installed_here():
     )
 
 
-def test_the_file_carries_no_secret(file):
+def test_file_carries_no_secret(file):
     words = {word.lower() for word in shlex.split(file.read_text().replace("'", " ").replace('"', " "), comments=False)}
     assert not {word for word in words if "password" in word or "secret" in word or "ssh_private_key" in word}
 
@@ -191,28 +193,30 @@ def test_every_node_asks_for_the_token(cluster, commands, tmp_path):
 
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
-def test_no_other_user_of_a_machine_that_one_has_comes_to_rays_sockets_and_logs(commands, tmp_path):
+def test_other_users_of_an_own_machine_cannot_reach_rays_sockets_and_logs(commands, tmp_path):
     command = start_of(yaml.safe_load((ROOT / "cluster.local.yaml").read_text()), commands)
     made = next(part for part in command.split(" && ") if part.startswith("install "))
     subprocess.run(["bash", "-c", made], check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
     folder = Path(option(command, "--temp-dir").replace("$HOME", str(tmp_path)))
     assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
     assert folder.parent != tmp_path
-    assert len(str(folder).replace(str(tmp_path), "/home/headrace")) < 40  # a socket's name has a hundred characters
+    assert (
+        len(str(folder).replace(str(tmp_path), "/home/headrace")) < 40
+    )  # a socket's name has at most a hundred characters
 
 
-def test_the_state_folder_of_a_node_is_its_users_alone(cluster):
+def test_state_folder_of_a_node_is_closed_to_other_users(cluster):
     (made,) = [command for command in cluster["initialization_commands"] if "/var/lib/headrace" in command]
     words = shlex.split(made.replace("$(id -un)", "user"))
     assert words[words.index("-m") + 1] == "0700"
     assert words[words.index("-o") + 1] in {"1000", "user"}
 
 
-def test_ray_is_started_again_where_it_ended(cluster):
-    """By version 1 of the autoscaler: version 2 ends the machine, and on machines that one has it counts the head as
-    one of the nodes.
+def test_ray_restarts_on_the_machine_where_it_ended(cluster):
+    """Version 1 of the autoscaler does that. Version 2 ends the machine, and counts the head among the nodes on own
+    machines.
 
-    `ray up` puts the variable for version 2 before the command, so the command's own must come behind it.
+    `ray up` puts the variable for version 2 before the command, so the command's own variable must follow it.
     """
     from ray.autoscaler._private.util import with_envs
 
@@ -231,7 +235,7 @@ def test_ray_is_started_again_where_it_ended(cluster):
 
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
-def test_a_machine_that_allows_few_open_files_starts_all_the_same(commands):
+def test_machine_with_a_low_limit_of_open_files_starts(commands):
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
     limit = re.search(r"&& (\{ ulimit .*?; \}) && install", start_of(cluster, commands))[1]
     told = subprocess.run(
@@ -243,9 +247,9 @@ def test_a_machine_that_allows_few_open_files_starts_all_the_same(commands):
     assert told.stdout.split() == ["1000"]
 
 
-def test_a_cloud_keeps_the_instance_and_the_disk_of_a_site():
-    """Ray stops what it would terminate, except spot instances; and a disk stays where an instance is terminated all
-    the same.
+def test_cloud_keeps_the_instance_and_the_disk_of_a_site():
+    """Ray stops instances instead of terminating them, except spot instances; a disk survives the termination of its
+    instance.
     """
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     assert cluster["provider"]["cache_stopped_nodes"]
@@ -253,23 +257,23 @@ def test_a_cloud_keeps_the_instance_and_the_disk_of_a_site():
     for node in cluster["available_node_types"].values():
         assert "InstanceMarketOptions" not in node["node_config"]
         (disk,) = node["node_config"]["BlockDeviceMappings"]
-        assert disk["DeviceName"] == "/dev/sda1"  # the root, where /var/lib/headrace is
+        assert disk["DeviceName"] == "/dev/sda1"  # the root disk, which has /var/lib/headrace
         assert disk["Ebs"]["VolumeSize"] >= 50
         assert disk["Ebs"]["Encrypted"]
         assert disk["Ebs"]["DeleteOnTermination"] is False
-        # nobody's: AWS refuses it, and the head of the file says what to write
+        # a placeholder: AWS refuses it, and the head of the file says what to write
         assert node["node_config"]["ImageId"] == "ami-..."
 
 
-def test_the_head_of_a_cloud_can_speak_with_it():
+def test_head_in_a_cloud_can_call_the_clouds_interface():
     cluster = yaml.safe_load((ROOT / "cluster.yaml").read_text())
     assert any("boto3" in command for command in cluster["head_setup_commands"])
 
 
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
-def test_the_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
+def test_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
     size = int(option(start_of(cluster, commands), "--object-store-memory"))
-    assert size >= 75 * 1024**2  # Ray takes no less
+    assert size >= 75 * 1024**2  # Ray's minimum
     (shared,) = [
         each.removeprefix("--shm-size=")
         for each in cluster.get("docker", {}).get("run_options", ())
@@ -288,8 +292,8 @@ def test_the_object_store_fits_the_shared_memory_of_a_node(cluster, commands):
         (False, ".git/config"),
     ],
 )
-def test_a_node_is_sent_what_it_installs_and_no_private_key(cluster, sent, path):
-    """Patterns without a slash are of names anywhere, as rsync has them."""
+def test_node_gets_its_package_files_and_no_private_key(cluster, sent, path):
+    """A pattern without a slash matches names in any folder, as in rsync."""
     assert cluster["file_mounts"]["~/headrace"] == "."
     patterns = cluster["rsync_exclude"]
     assert sent is not any(fnmatch.fnmatch(name, pattern) for name in Path(path).parts for pattern in patterns)

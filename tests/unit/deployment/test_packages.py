@@ -1,6 +1,4 @@
-"""What is installed is all of the product: `pip install .` takes the packages that pyproject.toml lists, and nothing
-else.
-"""
+"""`pip install .` installs the whole product: pyproject.toml lists all of its packages, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The systemd unit of the examples: what breaks into a component gets little by it."""
+"""The systemd unit of the examples: an intruder in a component gains little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.commands import doctor
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "examples" / "headrace.service"
-EXPOSURE_MAX = 40  # tenths of a point of systemd 252; as it was without these settings: 92
+EXPOSURE_MAX = 40  # tenths of a point of systemd 252; without these settings it was 92
 HARDENED = {
     "UMask": "0077",
     "NoNewPrivileges": "yes",
@@ -47,22 +47,22 @@ def settings() -> dict[str, str]:
     return found
 
 
-def test_the_unit_is_hardened():
+def test_unit_is_hardened():
     assert {name: value for name, value in settings().items() if name in HARDENED} == HARDENED
 
 
-def test_what_must_be_written_can_be_written_and_nothing_else():
+def test_only_required_folders_are_writable():
     found = settings()
     folders = found["ReadWritePaths"].split()
     assert folders == [f"/var/lib/{found['StateDirectory'].split()[0]}", f"/var/cache/{found['CacheDirectory']}"]
     variables = dict(each.split("=", 1) for each in found["Environment"].split())
     assert variables["NUMBA_CACHE_DIR"] == folders[1]
-    # not /tmp, which is the unit's alone: commands in a shell must find Ray's sockets
+    # not /tmp, which is private to the unit: commands in a shell must find Ray's sockets
     assert variables["TMPDIR"] == f"/var/lib/{found['StateDirectory'].split()[1]}"
 
 
-def test_the_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A path that is too long for a socket would be left for /tmp."""
+def test_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A path too long for a socket would be replaced by one in /tmp."""
     import actors.cluster.local as local
 
     folder = dict(each.split("=", 1) for each in settings()["Environment"].split())["TMPDIR"]
@@ -75,7 +75,7 @@ def test_the_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path:
     shutil.which("systemd-analyze") is None,
     reason="systemd-analyze is not installed: the unit's settings are compared with a list alone",
 )
-def test_systemd_finds_little_exposed():
+def test_systemd_rates_the_exposure_as_low():
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", f"--threshold={EXPOSURE_MAX}", "--no-pager", str(UNIT)],
         capture_output=True,
@@ -87,7 +87,7 @@ def test_systemd_finds_little_exposed():
     assert "Unknown" not in done.stderr
 
 
-def test_the_guide_shows_the_unit():
+def test_guide_shows_the_unit():
     assert UNIT.read_text().partition("\n")[2] in (ROOT / "docs" / "operations.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""`make setup`: which Python it takes, what it refuses and why, and that it is quick and safe to repeat.
+"""`make setup`: which Python it accepts, what it refuses and why, and that repeating it is quick and safe.
 
 The Pythons here are small scripts that answer as one; nothing is installed.
 """
@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 
 class Clone:
-    """A clone with only what the set-up reads, and a folder of Pythons as the only PATH besides the system's tools."""
+    """A clone with only the files that the setup reads, and a folder of Pythons as the only PATH besides the system's
+    tools.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "clone"
@@ -46,7 +48,7 @@ class Clone:
         pip: str = "exit 0",
         scripts: str = "exit 99",
     ) -> Path:
-        """A program that answers the questions the set-up asks a Python, and makes a virtual environment of itself."""
+        """Add a program that answers the setup's questions to a Python, and copies itself as a virtual environment."""
         major, minor, _ = version.split(".")
         path = self.pythons / name
         path.write_text(f"""#!/bin/bash
@@ -103,7 +105,7 @@ def test_setup_makes_the_environment_and_then_has_nothing_to_do(clone):
     assert (second.returncode, second.stderr, clone.called()) == (0, "", ["venv", "pip"])
 
 
-def test_setup_installs_again_when_the_dependencies_change_and_not_for_the_tools_settings(clone):
+def test_setup_reinstalls_only_for_changed_dependencies(clone):
     clone.add_python("python3.11", "3.11.7")
     clone.run()
     file = clone.folder / "pyproject.toml"
@@ -115,7 +117,7 @@ def test_setup_installs_again_when_the_dependencies_change_and_not_for_the_tools
     assert clone.called() == ["venv", "pip", "pip"]
 
 
-def test_setup_that_was_interrupted_is_done_again(clone):
+def test_interrupted_setup_is_repeated(clone):
     clone.add_python("python3.11", "3.11.7", pip="kill -9 $PPID; exit 1")
     assert clone.run().returncode != 0
     clone.add_python("python3.11", "3.11.7")
@@ -124,7 +126,7 @@ def test_setup_that_was_interrupted_is_done_again(clone):
     assert clone.called() == ["venv", "pip", "pip"]
 
 
-def test_setup_shows_the_end_of_pip_s_log_when_pip_fails(clone):
+def test_setup_shows_the_end_of_pips_log_when_pip_fails(clone):
     clone.add_python("python3.11", "3.11.7", pip="echo 'ERROR: No matching distribution'; exit 1")
     run = clone.run()
     assert run.returncode == 3
@@ -133,7 +135,7 @@ def test_setup_shows_the_end_of_pip_s_log_when_pip_fails(clone):
     assert not (clone.folder / ".venv" / ".setup-stamp").exists()
 
 
-def test_setup_shows_progress_instead_of_pip_s_own_talk(clone):
+def test_setup_shows_progress_instead_of_pips_output(clone):
     talk = "for n in $(echo {1..45}); do echo \"Collecting p$n\"; done; echo 'Installing collected packages: a, b, c'"
     clone.add_python("python3.11", "3.11.7", pip=talk)
     run = clone.run()
@@ -146,7 +148,7 @@ def test_setup_shows_progress_instead_of_pip_s_own_talk(clone):
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="this system has no flock: nothing is locked")
-def test_setup_waits_for_another_one_of_the_same_clone(clone):
+def test_setup_waits_for_another_one_in_the_same_clone(clone):
     (clone.pythons / "flock").symlink_to(str(shutil.which("flock")))
     clone.add_python("python3.11", "3.11.7")
     with (clone.folder / "scripts" / "setup.sh").open() as held:
@@ -161,8 +163,8 @@ def test_setup_waits_for_another_one_of_the_same_clone(clone):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
-def test_what_the_set_up_prepares_ends_with_it(clone, tmp_path, how):
-    """Kernels and classes are prepared side by side, and jobs of a script ignore Ctrl-C."""
+def test_interrupt_ends_all_preparations_of_the_setup(clone, tmp_path, how):
+    """Kernels and classes are prepared in parallel, and a script's background jobs ignore Ctrl-C."""
     pids = tmp_path / "pids"
     clone.add_python("python3.11", "3.11.7", scripts=f"echo $$ >>{pids}; exec {shutil.which('sleep')} 600")
 
@@ -181,7 +183,7 @@ def test_what_the_set_up_prepares_ends_with_it(clone, tmp_path, how):
     assert [pid for pid in begun() if Path(f"/proc/{pid}").exists()] == []
 
 
-def test_environment_that_cannot_be_made_leaves_its_reason_and_nothing_else(clone):
+def test_failed_environment_leaves_its_reason_and_no_folder(clone):
     clone.add_python("python3.11", "3.11.7", venv="mkdir $3; echo 'Error: no space left on device' >&2; exit 1")
     run = clone.run()
     assert run.returncode == 3
@@ -189,7 +191,7 @@ def test_environment_that_cannot_be_made_leaves_its_reason_and_nothing_else(clon
     assert not (clone.folder / ".venv").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(clone):
+def test_environment_without_its_python_is_recreated(clone):
     clone.add_python("python3.11", "3.11.7")
     clone.run()
     (clone.folder / ".venv" / "bin" / "python").unlink()
@@ -199,8 +201,8 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone):
     assert clone.called() == ["venv", "pip", "venv", "pip"]
 
 
-def test_a_moved_clone_is_set_up_anew(clone):
-    """The programs in .venv/bin name the place they were made in."""
+def test_moved_clone_is_set_up_anew(clone):
+    """The programs in .venv/bin contain the path where they were made."""
     clone.add_python("python3.11", "3.11.7")
     clone.run()
     clone.folder = clone.folder.rename(clone.folder.with_name("moved"))
@@ -211,7 +213,7 @@ def test_a_moved_clone_is_set_up_anew(clone):
 @pytest.mark.parametrize(
     "name", ["with blanks", "a:b", "it's", "a$b", "a(b)", "a;b", "a&b", 'a"b', "a*b", "a[b]", "a\\b", "a#b", "a`b"]
 )
-def test_a_place_ray_cannot_run_from_is_refused(clone, name):
+def test_path_that_ray_cannot_run_from_is_refused(clone, name):
     clone.add_python("python3.11", "3.11.7")
     clone.folder = clone.folder.rename(clone.folder.with_name(name))
     run = clone.run()
@@ -221,7 +223,7 @@ def test_a_place_ray_cannot_run_from_is_refused(clone, name):
 
 
 @pytest.mark.parametrize("name", ["plain-1.0_a", "ünï", "a+b@c,d=e%"])
-def test_other_places_are_fine(clone, name):
+def test_other_paths_are_accepted(clone, name):
     clone.add_python("python3.11", "3.11.7")
     clone.folder = clone.folder.rename(clone.folder.with_name(name))
     assert clone.run().returncode == 0
@@ -254,7 +256,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("pythons", "environment", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_a_wrong_python_is_refused_with_the_reason_and_what_to_install(clone, pythons, environment, reason):
+def test_unsuitable_python_is_refused_with_reason_and_install_command(clone, pythons, environment, reason):
     for name, version in pythons.items():
         clone.add_python(name, version)
     run = clone.run(**environment)
@@ -265,19 +267,19 @@ def test_a_wrong_python_is_refused_with_the_reason_and_what_to_install(clone, py
     assert not (clone.folder / ".venv").exists()
 
 
-def test_a_python_without_venv_is_named_with_the_package_that_is_missing(clone):
+def test_python_without_venv_is_named_with_the_missing_package(clone):
     clone.add_python("python3.11", "3.11.2", has_venv=False)
     run = clone.run()
     assert run.returncode == 2
     assert "python3.11 has no venv module (Debian: apt install python3.11-venv)" in run.stderr
 
 
-def test_python3_is_taken_when_it_is_3_11_and_python3_11_is_missing(clone):
+def test_python3_is_used_when_it_is_3_11_and_python3_11_is_missing(clone):
     clone.add_python("python3", "3.11.9")
     assert clone.run().returncode == 0
 
 
-def test_a_python_with_venv_is_preferred_to_one_without(clone):
+def test_python_with_venv_is_preferred_to_one_without(clone):
     clone.add_python("python3.11", "3.11.2", has_venv=False)
     clone.add_python("python3", "3.11.9")
     run = clone.run()
@@ -293,7 +295,7 @@ def test_make_runs_the_setup_before_every_job():
     assert "\ncheck: lint\n" in text
 
 
-def test_ci_runs_the_readme_s_test_command():
+def test_ci_runs_the_test_command_of_the_readme():
     run = ROOT / ".ci" / "run"
     assert os.access(run, os.X_OK)
     assert run.read_text().splitlines()[-1] == "exec make test"

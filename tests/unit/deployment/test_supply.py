@@ -1,5 +1,5 @@
-"""What Headrace is installed with: the lock file, the bill of materials and the licences agree with pyproject.toml and
-the environment.
+"""The supply chain of Headrace: lock file, bill of materials and licences agree with pyproject.toml and the
+environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def required() -> list[Requirement]:
     return [Requirement(each) for each in project["dependencies"]]
 
 
-def test_the_lock_file_has_every_requirement_in_its_range_with_a_hash(required: list[Requirement]):
+def test_lock_file_has_every_requirement_in_its_range_with_a_hash(required: list[Requirement]):
     text = (ROOT / "requirements.lock").read_text()
     locked = dict(ENTRY.findall(text))
     assert len(locked) == text.count("==")
@@ -40,7 +40,7 @@ def test_the_lock_file_has_every_requirement_in_its_range_with_a_hash(required: 
     assert not wrong, "run scripts/lock.py"
 
 
-def test_the_bill_of_materials_names_every_requirement_and_the_programs_that_come_along(required: list[Requirement]):
+def test_bill_of_materials_names_requirements_and_accompanying_programs(required: list[Requirement]):
     script = ROOT / "scripts" / "bill_of_materials.py"
     bill = json.loads(
         subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300).stdout
@@ -57,7 +57,7 @@ def test_the_bill_of_materials_names_every_requirement_and_the_programs_that_com
     ]
 
 
-def test_every_package_of_the_lock_file_has_a_licence_that_headrace_can_use_and_is_on_the_page(
+def test_every_locked_package_has_a_usable_licence_on_the_page(
     required: list[Requirement],
 ):
     found = licences()
@@ -79,30 +79,30 @@ def test_every_package_of_the_lock_file_has_a_licence_that_headrace_can_use_and_
         ("GPL-3.0-only OR MIT AND SSPL-1.0", False),
         ("Apache-2.0 WITH LLVM-exception", True),
         ("(MIT OR GPL-3.0-only) AND MIT", False),  # parentheses need a review
-        ("BSD License", False),  # one of four
+        ("BSD License", False),  # one of four licences of this name
         ("", False),
     ],
 )
-def test_a_licence_is_usable_if_one_of_its_alternatives_is_usable_as_a_whole(expression: str, usable: bool):
+def test_licence_is_usable_if_one_whole_alternative_is_usable(expression: str, usable: bool):
     assert is_usable(expression) is usable
 
 
 @pytest.mark.parametrize("said", ["", "AGPL-3.0-only", "BSD License"])
-def test_a_package_with_another_licence_or_with_none_is_refused(said: str):
+def test_package_with_an_unusable_or_no_licence_is_refused(said: str):
     with pytest.raises(LicenceError, match="package"):
         licence_of("package", said, {})
 
 
-def test_a_review_counts_until_the_metadata_say_something_else():
+def test_review_counts_until_the_metadata_change():
     reviewed = {"package": Review("BSD License", "BSD-2-Clause", "Its licence file has two clauses.")}
     assert licence_of("package", "BSD License", reviewed) == "BSD-2-Clause"
     with pytest.raises(LicenceError, match="review it again"):
         licence_of("package", "SSPL-1.0", reviewed)
 
 
-def test_headrace_has_the_apache_licence_in_full_and_its_package_says_so():
+def test_headrace_has_the_full_apache_licence_and_its_package_names_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
-    # The Apache Software Foundation's own file, byte for byte.
+    # The Apache Software Foundation's file, byte for byte.
     digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
     assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"

@@ -1,6 +1,6 @@
-"""What "Args:" in a docstring describes exists, and every option of the command line has a help text.
+"""Names that "Args:" describes exist, and every option of the command line has a help text.
 
-Which parameters need words is judged by reading: a name and a type often say it.
+A reader judges which parameters need words: a name and a type often suffice.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headrace.cli.app import app
 from tests.support.session.packages import PACKAGES, ROOT
 from tests.support.session.verbs import verbs
 
-# `word: ...` or `word, word: ...`, four spaces further in than "Args:".
+# `word: ...` or `word, word: ...`, indented four spaces more than "Args:".
 PARAMETERS = re.compile(r"^ {4}(\w+(?:, \w+)*): \S", re.MULTILINE)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def public_functions(node: ast.AST) -> Iterator[Function]:
-    """Public functions and methods of public classes; none that is inside of a function."""
+    """Public functions, and methods of public classes; no nested functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
             if not child.name.startswith("_"):
@@ -33,7 +33,7 @@ def public_functions(node: ast.AST) -> Iterator[Function]:
 
 
 def unknown(function: Function) -> list[str]:
-    """The names that "Args:" describes, and that are no parameters."""
+    """Names under "Args:" that are no parameters."""
     given = function.args
     names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
     names |= {each.arg for each in (given.vararg, given.kwarg) if each is not None}
@@ -43,7 +43,7 @@ def unknown(function: Function) -> list[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_parameter_that_a_docstring_describes_exists(package):
+def test_every_parameter_in_a_docstring_exists(package):
     found = [
         f"{file.relative_to(ROOT)}:{function.lineno}: {function.name} has no parameter {', '.join(names)}"
         for file in sorted((ROOT / package).rglob("*.py"))
@@ -72,8 +72,8 @@ def test_every_parameter_of_the_command_line_has_a_help_text():
         ("Do it.\n\nArgs:\n    third: one.\n    second, fourth: both.", ["third", "fourth"]),
     ],
 )
-def test_unknown_parameters_are_really_found(docstring, names):
-    """The check itself, on a method."""
+def test_unknown_parameters_are_detected(docstring, names):
+    """Test the check itself, on a method."""
     tree = ast.parse(f"class Public:\n    def do(self, first, *more, second): {docstring!r}\n")
     (function,) = public_functions(tree)
     assert unknown(function) == names

@@ -1,4 +1,4 @@
-"""The documents speak only of things that exist."""
+"""The documents name only things that exist."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def spans(document: Path) -> list[str]:
 
 
 def resolve(name: str) -> object:
-    """The module, class, function or attribute called `package.module.name`."""
+    """The module, class, function or attribute with the name `package.module.name`."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError as error:
-            # Only a missing part of the name itself may be looked for as an attribute.
+            # Look for an attribute only when a part of the name itself is missing.
             if error.name is None or not name.startswith(error.name):
                 raise
             continue
@@ -69,13 +69,13 @@ def test_every_file_in_a_document_exists(document):
 
 @cache
 def functions_of(file: Path) -> frozenset[str]:
-    """Names of all functions in a file; none where there is no file."""
+    """Names of all functions in a file; empty if the file does not exist."""
     tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 def missing_tests(texts: Iterable[str]) -> list[str]:
-    """Of `path::test` references those without such a test function in that file."""
+    """The `path::test` references without such a test function in that file."""
     missing = []
     for text in texts:
         file, _, name = text.partition("::")
@@ -89,21 +89,21 @@ def test_every_test_in_a_document_exists(document):
     assert missing_tests(spans(document)) == []
 
 
-def test_the_tests_of_documents_are_really_looked_up():
-    """The check itself: a test that does not exist is found out, in a file that exists and in one that does not."""
+def test_missing_tests_are_detected():
+    """Test the check itself: a missing test is detected in an existing and in a missing file."""
     here = f"{ids(Path(__file__))}::"
     wrong = [f"{here}test_nothing", f"{here}missing_tests", "tests/unit/nowhere.py::test_nothing"]
     assert missing_tests([f"{here}test_every_test_in_a_document_exists", *wrong]) == wrong
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_every_class_in_a_document_is_named_from_its_package_on(document):
+def test_every_class_in_a_document_has_its_package(document):
     """`module.Class` without its package would escape the check of names."""
     assert [span for span in spans(document) if SHORT.fullmatch(span) and not NAME.fullmatch(span)] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_every_link_in_a_document_leads_somewhere(document):
+def test_every_link_in_a_document_has_a_target(document):
     links = [link for link in LINK.findall(document.read_text()) if not link.startswith("http")]
     assert [link for link in links if not (document.parent / link).exists()] == []
 
@@ -112,17 +112,17 @@ ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 
 
 def anchors(text: str) -> set[str]:
-    """What the headings of a document are called in links to them."""
+    """The anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     words = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in words}
 
 
 def lost_anchors(document: Path, text: str) -> list[str]:
-    """Links of a document to headings that do not exist.
+    """Links of a document to missing headings.
 
     Args:
-        document: where it lies; its links are relative to that.
+        document: its path; links are relative to it.
         text: its text.
     """
     found = [(document.parent / link if link else document, name) for link, name in ANCHOR.findall(text)]
@@ -134,20 +134,20 @@ def lost_anchors(document: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_every_link_to_a_heading_finds_it(document):
+def test_every_link_to_a_heading_has_a_target(document):
     assert lost_anchors(document, document.read_text()) == []
 
 
-def test_a_lost_heading_is_really_found():
-    """The check itself."""
+def test_missing_heading_is_detected():
+    """Test the check itself."""
     text = "# A page\n\n## Who's there: [you](x.md)\n\n```\n# no heading\n```\n"
     assert anchors(text) == {"a-page", "whos-there-you"}
     links = "[a](#a-page) [b](#no-heading) [c](glossary.md#glossary) [d](glossary.md#nothing)"
     assert lost_anchors(ROOT / "docs" / "page.md", text + links) == ["page.md#no-heading", "glossary.md#nothing"]
 
 
-def test_the_names_of_modules_are_really_looked_up():
-    """The check itself: a name that does not exist is found out at every depth."""
+def test_missing_names_are_detected():
+    """Test the check itself: a missing name is detected at every depth."""
     assert resolve("headrace.lcr.scn.Scn") is not None
     assert resolve("headrace.lcr.batch.LcrBatch.through_scn") is not None
     for name in ("headrace.nothing", "headrace.lcr.scn.Nothing", "headrace.lcr.batch.LcrBatch.nothing"):
@@ -156,7 +156,7 @@ def test_the_names_of_modules_are_really_looked_up():
 
 
 def manual_map() -> dict[str, list[list[str]]]:
-    """The rows of each chapter: feature, where, test, state."""
+    """The rows of each chapter: feature, place, test, state."""
     chapters: dict[str, list[list[str]]] = {}
     for line in (ROOT / "docs" / "manual-map.md").read_text().splitlines():
         if line.startswith("## "):
@@ -168,7 +168,7 @@ def manual_map() -> dict[str, list[list[str]]]:
     return chapters
 
 
-def test_the_manual_map_has_a_chapter_each_and_a_known_state_in_every_row():
+def test_manual_map_has_each_chapter_and_a_known_state_in_every_row():
     chapters = manual_map()
     assert set(CHAPTERS) <= set(chapters)
     for chapter, rows in chapters.items():
@@ -176,7 +176,7 @@ def test_the_manual_map_has_a_chapter_each_and_a_known_state_in_every_row():
         assert [row for row in rows if len(row) != 4 or row[3] not in STATES] == []
 
 
-def test_what_the_manual_map_calls_built_names_its_place_and_its_test():
+def test_built_features_of_the_manual_map_name_their_place_and_test():
     for rows in manual_map().values():
         for feature, where, test, state in rows:
             if state in {"built", "in part"}:
@@ -185,13 +185,13 @@ def test_what_the_manual_map_calls_built_names_its_place_and_its_test():
 
 
 @pytest.mark.parametrize("state", ["in part", "no counterpart"])
-def test_the_manual_map_says_which_part_is_missing_and_why_a_feature_has_no_counterpart(state):
+def test_manual_map_explains_missing_parts_and_features(state):
     for rows in manual_map().values():
         assert [row[0] for row in rows if row[3] == state and not row[0].endswith(")")] == []
 
 
-def test_decisions_have_a_number_each_and_are_titled_with_it():
-    """Numbers are given out before the decisions are written, so there may be a gap for a while."""
+def test_each_decision_has_a_number_that_begins_its_title():
+    """Numbers are assigned before the decisions are written, so there can be temporary gaps."""
     files = decisions()
     assert len({file.name[:4] for file in files}) == len(files) > 20
     for file in files:
@@ -199,7 +199,7 @@ def test_decisions_have_a_number_each_and_are_titled_with_it():
 
 
 def decisions() -> list[Path]:
-    """The files of all decisions, by number; everything in the folder but the index."""
+    """The files of all decisions, by number; everything in the folder except the index."""
     folder = ROOT / "docs" / "decisions"
     return sorted(file for file in folder.glob("*.md") if file.name != "README.md")
 
@@ -210,7 +210,7 @@ STATUS = re.compile(rf"in force(, amended by {OTHER}(, {OTHER})*)?|superseded by
 
 
 def wrong_rows(index: str, files: dict[str, str]) -> list[str]:
-    """What the index says otherwise than the decisions do.
+    """Rows of the index that contradict the decisions.
 
     Args:
         index: the text of the index.
@@ -235,14 +235,14 @@ def wrong_rows(index: str, files: dict[str, str]) -> list[str]:
     return wrong
 
 
-def test_the_index_of_decisions_has_each_once_with_its_title_and_status():
+def test_index_lists_each_decision_once_with_its_title_and_status():
     index = (ROOT / "docs" / "decisions" / "README.md").read_text()
     assert wrong_rows(index, {file.name: file.read_text() for file in decisions()}) == []
-    assert index.count("\n| [") == len(decisions()), "a row that has another form"
+    assert index.count("\n| [") == len(decisions()), "a row in another form"
 
 
-def test_a_wrong_index_of_decisions_is_really_found():
-    """The check itself: a decision that is missing, twice, titled otherwise, or with a wrong status."""
+def test_errors_of_the_index_are_detected():
+    """Test the check itself: a decision that is missing, duplicated, with another title, or with a wrong status."""
     files = {"0001-a.md": "# 1. A\n\nSuperseded by [2](0002-b.md).\n", "0002-b.md": "# 2. B\n"}
     a, b = "| [1](0001-a.md) | A | superseded by [2](0002-b.md) |\n", "| [2](0002-b.md) | B | in force |\n"
     assert wrong_rows(a + b, files) == []

@@ -1,7 +1,6 @@
-"""What the guides show runs: each YAML block in a topology that has what the block leaves out, each Python block on
-LCRs.
+"""The examples in the guides run: each YAML block in a topology that supplies the rest, each Python block on LCRs.
 
-A block that is new, changed in kind or moved to another page fails here until it is run.
+A block that is new, has changed its kind or has moved to another page fails here until it is run.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ENVIRONMENT = {"ALERT_HOOK": "https://pager.example/hook", "ALERT_TOKEN": "secre
 
 
 class Loader(yaml.SafeLoader):
-    """`on` is a word in topology files, and not True."""
+    """A loader for which `on` is a word, and not True."""
 
 
 Loader.yaml_implicit_resolvers = {
@@ -38,7 +37,7 @@ Loader.yaml_implicit_resolvers = {
 
 
 def blocks(kind: str) -> list[tuple[str, str]]:
-    """(guide and number of the block in it, text) of every block of a language."""
+    """Every block of a language: (guide and number of the block in it, text)."""
     found = []
     for guide in GUIDES:
         text = (ROOT / "docs" / f"{guide}.md").read_text(encoding="utf-8")
@@ -58,7 +57,7 @@ def sites(*names: str) -> dict[str, Any]:
 
 
 def explicit(capture: str, apply: str, **include: list[Any]) -> dict[str, Any]:
-    """One way in the long form, for blocks that show a part of it."""
+    """One-way replication in the long form, for blocks that show a part of it."""
     rules = include.get("include", [{"schema": "hr"}, {"schema": "shop"}, {"schema": "sales"}])
     return {
         **sites("dbs1", "dbs2"),
@@ -112,7 +111,7 @@ def merged(around: dict[str, Any], inside: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "text"), blocks("yaml"), ids=[name for name, _ in blocks("yaml")])
-def test_each_piece_of_a_file_in_a_guide_is_read_checked_and_planned(name: str, text: str, tmp_path: Path) -> None:
+def test_each_yaml_block_of_a_guide_is_read_checked_and_planned(name: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "guide.yaml"
     for path, code in CODE.get(name, {}).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -123,9 +122,7 @@ def test_each_piece_of_a_file_in_a_guide_is_read_checked_and_planned(name: str, 
     assert [finding for finding in check(spec) if finding.is_error] == []
     assert make_plan(spec).ways
     top = {str(key) for key in block}
-    assert len(re.findall(r"^\w+:", text, re.MULTILINE)) == len(top), (
-        "a key stands twice: one of them is read by nobody"
-    )
+    assert len(re.findall(r"^\w+:", text, re.MULTILINE)) == len(top), "a duplicate key hides another one"
 
 
 def function(guide: str, name: str) -> Any:
@@ -144,7 +141,7 @@ def test_every_function_of_the_guides_is_run_here() -> None:
     }
 
 
-def test_the_function_that_masks_gives_old_and_new_the_same_pseudonym() -> None:
+def test_masking_function_gives_old_and_new_the_same_pseudonym() -> None:
     mask, _ = function("rules", "pseudonym")
     people = Table(name="shop.customers", columns={"id": "int4", "email": "text"}, logs_old_rows=True)
     (after,) = transform(
@@ -156,7 +153,7 @@ def test_the_function_that_masks_gives_old_and_new_the_same_pseudonym() -> None:
     assert values_of(after, "new") == {"id": 2, "email": None}
 
 
-def test_the_procedure_writes_the_status_in_capitals(tmp_path: Path) -> None:
+def test_procedure_writes_the_status_in_capitals(tmp_path: Path) -> None:
     _, text = function("handlers", "apply_order")
     (tmp_path / "handlers").mkdir()
     (tmp_path / "handlers" / "orders.py").write_text(text)
@@ -181,7 +178,7 @@ def test_the_procedure_writes_the_status_in_capitals(tmp_path: Path) -> None:
     )
 
 
-def test_the_function_for_errors_skips_the_row_that_failed() -> None:
+def test_error_function_skips_the_row_that_failed() -> None:
     _, text = function("errors", "skip_it")
     code = code_of(text)
     at = Handled(rules_of(), rows=[row(2, "theirs")])

@@ -1,6 +1,4 @@
-"""What docs/architecture.md says of who imports what is checked by import-linter; here, that the check finds what
-breaks it.
-"""
+"""import-linter enforces the import rules of docs/architecture.md; these tests check that it finds violations."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import pytest
 
 from tests.support.session.packages import PACKAGES, ROOT, modules
 
-# Importers as near as possible to those that may.
+# Importers as close as possible to the permitted ones.
 FORBIDDEN = {
     "headrace.lcr.scn": "headrace.rules.rule",
     "protos.codec": "grpc",
@@ -32,7 +30,10 @@ FORBIDDEN = {
     "headrace.commands.doctor": "headrace.databases.postgres.versions",
     "spark_apply.server.apply_server": "headrace.databases.postgres.destination.server_session.session",
 }
-CIRCLE = ("headrace.redo.records", "headrace.redo.segments")  # what a contract says of siblings names them, and no line
+CIRCLE = (
+    "headrace.redo.records",
+    "headrace.redo.segments",
+)  # a contract about siblings reports their names and no line
 
 
 def test_every_folder_of_the_packages_is_installed() -> None:
@@ -42,7 +43,7 @@ def test_every_folder_of_the_packages_is_installed() -> None:
 
 
 @pytest.mark.slow
-def test_import_that_a_contract_forbids_is_found_wherever_it_hides(tmp_path):
+def test_forbidden_import_is_found_wherever_it_hides(tmp_path):
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -59,7 +60,7 @@ def test_import_that_a_contract_forbids_is_found_wherever_it_hides(tmp_path):
 
 def _lint(folder: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).parent / "lint-imports"
-    wide = {**os.environ, "COLUMNS": "200"}  # or long names are wrapped
+    wide = {**os.environ, "COLUMNS": "200"}  # without this, long names are wrapped
     return subprocess.run(
         [program, "--no-logo", "--no-cache"], cwd=folder, env=wide, capture_output=True, text=True, check=False
     )

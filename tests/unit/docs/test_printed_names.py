@@ -1,7 +1,8 @@
-"""Every text of the sources that holds a statement, a comment behind one, or a command: the names in it are quoted, or
-it is said why not.
+"""Every text in the sources that holds a statement, a comment after one, or a command: its names are quoted, or an
+exception states the reason.
 
-Who owns a table chooses its name. A new place that prints one unquoted is found here, whatever test reaches it.
+The owner of a table chooses its name. These tests find any new place that prints one unquoted, whatever test reaches
+it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STATEMENT = re.compile(
     r"SET LOCAL |COMMENT ON|DECLARE |PREPARE |EXECUTE |LOCK TABLE|FROM |ADD COLUMN|RENAME )"
 )
 _COMMENT = re.compile(r"(?:;\s*|\A)-- ")
-# In a document or a line of a shell; in a text for `format`, too.
+# In a document or a line of a shell, and in a text for `format`.
 _DOCUMENT_COMMENT = re.compile(r"(?:\A|\s)# [^\n]*\Z")
 _FORMATTED_COMMENT = re.compile(r"^# .*(\{\w+\})", re.MULTILINE)
 _COMMAND = "headrace "
@@ -62,7 +63,7 @@ _ALL_OF = frozenset(
         "strip",
     }
 )
-# What a name is called where it is not quoted yet; a function that takes one quoted calls it otherwise or stands below.
+# Variables of these names hold unquoted names; a function with a quoted argument uses another name or is listed below.
 _RAW = frozenset(
     {
         "column",
@@ -146,7 +147,7 @@ EXCEPTIONS = {
 
 
 class Names:
-    """Which expressions of a function are quoted names, as far as its own lines say."""
+    """The expressions of a function that are quoted names, judged from its own lines."""
 
     def __init__(self, function: ast.FunctionDef | None) -> None:
         self.values: dict[str, list[ast.expr | None]] = {}
@@ -224,7 +225,7 @@ def _last_word(found: ast.expr) -> str:
 
 
 def unquoted(text: str) -> Iterator[tuple[str, int, str]]:
-    """The function, line and expression of each name of a module that is printed as it is."""
+    """The function, line and expression of each name that a module prints unquoted."""
     if not (_STATEMENT.search(text) or _COMMAND in text or "# " in text):
         return
     pending: list[tuple[ast.AST, ast.FunctionDef | None]] = [(ast.parse(text), None)]
@@ -271,7 +272,7 @@ def test_names_in_statements_and_commands_are_quoted_or_have_a_reason() -> None:
     assert {where: names for where, names in found_in_the_sources().items() if where not in EXCEPTIONS} == {}
 
 
-def test_no_reason_is_kept_for_what_is_gone() -> None:
+def test_every_exception_still_exists() -> None:
     assert sorted(EXCEPTIONS.keys() - found_in_the_sources().keys()) == []
 
 
@@ -289,11 +290,11 @@ def test_no_reason_is_kept_for_what_is_gone() -> None:
         "f\"GRANT {', '.join(each.name for each in found)} TO bob\"",
     ],
 )
-def test_a_name_that_is_not_quoted_is_found(line: str) -> None:
+def test_unquoted_name_is_detected(line: str) -> None:
     assert list(unquoted(f"def printed(name, slot, found):\n    return {line}"))
 
 
-def test_what_is_quoted_on_the_way_is_not_taken_for_a_raw_name() -> None:
+def test_name_that_is_quoted_on_the_way_is_accepted() -> None:
     text = (
         'def printed(owner, name):\n    table, column = qualified(owner, name), quote(name)\n    return f"ALTER'
         ' TABLE {table} DROP COLUMN {column}; " + remark(name)'

@@ -1,4 +1,6 @@
-"""What a person meets first is true: the README's commands and what they print, and all keys and options of the reference."""
+"""What a new user reads first is true: the README's commands with their output, and all keys and options of the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ from topology.file.shape import models
 README = ROOT / "README.md"
 FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
 SERVERS = {"DBS1_DSN": "postgresql://127.0.0.1/a", "DBS2_DSN": "postgresql://127.0.0.1/b"}
-WORDS_MAX = 1_300  # five minutes at 260 words a minute
+WORDS_MAX = 1_300  # five minutes at 260 words per minute
 
 
 @pytest.fixture
 def hr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The README's first topology as a file, in the folder of the session and with its environment."""
+    """The README's first topology as a file, in the session's folder and with its environment."""
     (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "hr.yaml").write_text(block)
     monkeypatch.chdir(tmp_path)
@@ -44,7 +46,7 @@ def hr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shown(verb: str) -> str:
-    """What the README says that a verb prints: the lines behind its command, up to the next one."""
+    """The output of a verb in the README: the lines after its command, up to the next one."""
     printed = re.findall(
         rf"^\$ \.venv/bin/headrace {verb} hr\.yaml\n(.*?)(?=^\$ |^```$)", README.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -60,30 +62,30 @@ def test_every_make_command_is_a_target(document: Path):
     assert [command for command in commands if f"\n{command}:" not in makefile] == []
 
 
-def test_every_target_of_make_is_in_the_reference():
+def test_every_make_target_is_in_the_reference():
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)) - {"help"}
     assert {"demo", "test"} <= targets
     assert [target for target in targets if f"`make {target}`" not in COMMANDS.read_text()] == []
 
 
 @pytest.mark.parametrize("document", [README, FILE], ids=lambda path: path.name)
-def test_the_first_topology_is_one(document: Path, tmp_path: Path):
+def test_first_topology_of_a_document_is_valid(document: Path, tmp_path: Path):
     block = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)[0]
     (tmp_path / "hr.yaml").write_text(block)
     assert check(read_topology(tmp_path / "hr.yaml", SERVERS)) == ()
 
 
-def test_the_readme_has_one_topology_and_is_read_in_five_minutes():
+def test_readme_has_one_topology_and_is_read_in_five_minutes():
     text = README.read_text()
     assert text.count("```yaml\n") == 1
     assert len(text.split()) <= WORDS_MAX
 
 
 @pytest.mark.parametrize("verb", ["check", "plan"])
-def test_the_readme_shows_what_a_command_prints(
+def test_readme_shows_the_output_of_check_and_plan(
     verb: str, hr: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Of the plan it shows a part. The databases are not asked: nothing is said of them in either."""
+    """The README shows a part of the plan. The databases are not asked, and neither output mentions them."""
     monkeypatch.setattr(sys, "argv", ["headrace", verb, "--offline", hr.name])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -91,7 +93,7 @@ def test_the_readme_shows_what_a_command_prints(
     assert shown(verb).strip() in capsys.readouterr().out
 
 
-def test_the_readme_shows_a_status_as_the_command_prints_it(hr: Path):
+def test_readme_shows_a_status_as_the_command_prints_it(hr: Path):
     spec = read_topology(hr, SERVERS)
     states = {
         "site:dbs1": "IDLE",
@@ -124,7 +126,7 @@ def test_the_readme_shows_a_status_as_the_command_prints_it(hr: Path):
     assert shown("status").splitlines() == printed
 
 
-def test_the_readme_shows_a_comparison_as_the_command_prints_it():
+def test_readme_shows_a_comparison_as_the_command_prints_it():
     line = comparison_line(
         {
             "owner": "hr",
@@ -140,7 +142,7 @@ def test_the_readme_shows_a_comparison_as_the_command_prints_it():
     assert shown("verify").splitlines() == [line, "identical"]
 
 
-def test_the_readme_has_ten_limits_and_says_where_the_others_are():
+def test_readme_has_ten_limits_and_links_to_the_others():
     (limits,) = re.findall(r"^## Limits\n(.*?)^## ", README.read_text(), re.DOTALL | re.MULTILINE)
     assert limits.count("\n- ") == 10
     assert "(docs/reference/limits.md)" in limits
@@ -160,18 +162,18 @@ SECTIONS = (
     models.RulesModel,
     models.RuleModel,
 )
-REFUSED = {"latency"}  # a key that only explains why there is none
+REFUSED = {"latency"}  # a key that exists only to explain its absence
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda model: model.__name__)
-def test_every_key_of_a_section_of_the_file_is_in_the_reference(section: type[models.Model]):
+def test_every_key_of_the_file_is_in_the_reference(section: type[models.Model]):
     spans = " ".join(re.findall(r"`[^`\n]+`", FILE.read_text()))
     keys = {field.alias or name for name, field in section.model_fields.items()} - REFUSED
     assert keys
     assert sorted(key for key in keys if not re.search(rf"\b{key}\b", spans)) == []
 
 
-def test_every_command_and_each_of_its_options_is_in_the_reference():
+def test_every_command_and_option_is_in_the_reference():
     text = COMMANDS.read_text()
     found = list(verbs(typer.main.get_command(app)))
     assert {"check", "errors show"} <= {verb for verb, _ in found}
@@ -184,13 +186,13 @@ def test_every_command_and_each_of_its_options_is_in_the_reference():
         for parameter in command.params
         for option in (*parameter.opts, *parameter.secondary_opts)
         if option.startswith("--") and not getattr(parameter, "hidden", False)
-        # a word of its own: `--at` is not found in `--at-all`
+        # whole words only: `--at` does not match in `--at-all`
         if not re.search(rf"{option}(?![\w-])", text)
     }
     assert missing - {f"{verb}: --help" for verb, _ in found} == set()
 
 
-def test_the_reference_names_no_option_that_does_not_exist():
+def test_reference_names_only_existing_options():
     found = list(verbs(typer.main.get_command(app)))
     known = {
         option

@@ -1,4 +1,6 @@
-"""Long modules say in their headers why, and functions are short. Statements are counted: lines depend on the formatter."""
+"""Long modules give the reason in their headers, and functions are short. Statements count, because lines depend on the
+formatter.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ import pytest
 
 from tests.support.session.packages import PACKAGES, ROOT
 
-# What 500 lines had at most before the formatter broke them.
+# The most that 500 lines held before the formatter broke them.
 STATEMENTS_MAX = 376
 P90_MAX = 14
-# `spark_apply.copy.marks.row_marks.compare_marks`, whose cases are read as one; numba's kernels, which call nothing, have more.
+# `spark_apply.copy.marks.row_marks.compare_marks`, whose cases are read as one; numba kernels, which call nothing, have
+# more.
 FUNCTION_MAX = 45
 REASON = "Longer than 500 lines: "
 
 
 def modules(*folders: str) -> Iterator[tuple[Path, str]]:
-    """Every module that somebody writes, with its text."""
+    """Every hand-written module, with its text."""
     for folder in folders:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "_pb2" not in file.name:
@@ -31,17 +34,17 @@ def statements(tree: ast.AST) -> int:
 
 
 def without_reason(text: str) -> bool:
-    """Whether a module is long and its header does not say why."""
+    """Return whether a module is long without a reason in its header."""
     tree = ast.parse(text)
     return statements(tree) > STATEMENTS_MAX and REASON not in (ast.get_docstring(tree) or "")
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "benchmarks", "tests"])
-def test_long_module_says_why_in_its_header(folder):
+def test_long_module_gives_the_reason_in_its_header(folder):
     assert [str(file.relative_to(ROOT)) for file, text in modules(folder) if without_reason(text)] == []
 
 
-def test_a_long_module_without_a_reason_is_really_found():
+def test_long_module_without_a_reason_is_detected():
     long = "x = 1\n" * (STATEMENTS_MAX + 1)
     assert without_reason(long)
     assert without_reason(f'"""Header."""\n# {REASON}of a comment\n{long}')

@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Shared fixtures of the command line's tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.topologies.files import ONE_WAY
 
 @pytest.fixture
 def topology(tmp_path: Path) -> Path:
-    """The file of a topology of one way, beside which its state folder will be."""
+    """A file with a one-way topology; its state folder will be next to it."""
     file = tmp_path / "t.yaml"
     file.write_text(ONE_WAY)
     return file
@@ -21,6 +21,6 @@ def topology(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_file_named() -> Iterator[None]:
-    """A command line that a test ran names no file to the next one."""
+    """Keep a file named by one test's command line out of the next test."""
     yield
     Output.file = ""

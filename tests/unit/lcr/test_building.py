@@ -1,4 +1,4 @@
-"""From row LCRs back into a batch: the same batch when nothing was changed, the changed one when something was."""
+"""From row LCRs back into a batch: the same batch if nothing was changed, otherwise a changed one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def views(batch: LcrBatch) -> list[RowLcr]:
 
 
 def said(lcr: RowLcr) -> tuple[Any, ...]:
-    """What an LCR says, with UNCHANGED apart from absent."""
+    """The content of an LCR, with UNCHANGED distinct from absent."""
     names = [column.name for column in lcr.table_version().columns]
     stored = [dict(zip(names, lcr.stored(kind), strict=True)) for kind in (ValueType.OLD, ValueType.NEW)]
     carried = [{name: value for name, value in image.items() if value != ABSENT} for image in stored]
@@ -41,7 +41,7 @@ def said(lcr: RowLcr) -> tuple[Any, ...]:
 
 
 def updates(*rows: tuple[list[bytes | int], list[bytes | int]]) -> LcrBatch:
-    """One transaction of UPDATEs of public.t: (old values, new values) of each."""
+    """One transaction of UPDATEs of public.t, each given as (old values, new values)."""
     table = table_version(columns=len(rows[0][0]))
     table = replace(table, version=content_version(table))
     group = RowGroup(
@@ -69,7 +69,7 @@ def test_views_of_a_batch_make_the_identical_batch(batch: LcrBatch) -> None:
 
 @pytest.mark.seeded
 @given(st.data())
-def test_rows_that_were_touched_without_a_change_are_identical_too(data: st.DataObject) -> None:
+def test_touched_but_unchanged_rows_make_the_identical_batch(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
     lcrs = views(batch)
     for lcr in lcrs:
@@ -108,7 +108,7 @@ def test_one_changed_value_changes_nothing_else(data: st.DataObject) -> None:
         assert said(lcr) == expected
 
 
-def test_large_value_comes_back_whole() -> None:
+def test_large_value_is_returned_whole() -> None:
     large = bytes(range(256)) * (20 << 10)  # 5 MiB
     batch = updates(([b"k", ABSENT], [b"k", UNCHANGED]), ([b"k2", NULL], [b"k2", large]))
     lcrs = views(batch)
@@ -130,7 +130,7 @@ def test_unchanged_value_keeps_its_mark_under_a_new_name() -> None:
     assert view.get_value("old", "note").raw == b"old"
 
 
-def test_renamed_dropped_and_added_columns_make_a_version_of_their_own() -> None:
+def test_renamed_dropped_and_added_columns_make_a_new_version() -> None:
     batch = updates(([b"1", b"a", b"x"], [b"1", b"b", b"y"]), ([b"2", b"a", b"x"], [b"2", b"b", b"y"]))
     first, second = views(batch)
     first.rename_column("c1", "salary")
@@ -155,7 +155,7 @@ def test_renamed_dropped_and_added_columns_make_a_version_of_their_own() -> None
     assert_same_batch(codec.decode(codec.encode(made)), made)
 
 
-def test_column_renamed_in_one_image_is_two_columns() -> None:
+def test_column_renamed_in_one_image_becomes_two_columns() -> None:
     batch = updates(([b"1", b"a"], [b"1", b"b"]))
     lcr = RowLcr(batch, 0)
     lcr.rename_column("c1", "was", "old")
@@ -198,7 +198,7 @@ def test_insert_cannot_be_made_of_a_value_that_is_not_in_the_log() -> None:
     assert said(RowLcr(batch_of_lcrs(batch, [lcr]), 0))[3] == {"c0": b"1"}
 
 
-def test_rows_left_out_are_discarded_and_second_views_are_rows() -> None:
+def test_omitted_rows_are_discarded_and_repeated_views_become_rows() -> None:
     batch = insert_batch([10, 20], rows_each=2)
     one, _, three, four = views(batch)
     made = batch_of_lcrs(batch, [one, RowLcr(batch, 0), four, three])
@@ -208,7 +208,7 @@ def test_rows_left_out_are_discarded_and_second_views_are_rows() -> None:
     assert (len(emptied.transactions), len(without_unused(emptied).transactions)) == (2, 1)
 
 
-def test_tag_is_the_transactions() -> None:
+def test_tag_comes_from_the_transaction() -> None:
     batch = replace(insert_batch([10, 20], rows_each=2), tags=(Tag(value=b"\1", apply="a"),))
     lcrs = views(batch)
     lcrs[0].tag = b"\2"

@@ -41,7 +41,7 @@ def test_exactly_the_bytes_are_copied(data, place, cut):
 
 @pytest.mark.seeded
 @given(left=st.binary(max_size=70), at=st.integers(0, 69), by=st.integers(1, 255))
-def test_one_different_byte_is_seen(left, at, by):
+def test_one_different_byte_is_detected(left, at, by):
     right = bytearray(left)
     data = np.frombuffer(b"x" + left + bytes(right) + b"y", np.uint8)
     assert _same(data, 1, 1 + len(left), len(left))
@@ -51,7 +51,7 @@ def test_one_different_byte_is_seen(left, at, by):
 
 
 @pytest.mark.parametrize("offset", range(9))
-def test_a_word_is_read_from_anywhere(offset):
+def test_word_is_read_at_any_offset(offset):
     data = np.random.default_rng(offset).integers(0, 256, 17).astype(np.uint8)
     assert int(_word(data, offset)) == int.from_bytes(data[offset : offset + 8].tobytes(), "big")
 
@@ -61,7 +61,7 @@ def test_a_word_is_read_from_anywhere(offset):
     [np.zeros(20, np.uint8)[::2], np.zeros(20, np.int32), np.zeros((20, 20), np.uint8)],
     ids=["strided", "words", "table"],
 )
-def test_an_array_whose_bytes_do_not_lie_side_by_side_is_refused(data):
+def test_array_with_gaps_between_its_bytes_is_refused(data):
     out = np.zeros(20, np.uint8)
     for call in (
         lambda: _copied(data, 0, 8, out, 0),
@@ -73,6 +73,6 @@ def test_an_array_whose_bytes_do_not_lie_side_by_side_is_refused(data):
             call()
 
 
-def test_what_is_read_only_is_not_written():
+def test_read_only_array_is_not_written():
     with pytest.raises(TypingError):
         _copied(np.zeros(9, np.uint8), 0, 8, np.frombuffer(bytes(9), np.uint8), 0)

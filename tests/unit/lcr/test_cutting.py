@@ -1,4 +1,4 @@
-"""Cutting batches: exactly the transactions and rows wanted, unchanged, and positions that follow."""
+"""Cutting batches: exactly the wanted transactions and rows, unchanged, with matching positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.values.lcr_batches import assert_same_batch, column_values, i
 
 
 def contents(batch: LcrBatch, first: int = 0) -> list[object]:
-    """What the rows from `first` on say, without where they stand."""
+    """The content of the rows from `first` on, without their places."""
     said = []
     for row in range(first, batch.row_count):
         lcr = RowLcr(batch, row)
@@ -54,14 +54,14 @@ def test_rest_of_a_batch_holds_every_later_transaction_unchanged(batch: LcrBatch
     assert_same_batch(codec.decode(codec.encode(rest)), rest)
 
 
-def test_batch_that_begins_where_the_receiver_stands_stays_as_it_is() -> None:
+def test_batch_that_begins_at_the_receivers_position_is_unchanged() -> None:
     batch = insert_batch([10, 20], previous=5)
     rest = resume_after(batch, 5)
     assert rest is not None
     assert_same_batch(rest, batch)
 
 
-def test_receiver_that_has_all_transactions_gets_the_position_alone() -> None:
+def test_receiver_that_has_all_transactions_gets_only_the_position() -> None:
     rest = resume_after(insert_batch([10, 20], through=30), 25)
     assert rest is not None
     assert rest.is_progress_mark
@@ -116,7 +116,7 @@ def test_selected_rows_stay_in_their_transactions(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
     kept = np.array(data.draw(st.lists(st.booleans(), min_size=batch.row_count, max_size=batch.row_count)), np.bool_)
     part = select_rows(batch, kept)
-    # without the position, which is counted among what is left
+    # without the position, which counts the discarded rows
     said = [each[:-3] + each[-2:] for each in contents(batch)]
     assert [each[:-3] + each[-2:] for each in contents(part)] == [said[row] for row in np.flatnonzero(kept)]
     assert len(part.transactions) == len(batch.transactions)
@@ -125,7 +125,7 @@ def test_selected_rows_stay_in_their_transactions(data: st.DataObject) -> None:
 
 @pytest.mark.seeded
 @given(st.data())
-def test_what_nothing_refers_to_goes(data: st.DataObject) -> None:
+def test_unreferenced_values_are_dropped(data: st.DataObject) -> None:
     batch = data.draw(lcr_batches())
     kept = np.array(data.draw(st.lists(st.booleans(), min_size=batch.row_count, max_size=batch.row_count)), np.bool_)
     part = select_rows(batch, kept)

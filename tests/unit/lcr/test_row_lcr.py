@@ -1,4 +1,4 @@
-"""Row LCR views: the manuals' methods, where absent, NULL and unchanged are three different things."""
+"""Row LCR views: the manuals' methods; absent, NULL and unchanged are three different things."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_view_names_its_change() -> None:
     assert RowLcr(batch(), 0).is_null_tag()
 
 
-def test_commit_scn_of_an_incomplete_transaction_is_none_and_its_time_is_known() -> None:
+def test_incomplete_transaction_has_a_time_and_no_commit_scn() -> None:
     lcr = RowLcr(insert_batch([10], rows_each=3, is_open=True, continues=True, first_position=40), 2)
     assert (lcr.commit_scn, lcr.scn, lcr.source_time_us, lcr.position) == (None, 9, 10_000, 42)
 
@@ -80,7 +80,7 @@ def test_null_is_a_value_and_absent_is_none() -> None:
     assert insert.get_value("new", "nonsense") is None
 
 
-def test_old_value_stands_in_for_a_missing_new_one_of_an_update() -> None:
+def test_old_value_replaces_a_missing_new_one_of_an_update() -> None:
     update = RowLcr(batch(), 1)
     assert raw(update.get_value("new", "c0")) == b"2"
     assert raw(update.get_value("new", "c2")) == b"long"
@@ -137,7 +137,7 @@ def test_null_is_set_and_added_with_the_columns_type() -> None:
     assert lcr.table_version().columns == lcr.table.columns
 
 
-def test_add_column_adds_what_is_absent_and_refuses_what_is_there() -> None:
+def test_add_column_adds_absent_columns_and_refuses_existing_ones() -> None:
     lcr = RowLcr(batch(), 1)
     lcr.add_column("old", "c1", b"w")
     lcr.add_column("new", "elsewhere", b"z")
@@ -177,7 +177,7 @@ def test_rename_column_keeps_values_and_order_and_refuses_a_taken_name() -> None
         lcr.rename_column("c0", "again")
 
 
-def test_keep_columns_leaves_out_the_others_of_the_kind_that_is_named() -> None:
+def test_keep_columns_drops_the_other_columns_of_the_given_kind() -> None:
     lcr = RowLcr(batch(), 1)
     old = lcr.get_values("old")
     lcr.keep_columns(["c1", "nowhere"], "new")
@@ -187,7 +187,7 @@ def test_keep_columns_leaves_out_the_others_of_the_kind_that_is_named() -> None:
     assert [column.name for column in lcr.table_version().columns] == ["c0"]
 
 
-def test_keep_columns_leaves_out_columns_without_a_value() -> None:
+def test_keep_columns_drops_columns_without_a_value() -> None:
     lcr = RowLcr(batch(), 2)
     assert list(lcr.get_values("old")) == ["c0", "c1"]
     lcr.keep_columns(["c0", "c1"])
@@ -195,7 +195,7 @@ def test_keep_columns_leaves_out_columns_without_a_value() -> None:
 
 
 @pytest.mark.parametrize("call", [lambda lcr: lcr.rename_column("c1", "v"), lambda lcr: lcr.delete_column("c1")])
-def test_a_call_for_both_values_says_which_one_an_insert_has(call) -> None:
+def test_call_for_both_values_names_the_kind_that_an_insert_has(call) -> None:
     with pytest.raises(
         LcrError, match=r'the INSERT has no old value of column c1, and value_type is "\*": the old and the new one'
     ) as caught:
@@ -215,14 +215,14 @@ def test_set_values_replaces_all_of_a_kind_or_nothing() -> None:
     assert {name: value.raw for name, value in lcr.get_values("new").items()} == {"c0": None, "c1": b"w"}
 
 
-def test_a_truncate_has_no_row_text() -> None:
+def test_truncate_has_no_row_text() -> None:
     lcr = RowLcr(batch(), 3)
     for ask in (lcr.get_where_clause, lcr.get_row_text):
         with pytest.raises(LcrError, match="a TRUNCATE has no row"):
             ask()
 
 
-def test_values_are_decoded_only_when_asked_for() -> None:
+def test_values_are_decoded_only_on_request() -> None:
     asked: list[str] = []
 
     def decode(column: Column, value: bytes) -> object:
@@ -239,7 +239,7 @@ def test_values_are_decoded_only_when_asked_for() -> None:
     assert asked == ["c0"]
 
 
-def test_decoding_without_a_hook_says_so() -> None:
+def test_decoding_without_a_hook_is_an_explicit_error() -> None:
     value = RowLcr(batch(), 0).get_value("new", "c0")
     assert value is not None
     with pytest.raises(LcrError, match="cannot be decoded here"):
@@ -255,7 +255,7 @@ def test_truncate_is_an_lcr_without_values() -> None:
         lcr.command_type = "INSERT"
 
 
-def test_command_type_can_change_and_values_stay() -> None:
+def test_command_type_can_change_while_values_stay() -> None:
     lcr = RowLcr(batch(), 1)
     lcr.command_type = "INSERT"
     assert lcr.command_type == "INSERT"
@@ -264,7 +264,7 @@ def test_command_type_can_change_and_values_stay() -> None:
         lcr.command_type = "MERGE"
 
 
-def test_both_kinds_at_once_cannot_be_read() -> None:
+def test_both_kinds_cannot_be_read_at_once() -> None:
     with pytest.raises(LcrError, match="not both"):
         RowLcr(batch(), 1).get_value("*", "c0")
 

@@ -1,4 +1,4 @@
-"""Names become nothing else in a statement, a comment, a command or a file, whatever characters they have."""
+"""A name remains one name in a statement, a comment, a command or a file, whatever its characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_apply.copy.records.standing import rename_statement
 from tests.support.values.hostile_names import HOSTILE, names
 from topology.patterns import parse_table
 
-# What psql and the server make of a text: an identifier, a string, a comment, a dollar quote, or one character.
+# How psql and the server split a text: an identifier, a string, a comment, a dollar quote, or one character.
 _TOKEN = re.compile(
     r"""(?P<name>"(?:[^"]|"")*")|(?P<escaped>[eE]'(?:[^'\\]|''|\\.)*')|(?P<text>'(?:[^']|'')*')|(?P<comment>--[^\r\n]*)|/\*|\$\w*\$|(?P<other>.)""",
     re.DOTALL,
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 
 def skeleton(statement: str) -> str:
-    """A statement without its names, texts and comments: names decide on nothing else of it."""
+    """A statement without its names, strings and comments: a name must not change anything else."""
     return "".join(
         match[0]
         if match["other"]
@@ -50,19 +50,19 @@ def statements_of(name: str) -> list[str]:
 @given(names())
 @example("\\")
 @example("\\'")
-def test_a_name_changes_nothing_of_a_statement_but_the_name(name: str) -> None:
+def test_name_changes_only_the_name_in_a_statement(name: str) -> None:
     assert list(map(skeleton, statements_of(name))) == list(map(skeleton, statements_of("plain")))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_the_skeleton_shows_a_name_that_is_not_quoted(name: str) -> None:
+def test_skeleton_shows_an_unquoted_name(name: str) -> None:
     """The test above can fail."""
     assert skeleton(f"ALTER TABLE {name}; SELECT '{name}'") != skeleton("ALTER TABLE plain; SELECT 'plain'")
 
 
 @pytest.mark.seeded
 @given(names(), names())
-def test_commands_read_the_table_that_is_printed(owner: str, name: str) -> None:
+def test_commands_read_the_printed_table(owner: str, name: str) -> None:
     table = TableName(owner, name)
     read = shlex.split(f"headrace copy FILE {argument(table)} --yes")
     assert len(read) == 5
@@ -70,14 +70,14 @@ def test_commands_read_the_table_that_is_printed(owner: str, name: str) -> None:
     assert table_name(read[3]) == table
 
 
-def test_plain_tables_are_printed_as_everybody_writes_them() -> None:
+def test_plain_tables_are_printed_without_quotes() -> None:
     assert argument(TableName("hr", "employees")) == flow_table(TableName("hr", "employees")) == "hr.employees"
     assert flow_text("employees") == "employees"
     assert literal("it") == "'it'"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_shell_takes_a_name_for_one_argument(name: str) -> None:
+def test_shell_reads_a_name_as_one_argument(name: str) -> None:
     line = f"printf %s {argument(TableName(name, name))}"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True, timeout=30)
     assert table_name(done.stdout.decode()) == TableName(name, name)
@@ -86,7 +86,7 @@ def test_a_shell_takes_a_name_for_one_argument(name: str) -> None:
 @pytest.mark.seeded
 @given(names(), names())
 @example("null", "yes")
-def test_a_topology_file_reads_the_names_that_are_printed_for_it(owner: str, name: str) -> None:
+def test_topology_file_reads_the_names_printed_for_it(owner: str, name: str) -> None:
     read = yaml.safe_load(
         f"triggers: [{{table: {flow_table(TableName(owner, name))}, trigger: {flow_text(name)}, fire: always}}]"
     )

@@ -29,7 +29,7 @@ def shown(found: tuple[str, Any]) -> tuple[str, list[object]]:
         (row_lcr(KEYED, "UPDATE", old={"id": 1}, new={"id": 2, "name": "b"}), '"id" = $1 AND "name" = $2', [2, "b"]),
     ],
 )
-def test_where_clause_finds_the_row_behind_the_change(lcr: RowLcr, text: str, values: list[object]) -> None:
+def test_where_clause_finds_the_row_of_the_change(lcr: RowLcr, text: str, values: list[object]) -> None:
     assert shown(lcr.get_where_clause()) == (text, values)
 
 
@@ -55,5 +55,5 @@ def test_row_text_is_the_change(lcr: RowLcr, text: str, values: list[object]) ->
     assert shown(lcr.get_row_text()) == (text, values)
 
 
-def test_places_begin_where_the_caller_says() -> None:
+def test_placeholders_begin_at_the_given_number() -> None:
     assert INSERT.get_where_clause(first=3)[0] == '"id" = $3 AND "name" = $4'

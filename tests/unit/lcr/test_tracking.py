@@ -1,6 +1,4 @@
-"""Notes of labelled transactions: what is kept, what is counted, and what is forgotten; and labels of batches that are
-cut.
-"""
+"""Notes about labelled transactions: kept, counted and forgotten ones; labels of batches that are cut."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tests.support.values.lcr_batches import insert_batch
 
 
 def label(scn: int, text: str = "order 7", rows: int = 1) -> Label:
-    """Of the transaction that commits at `scn` in `insert_batch`."""
+    """The label of the transaction that commits at `scn` in `insert_batch`."""
     return Label(text=text, transaction_id=scn + 1000, order_scn=scn - 1, commit_scn=scn, rows=rows)
 
 
@@ -28,7 +26,7 @@ def labelled(commits: list[int], *labels: Label, previous: int = 0, rows_each: i
     return replace(insert_batch(commits, previous=previous, rows_each=rows_each), labels=labels)
 
 
-def test_a_note_has_its_times_and_the_same_once_more_is_counted() -> None:
+def test_note_has_its_times_and_counts_duplicates() -> None:
     clock = VirtualClock()
     tracks = TrackLog(clock)
     began_us = clock.time_us()
@@ -42,7 +40,7 @@ def test_a_note_has_its_times_and_the_same_once_more_is_counted() -> None:
     assert (note["rows"], note["times"], note["first_us"], note["last_us"]) == (3, 2, began_us, began_us + 2_000_000)
 
 
-def test_notes_are_bounded_by_number_and_by_age_and_say_since_when_they_are_complete() -> None:
+def test_notes_are_bounded_by_number_and_age_and_show_their_beginning() -> None:
     clock = VirtualClock()
     tracks = TrackLog(clock, notes_max=3, age_max_s=60.0)
     for scn in (10, 20, 30, 40, 50):
@@ -50,7 +48,7 @@ def test_notes_are_bounded_by_number_and_by_age_and_say_since_when_they_are_comp
         tracks.note(label(scn), "dbs1", "SENT")
     answer = tracks.answer("order 7")
     assert [note["commit_scn"] for note in answer["notes"]] == [30, 40, 50]
-    assert answer["since_us"] == answer["notes"][0]["first_us"] - 1_000_000, "what was noted until then is forgotten"
+    assert answer["since_us"] == answer["notes"][0]["first_us"] - 1_000_000, "notes up to then are forgotten"
     clock.advance(59.5)
     tracks.note(label(60), "dbs1", "SENT")
     assert [note["commit_scn"] for note in tracks.answer("order 7")["notes"]] == [50, 60]
@@ -67,7 +65,7 @@ def test_labels_follow_their_transactions_through_every_cut() -> None:
     assert [found.commit_scn for found in without_unused(some).labels] == [10]
 
 
-def test_labels_travel_in_the_header_and_a_batch_without_them_has_not_a_byte_more() -> None:
+def test_labels_travel_in_the_header_and_cost_nothing_without_one() -> None:
     batch = labelled([10, 20], label(20, text="ürgent"))
     data = codec.encode(batch)
     assert codec.read_header(data).labels == batch.labels
@@ -93,6 +91,6 @@ def test_labels_from_the_wire_beyond_their_bounds_are_refused(labels: list[lcr_p
         codec.header_from_message(header)
 
 
-def test_a_label_is_text_whatever_its_message_holds() -> None:
+def test_label_is_text_whatever_its_message_holds() -> None:
     assert label_of_message("ürgent".encode()) == "ürgent"
     assert len(label_of_message(b"\xff" * 5000)) == LABEL_BYTES_MAX

@@ -11,14 +11,14 @@ from tests.support.values.hostile_names import names
 
 @pytest.mark.seeded
 @given(owner=names(), name=names())
-def test_type_is_read_as_it_was_written_whatever_its_schema_is_called(owner: str, name: str) -> None:
+def test_type_name_is_read_back_whatever_its_schema_is(owner: str, name: str) -> None:
     text = type_text(owner, name)
     assert type_parts(text) == (owner, name)
     assert name in possible_names(text)
     assert name in possible_names(f"{owner}.{name}") or owner.startswith('"')
 
 
-def test_ordinary_type_is_written_as_the_log_has_it() -> None:
+def test_ordinary_type_is_written_as_in_the_log() -> None:
     assert type_text("app", "mood") == "app.mood"
     assert possible_names("app.mood") == ("mood",)
     assert possible_names("a.b.mood") == ("b.mood", "mood")

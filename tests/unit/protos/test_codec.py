@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, and nothing damaged gets in."""
+"""The codec: a batch survives encoding and decoding, and damaged bytes are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_encoded_bytes_are_those_of_the_protobuf_library(batch: LcrBatch) -> Non
     assert lcr_pb2.LcrBatch.FromString(serialized).SerializeToString(deterministic=True) == serialized
 
 
-def test_batch_of_an_earlier_version_does_not_say_which_table_its_rows_belong_to() -> None:
+def test_batch_of_an_earlier_version_has_no_table_identities() -> None:
     batch = insert_batch([10])
     written = replace(batch, tables=(replace(batch.tables[0], root_number=ObjectNumber(777)),))
     message = lcr_pb2.LcrBatch.FromString(codec.encode(written))
@@ -45,7 +45,7 @@ def test_batch_of_an_earlier_version_does_not_say_which_table_its_rows_belong_to
     assert (version.root_number, version.table_number) == (NO_OBJECT, batch.tables[0].object_number)
 
 
-def test_batch_of_an_earlier_version_does_not_say_which_columns_are_computed_so_any_may_be() -> None:
+def test_columns_of_an_earlier_versions_batch_count_as_computed() -> None:
     batch = insert_batch([10])
     computed = replace(batch.tables[0].columns[0], is_computed=True)
     written = replace(batch, tables=(replace(batch.tables[0], columns=(computed, *batch.tables[0].columns[1:])),))
@@ -77,7 +77,7 @@ def test_header_of_an_open_part_has_no_commit_time() -> None:
     assert header_of(insert_batch([10, 20])).last_commit_time_us == 20_000
 
 
-def test_arrays_of_a_decoded_batch_are_of_the_kind_kernels_are_compiled_for() -> None:
+def test_arrays_of_a_decoded_batch_have_the_kind_that_kernels_expect() -> None:
     batch = codec.decode(codec.encode(insert_batch([10], rows_each=3)))
     values = batch.groups[0].new
     assert values is not None
@@ -94,7 +94,7 @@ def test_arrays_of_a_decoded_batch_are_of_the_kind_kernels_are_compiled_for() ->
         assert array.dtype.isnative
 
 
-def test_values_outside_of_a_views_columns_do_not_travel() -> None:
+def test_values_outside_of_a_views_columns_are_not_sent() -> None:
     batch = insert_batch([10], rows_each=2)
     values = batch.groups[0].new
     assert values is not None
@@ -118,7 +118,7 @@ def test_random_bytes_are_a_protocol_error(data: bytes) -> None:
 
 @pytest.mark.seeded
 @given(lcr_batches(), st.data())
-def test_damaged_bytes_never_raise_anything_but_a_protocol_error(batch: LcrBatch, data: st.DataObject) -> None:
+def test_damaged_bytes_raise_only_protocol_errors(batch: LcrBatch, data: st.DataObject) -> None:
     serialized = bytearray(codec.encode(batch))
     place = data.draw(st.integers(0, len(serialized) - 1))
     serialized[place] ^= data.draw(st.integers(1, 255))
@@ -126,7 +126,7 @@ def test_damaged_bytes_never_raise_anything_but_a_protocol_error(batch: LcrBatch
         decoded = codec.decode(bytes(serialized))
     except ProtocolError:
         return
-    # What passes can be computed with: every row has its place, every value its bytes.
+    # A decoded batch is consistent: every row has its place, every value its bytes.
     group, _ = decoded.row_places
     assert (group < len(decoded.groups)).all()
     for rows in decoded.groups:

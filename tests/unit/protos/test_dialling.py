@@ -1,4 +1,4 @@
-"""A subscriber's stream that is opened without waiting: it asks where the queue is on a thread of its own."""
+"""A subscriber's stream that opens without waiting: it asks for the queue's address on its own thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def has_ended(name: str) -> bool:
     return not any(thread.name == f"stream-queue {name}" for thread in threading.enumerate())
 
 
-def test_what_the_address_is_answered_with_comes_when_it_is_polled():
+def test_error_of_the_address_query_appears_when_the_stream_is_polled():
     def resolve(name: str) -> str:
         raise PropagationError(f"{name} does not run")
 
@@ -36,7 +36,7 @@ def test_what_the_address_is_answered_with_comes_when_it_is_polled():
     assert has_ended("q_unknown")
 
 
-def test_closing_does_not_wait_for_an_address_and_leaves_nothing_behind():
+def test_close_does_not_wait_for_an_address_and_leaves_nothing_behind():
     asked, answered, woken = threading.Event(), threading.Event(), threading.Event()
 
     def resolve(_: str) -> str:
@@ -56,15 +56,15 @@ def test_closing_does_not_wait_for_an_address_and_leaves_nothing_behind():
         stream.poll()
 
 
-def test_nobody_at_the_address_is_an_error_of_the_stream():
+def test_address_where_nothing_listens_is_an_error_of_the_stream():
     stream = links(lambda _: "127.0.0.1:1", threading.Event()).subscriber("q_gone")
     with pytest.raises(HeadraceError):
         stream.subscribe({"dbs1": 0}, 1)
     wait_until("its thread has ended", lambda: has_ended("q_gone"), WAIT_S)
 
 
-def test_all_streams_of_a_component_s_life_have_one_incarnation():
-    """A clock that is set back would else have the queue refuse the next stream of the same process."""
+def test_all_streams_of_a_components_life_have_one_incarnation():
+    """Otherwise a clock that was set back would make the queue refuse the next stream of the same process."""
     made = links(lambda _: "127.0.0.1:1", threading.Event())
     streams = [made.publisher("q", "dbs1"), made.subscriber("q"), made.subscriber("q")]
     assert len({stream._incarnation for stream in streams}) == 1

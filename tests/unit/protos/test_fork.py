@@ -1,4 +1,4 @@
-"""Programs are started by processes that serve gRPC."""
+"""Processes that serve gRPC start other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for _ in range(40):
 """
 
 
-def test_a_program_that_is_started_beside_grpc_begins_and_nothing_is_said_of_forks() -> None:
+def test_program_started_next_to_grpc_begins_without_warnings_of_forks() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
     done = subprocess.run(
         [sys.executable, "-c", _STARTS], env=environment, capture_output=True, text=True, timeout=120, check=False

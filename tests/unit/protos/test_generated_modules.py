@@ -1,4 +1,4 @@
-"""The committed modules are what the .proto files give, with the pinned generator."""
+"""The committed modules match the .proto files and the pinned generator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_generator_is_the_pinned_one(script: ModuleType) -> None:
     assert importlib.metadata.version("grpcio-tools") == script.pinned_version()
 
 
-def test_committed_modules_are_what_the_protos_give(script: ModuleType, generated: dict[str, bytes]) -> None:
+def test_committed_modules_match_the_protos(script: ModuleType, generated: dict[str, bytes]) -> None:
     assert script.stale_modules(generated) == []
 
 

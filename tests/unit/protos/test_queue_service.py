@@ -15,8 +15,8 @@ from tests.support.values.lcr_batches import insert_batch
 from tests.support.wire.queues import Queue
 
 
-def test_status_is_answered_while_something_holds_the_queue_and_says_so(tmp_path: Path) -> None:
-    """A write to a disk that hangs holds the lock; whoever asks must not wait for it."""
+def test_status_is_answered_while_the_queue_is_locked_and_shows_it(tmp_path: Path) -> None:
+    """A write to a hanging disk holds the lock; the caller must not wait for it."""
     queue = Queue(tmp_path)
     service = QueueService(queue.core)
     queue.send(queue.publisher(), insert_batch([10, 20]))
@@ -29,9 +29,9 @@ def test_status_is_answered_while_something_holds_the_queue_and_says_so(tmp_path
     assert service.status().problem == before.problem
 
 
-def test_subscriber_that_is_gone_when_its_stream_opens_is_not_taken_for_connected(tmp_path: Path) -> None:
+def test_subscriber_that_left_as_its_stream_opened_is_not_connected(tmp_path: Path) -> None:
     class Gone:
-        """The context of a call whose caller has gone away."""
+        """The context of a call whose caller has left."""
 
         def peer(self) -> str:
             return "ipv4:10.0.0.1:1"

@@ -1,4 +1,4 @@
-"""Rates with a clock of the test: what passes, what waits, what is refused, and what is remembered."""
+"""Rates with the test's own clock: what passes, waits, is refused, and is remembered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALLS_MAX = 50
 
 
 class Time:
-    """A clock that moves when somebody sleeps."""
+    """A clock that advances when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now, self.slept = 1000.0, 0.0
@@ -82,7 +82,7 @@ def test_bucket_gives_its_burst_at_once_and_then_its_rate() -> None:
     assert bucket.take(50.04) == pytest.approx(0.0)
 
 
-def test_bucket_saves_up_no_more_than_its_burst() -> None:
+def test_bucket_saves_no_more_than_its_burst() -> None:
     bucket = Bucket(100, 2.0)
     bucket.take(0.0)
     assert sum(bucket.take(1e6) <= 1e-6 for _ in range(1000)) == 200
@@ -94,7 +94,7 @@ def test_bucket_of_less_than_one_token_has_one() -> None:
     assert bucket.take(5.0) == pytest.approx(10.0)
 
 
-def test_token_that_is_not_taken_costs_nothing() -> None:
+def test_refused_token_costs_nothing() -> None:
     bucket = Bucket(10, 1.0)
     taken = [bucket.take_within(7.0, 0.0) for _ in range(50)]
     assert sum(each is not None for each in taken) in (9, 10)
@@ -113,7 +113,7 @@ def test_sender_within_its_rate_never_waits(world: World) -> None:
     assert (world.time.slept, world.listener.held, world.listener.refusals) == (0.0, [], [])
 
 
-def test_flood_passes_at_the_rate_and_is_counted_each_time_it_waits(world: World) -> None:
+def test_flood_is_slowed_to_the_rate_and_each_wait_is_counted(world: World) -> None:
     meter, began = world.begin(), world.time.now
     for _ in range(1200):
         meter.pass_one()
@@ -123,7 +123,7 @@ def test_flood_passes_at_the_rate_and_is_counted_each_time_it_waits(world: World
     assert world.listener.refusals == []
 
 
-def test_stream_that_floods_without_a_pause_ends(world: World) -> None:
+def test_stream_that_floods_without_a_pause_is_ended(world: World) -> None:
     meter, began = world.begin(), world.time.now
 
     def flood() -> None:
@@ -138,7 +138,7 @@ def test_stream_that_floods_without_a_pause_ends(world: World) -> None:
     assert METHOD in caught.value.message
 
 
-def test_stream_that_floods_with_pauses_is_held_back_and_goes_on(world: World) -> None:
+def test_stream_that_floods_with_pauses_is_slowed_and_continues(world: World) -> None:
     meter = world.begin()
     for _ in range(20):
         for _ in range(1000):
@@ -147,7 +147,7 @@ def test_stream_that_floods_with_pauses_is_held_back_and_goes_on(world: World) -
     assert world.listener.refusals == []
 
 
-def test_streams_of_a_connection_share_its_rate_and_another_connection_has_its_own(world: World) -> None:
+def test_streams_of_one_connection_share_its_rate(world: World) -> None:
     streams = [world.begin() for _ in range(4)]
     other = world.begin(2, "ipv4:10.0.0.2")
     began = world.time.now
@@ -161,7 +161,7 @@ def test_streams_of_a_connection_share_its_rate_and_another_connection_has_its_o
     assert len(world.listener.held) == held
 
 
-def test_connections_of_a_site_share_the_sites_rate_and_none_is_refused_for_the_others(world: World) -> None:
+def test_connections_of_a_site_share_its_rate_and_none_is_refused(world: World) -> None:
     streams = [world.begin(number) for number in range(10)]
     began = world.time.now
     for _ in range(1000):
@@ -185,7 +185,7 @@ def test_calls_of_a_connection_wait_for_their_rate(world: World) -> None:
     assert world.listener.refusals == []
 
 
-def test_site_that_connects_again_and_again_is_refused_at_once_and_another_site_is_not(world: World) -> None:
+def test_site_that_keeps_reconnecting_is_refused_and_others_are_not(world: World) -> None:
     taken = 0
     for number in range(2000):
         try:
@@ -202,8 +202,8 @@ def test_site_that_connects_again_and_again_is_refused_at_once_and_another_site_
     world.begin(9999)
 
 
-def test_calls_that_would_wait_for_too_long_are_refused_and_do_not_add_up() -> None:
-    """A client that begins calls and cancels them is not stopped by the number of its streams."""
+def test_calls_with_too_long_a_wait_are_refused_and_do_not_add_up() -> None:
+    """The bound on a client's streams does not stop a client that begins calls and cancels them."""
     world = World()
     world.rates.sleep = lambda _: None  # all at the same moment
     refused = 0
@@ -218,7 +218,7 @@ def test_calls_that_would_wait_for_too_long_are_refused_and_do_not_add_up() -> N
     assert world.listener.refusals[-1].endswith("are taken")
 
 
-def test_open_calls_of_a_site_are_bounded_and_those_that_end_make_room(world: World) -> None:
+def test_open_calls_of_a_site_are_bounded_and_ended_ones_make_room(world: World) -> None:
     for number in range(CALLS_MAX):
         world.begin(number)
     with pytest.raises(RateExceeded, match="50 open calls"):
@@ -232,7 +232,7 @@ def test_open_calls_of_a_site_are_bounded_and_those_that_end_make_room(world: Wo
     assert world.rates._open == {}
 
 
-def test_what_is_remembered_of_connections_and_sites_is_bounded(world: World) -> None:
+def test_memory_of_connections_and_sites_is_bounded(world: World) -> None:
     for number in range(3 * TABLE_MAX):
         site = f"ipv6:{number}"
         world.begin(1, site)
@@ -251,7 +251,7 @@ def test_every_method_has_a_limit() -> None:
     assert {f"{service.full_name}/{method.name}" for service in services for method in service.methods} == set(LIMITS)
 
 
-def test_limits_are_far_above_a_batch_per_millisecond_and_a_checkpoint_per_second() -> None:
+def test_limits_are_far_above_normal_batch_and_checkpoint_rates() -> None:
     assert LIMITS["headrace.v1.Queue/Enqueue"].messages_per_s >= 10 * 1000
     assert all(each.messages_per_s >= 2 * 1000 for each in LIMITS.values())
     assert all(each.calls_per_s >= 20 for each in LIMITS.values())
@@ -271,7 +271,7 @@ class Context:
         return True
 
 
-def test_admission_counts_and_logs_what_is_held_back_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_admission_counts_throttled_calls_and_logs_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     admission, time = Admission("queue q"), Time()
     admission.rates = Rates(admission, {METHOD: LIMIT}, clock=time.clock, sleep=time.sleep)
     context = Context("ipv4:10.0.0.1:5000")
@@ -289,7 +289,7 @@ def test_admission_counts_and_logs_what_is_held_back_once_a_minute(caplog: pytes
     assert admission.rates._open == {}
 
 
-def test_call_that_is_refused_is_counted_with_the_others() -> None:
+def test_refused_call_is_counted_with_the_others() -> None:
     admission, time = Admission("queue q"), Time()
     admission.rates = Rates(admission, {METHOD: LIMIT}, clock=time.clock, sleep=time.sleep)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The list of revoked certificates: what it takes, when it is read, and that a mistake in it admits nobody."""
+"""The list of revoked certificates: its format, when it is read, and that a mistake in it admits nobody."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _written(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_line_is_a_fingerprint_as_programs_print_it_and_comments_are_skipped(path: Path) -> None:
+def test_fingerprints_are_read_in_every_printed_form_without_comments(path: Path) -> None:
     text = (
         f"# laptops\n\n{printed_fingerprint(A)}\n  {B}  # of the hub\r\nsha256 Fingerprint={printed_fingerprint(C)}\n"
     )
@@ -39,10 +39,10 @@ def test_line_is_a_fingerprint_as_programs_print_it_and_comments_are_skipped(pat
     assert read_list(_written(path, "")) == (frozenset(), "")
 
 
-def test_fingerprint_is_what_the_certificates_own_library_computes(tmp_path: Path) -> None:
+def test_fingerprint_equals_that_of_the_certificate_library(tmp_path: Path) -> None:
     pem = Path(Certificates(tmp_path, "t", "a").of("a").certificate).read_bytes()
     assert fingerprint_of(pem.decode()) == x509.load_pem_x509_certificate(pem).fingerprint(SHA256()).hex()
-    # Of a chain it is the site's own, the first; words around it are no part of it.
+    # In a chain the first certificate is the site's own; surrounding text is ignored.
     assert fingerprint_of(f"subject=a\n{pem.decode()}{(tmp_path / 'ca.pem').read_text()}") == fingerprint_of(
         pem.decode()
     )
@@ -53,13 +53,13 @@ def test_fingerprint_is_what_the_certificates_own_library_computes(tmp_path: Pat
 @pytest.mark.parametrize(
     "curve", [ec.SECP224R1(), ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name
 )
-def test_certificate_with_its_signature_in_the_other_form_has_the_fingerprints_of_the_first(
+def test_certificate_with_its_signature_in_the_other_form_is_the_same(
     curve: ec.EllipticCurve,
 ) -> None:
     key = ec.generate_private_key(curve)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a" * 60)])
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    for _ in range(8):  # a number in DER is a byte longer or shorter now and then
+    for _ in range(8):  # a number in DER is sometimes one byte longer or shorter
         certificate = x509.CertificateBuilder(name, name, key.public_key(), 7, at, at).sign(key, SHA256())
         pem = certificate.public_bytes(Encoding.PEM).decode()
         (other,) = (each for each in other_forms(pem) if _is_valid(each, key.public_key()))
@@ -102,22 +102,22 @@ def test_other_kinds_of_signature_have_one_form() -> None:
         ":".join([A[:2]] * 20),
         A[:32] + ":" + A[32:],
         "٠" * 64,
-        "BEGIN PRIVATE KEY".join(["-----"] * 2),  # of a file that is another one
+        "BEGIN PRIVATE KEY".join(["-----"] * 2),  # a line of a file of another kind
     ],
 )
-def test_line_that_is_no_fingerprint_is_named_by_its_number_and_never_shown(path: Path, line: str) -> None:
+def test_invalid_line_is_named_by_its_number_and_never_shown(path: Path, line: str) -> None:
     found, problem = read_list(_written(path, f"# one\n{line}\n{B}\n"))
     assert found == {B}
     assert problem == f"{path}: no SHA-256 fingerprint stands in line 2"
     assert "lines 1, 2, 3, ..." in read_list(_written(path, f"{line}\n" * 50))[1]
 
 
-def test_file_of_something_else_is_not_read_whole(path: Path) -> None:
+def test_file_that_is_no_list_is_not_read_whole(path: Path) -> None:
     path.write_bytes(b"\0" * (LIST_BYTES_MAX + 1))
     assert read_list(str(path)) == (frozenset(), f"{path}: is longer than 1 MiB, and no list of fingerprints")
 
 
-def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right_is_added(path: Path) -> None:
+def test_faulty_list_keeps_earlier_entries_and_adds_valid_lines(path: Path) -> None:
     listed = Revoked(_written(path, A), must_exist=True)
 
     def look() -> tuple[list[str], str]:
@@ -133,7 +133,7 @@ def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right
     assert look()[0] == [A, B]
     assert "cannot be read" in look()[1]
     path.rmdir()
-    os.mkfifo(path)  # whoever opened it would wait for a writer
+    os.mkfifo(path)  # opening it would wait for a writer
     assert look() == ([A, B], f"{path}: cannot be read: it is no file")
     path.unlink()
     path.write_text(C)
@@ -141,19 +141,19 @@ def test_what_was_listed_stays_revoked_while_the_list_is_wrong_and_what_is_right
     assert look() == ([C], "")
 
 
-def test_line_that_is_missing_while_the_file_is_written_stays_in_force(path: Path) -> None:
+def test_entry_missing_during_a_write_stays_in_force(path: Path) -> None:
     listed = Revoked(_written(path, f"{A}\n{B}\n"), must_exist=True)
     listed.look()
     for text in ("", f"{A}\n"):  # as an editor leaves it for a moment
         path.write_text(text)
         listed.look()
         assert (listed.listed([A]), listed.listed([B]), listed.problem) == (A, B, "")
-    os.utime(path, ns=(0, 0))  # written for the last time long ago
+    os.utime(path, ns=(0, 0))  # last written long ago
     listed.look()
     assert (listed.listed([A]), listed.listed([B])) == (A, "")
 
 
-def test_list_that_there_never_was_is_a_problem_where_the_operator_named_it(path: Path) -> None:
+def test_missing_list_is_a_problem_if_the_operator_named_it(path: Path) -> None:
     for must_exist in (True, False):
         listed = Revoked(str(path), must_exist=must_exist)
         listed.look()
@@ -161,7 +161,7 @@ def test_list_that_there_never_was_is_a_problem_where_the_operator_named_it(path
         assert not listed.listed([A])
 
 
-def test_file_is_read_again_when_it_has_changed_and_not_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_read_again_only_after_a_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
     monkeypatch.setattr(revoked_module, "read_list", lambda name: (reads.append(name), read_list(name))[1])
     listed = Revoked(_written(path, A), must_exist=True)
@@ -169,12 +169,12 @@ def test_file_is_read_again_when_it_has_changed_and_not_else(path: Path, monkeyp
     for _ in range(5):
         listed.look()
     assert len(reads) == 1
-    # The same length and time, within the clock's step.
+    # Same length and same time, within the clock's step.
     path.write_text(B)
     os.utime(path, ns=(0, 0))
     listed.look()
     assert (len(reads), listed.listed([A]), listed.listed([B])) == (2, "", B)
-    # Just written: a second writing may look the same, so it is read until it is old.
+    # Just written: a second write can look the same, so the file is read again until it is old.
     path.write_text(A)
     for _ in range(2):
         listed.look()

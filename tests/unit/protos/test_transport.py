@@ -1,4 +1,4 @@
-"""What crosses the wire without a wire: errors, hellos, fragments."""
+"""The wire format without a wire: errors, hellos, fragments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def subclasses(kind: type[HeadraceError] = HeadraceError) -> Iterator[type[Headr
 
 
 class Ended(grpc.RpcError):
-    """A call's end as gRPC reports it."""
+    """The end of a call as gRPC reports it."""
 
     def __init__(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, bytes], ...] = ()) -> None:
         self._parts = code, details, metadata
@@ -48,7 +48,7 @@ class Ended(grpc.RpcError):
         return self._parts[2]
 
 
-def test_every_error_of_the_vocabulary_is_in_the_parameters() -> None:
+def test_every_error_class_is_a_test_parameter() -> None:
     declared = {each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, HeadraceError)}
     assert declared | {LcrError} <= set(subclasses())
 
@@ -65,9 +65,9 @@ def test_error_crosses_a_process_border_whole(kind: type[HeadraceError]) -> None
     assert status.details() == error.message
 
 
-def test_error_of_a_class_unknown_here_becomes_the_nearest_known_one() -> None:
+def test_error_of_an_unknown_class_becomes_the_nearest_known_one() -> None:
     class NewerError(ProtocolError):
-        """Only the peer has it."""
+        """A class that only the peer has."""
 
     status = transport.to_status(NewerError("x"))
     content = status[2][0][1].replace(b'"NewerError"', b'"EvenNewerError"')
@@ -83,7 +83,7 @@ def test_endless_error_stays_below_the_bound_of_metadata() -> None:
     assert copy.message.startswith("mmm")
 
 
-def test_error_that_cannot_be_read_is_a_protocol_error() -> None:
+def test_unreadable_error_is_a_protocol_error() -> None:
     for content in (b"{", b"[]", b'{"classes": ["Nobody"]}', b"\xff"):
         status = Ended(grpc.StatusCode.INTERNAL, "x", ((transport._ERROR_KEY, content),))
         with pytest.raises(ProtocolError, match="cannot be read"):
@@ -120,7 +120,7 @@ def test_hello_of_another_version_is_refused_with_both_versions() -> None:
 
 
 @pytest.mark.parametrize("change", [{"topology": "u"}, {"queue": "p"}, {"component": ""}, {"incarnation": ""}])
-def test_hello_for_somebody_else_or_of_nobody_is_refused(change: dict[str, str]) -> None:
+def test_hello_for_another_queue_or_without_a_name_is_refused(change: dict[str, str]) -> None:
     hello = transport.make_hello("t", "capture", "q", "1")
     transport.check_hello(hello, "t", "q")
     for name, value in change.items():
@@ -141,7 +141,7 @@ HEADER = lcr_pb2.BatchHeader(source="dbs1")
 def test_batch_of_any_size_is_cut_and_joined_unchanged(size: int) -> None:
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     reassembly = Reassembly()
-    for _ in range(2):  # a reassembly is used again
+    for _ in range(2):  # a reassembly is reused
         pieces = list(fragments.fragments(HEADER, data))
         assert all(piece.ByteSize() < transport.MESSAGE_BYTES_MAX for piece in pieces)
         results = [reassembly.add(piece) for piece in pieces]
@@ -166,7 +166,7 @@ def test_compressed_batch_of_any_size_is_joined_unchanged(size: int, piece_bytes
     assert len(pieces) == max(1, -(-size // piece_bytes))
     results = list(map(Reassembly().add, pieces))
     assert results == [None] * (len(pieces) - 1) + [(HEADER, data)]
-    # What does not become smaller travels as it is: compression never makes a piece larger.
+    # Incompressible data travel as they are: compression never makes a piece larger.
     assert compressor.bytes_before == size
     assert compressor.bytes_after == sum(len(piece.data) for piece in pieces) <= size
     if not is_random and size >= FRAGMENT_BYTES:
@@ -201,7 +201,7 @@ def bombs() -> dict[str, queue_pb2.Fragment]:
 
 
 @pytest.mark.parametrize("case", bombs())
-def test_compressed_fragment_that_is_not_what_it_claims_is_refused_in_bounded_memory(case: str) -> None:
+def test_false_compressed_fragment_is_refused_in_bounded_memory(case: str) -> None:
     bomb = bombs()[case]
     tracemalloc.start()
     try:
@@ -245,7 +245,7 @@ def test_hello_of_a_stranger_is_cut_and_escaped_in_messages() -> None:
     assert caught.value.message.isprintable()
 
 
-def test_note_of_a_refusal_is_bounded_and_printable() -> None:
+def test_recorded_refusal_is_bounded_and_printable() -> None:
     class Context:
         def peer(self) -> str:
             return "ipv4:10.0.0.1:1"

@@ -1,4 +1,4 @@
-"""Alerts reach a real command and a real HTTP server, nothing waits for them, and no secret is said."""
+"""Alerts reach a real command and a real HTTP server; nothing waits for an alert, and none shows a secret."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ TOKEN, PATH = "s3cr3t-token", "/hooks/s3cr3t-path"
 
 
 class Hook(ThreadingHTTPServer):
-    """A webhook on loopback that answers with the next of `answers`, the last one for ever."""
+    """A webhook on loopback that sends each of `answers` in turn, then repeats the last."""
 
     def __init__(self) -> None:
         self.answers: list[int] = [200]
         self.posts: list[tuple[str, str, Any]] = []
-        self.tells_more = threading.Event()  # it says that its answer has a body, and sends none until this is set
+        self.tells_more = threading.Event()  # the answer announces a body that is sent only when this is set
         self.tells_more.set()
         hook = self
 
@@ -96,13 +96,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "PAUSES_S", (0.0, 0.0, 0.0))
 
 
-def test_webhook_gets_the_alert_with_the_token(hook: Hook):
+def test_webhook_gets_alert_with_token(hook: Hook):
     deliver(hook.target(), DOCUMENT)
     assert hook.posts == [(PATH, f"Bearer {TOKEN}", DOCUMENT)]
 
 
-def test_webhook_that_answered_has_taken_the_alert_whatever_else_it_says(hook: Hook, monkeypatch: pytest.MonkeyPatch):
-    """Waited for, the alert would count as not sent, and be sent again."""
+def test_webhook_response_status_alone_acknowledges_alert(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+    """Waiting for the body would count the alert as failed and send it twice."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 20.0)  # enough for an answer on a busy machine
     hook.tells_more.clear()
     try:
@@ -112,7 +112,7 @@ def test_webhook_that_answered_has_taken_the_alert_whatever_else_it_says(hook: H
     assert len(hook.posts) == 1
 
 
-def test_command_gets_the_alert_on_its_standard_input(tmp_path: Path):
+def test_command_gets_alert_on_standard_input(tmp_path: Path):
     script = f"import sys; open({str(tmp_path / 'told')!r}, 'w').write(sys.argv[1] + sys.stdin.read())"
     deliver(AlertTarget(name="command", command=(sys.executable, "-c", script, "to the dba: ")), DOCUMENT)
     text = (tmp_path / "told").read_text()
@@ -120,7 +120,7 @@ def test_command_gets_the_alert_on_its_standard_input(tmp_path: Path):
     assert json.loads(text.removeprefix("to the dba: ")) == DOCUMENT
 
 
-def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pytest.MonkeyPatch):
+def test_alert_is_retried_then_given_up(hook: Hook, monkeypatch: pytest.MonkeyPatch):
     quick(monkeypatch)
     sender = Sender(hook.target(), 20, SystemClock())
     hook.answers = [503, 500, 200]
@@ -144,7 +144,7 @@ def test_alert_is_tried_again_and_given_up_at_last(hook: Hook, monkeypatch: pyte
     sender.stop()
 
 
-def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
+def test_redirect_does_not_get_the_token(hook: Hook):
     hook.answers = [302]
     with pytest.raises(Exception, match="it answered 302, and redirects are not followed"):
         deliver(hook.target(), DOCUMENT)
@@ -160,7 +160,7 @@ def test_token_goes_nowhere_but_where_the_file_says(hook: Hook):
         AlertTarget(name="webhook at 127.0.0.1", url=f"http://127.0.0.1:1{PATH} {TOKEN}", token=TOKEN),
     ],
 )
-def test_target_that_does_not_take_it_says_why_without_secrets(
+def test_failed_target_reports_problem_without_secrets(
     target: AlertTarget,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -177,29 +177,27 @@ def test_target_that_does_not_take_it_says_why_without_secrets(
     sender.stop()
 
 
-def test_command_that_leaves_something_running_has_taken_the_alert_when_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """What it left has its output: waited for, the alert would count as not sent, and be sent again."""
+def test_command_that_exits_has_taken_alert_although_its_child_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The child holds the command's output: waiting for it would count the alert as failed and send it twice."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 30.0)
     script = (
         "import subprocess, sys; left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
         f" open({str(tmp_path / 'left')!r}, 'w').write(str(left.pid))"
     )
     try:
-        # else it would be told that it did not end in time
+        # otherwise this raises: did not end in time
         deliver(AlertTarget(name="mail", command=(sys.executable, "-c", script)), DOCUMENT)
     finally:
         os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
 
 
-def test_command_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch):
+def test_command_that_exceeds_timeout_is_killed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
     with pytest.raises(Exception, match=r"did not end within 0\.2 s"):
         deliver(AlertTarget(name="slow", command=(sys.executable, "-c", "import time; time.sleep(60)")), DOCUMENT)
 
 
-def test_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_command_that_exceeds_timeout_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.5)
     with pytest.raises(Exception, match="did not end"):
         deliver(
@@ -210,8 +208,8 @@ def test_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path: P
     until(lambda: not started.exists() or started.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
-def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pytest.MonkeyPatch):
-    """As one that `sudo` runs: it is another user's."""
+def test_command_that_cannot_be_killed_does_not_delay_other_alerts(monkeypatch: pytest.MonkeyPatch):
+    """For example a command that `sudo` runs as another user."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(sending, "KILLED_S", 0.2)
     quick(monkeypatch)
@@ -225,7 +223,7 @@ def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pyte
     sender = Sender(
         AlertTarget(name="sudo", command=(sys.executable, "-c", "import time; time.sleep(600)")), 20, SystemClock()
     )
-    with pytest.warns(ResourceWarning):  # it runs on
+    with pytest.warns(ResourceWarning):  # it keeps running
         sender._attempt(DOCUMENT)
     for group in refused:
         killpg(group, signal.SIGKILL)
@@ -235,7 +233,7 @@ def test_command_that_may_not_be_ended_holds_up_no_other_alert(monkeypatch: pyte
 
 @pytest.fixture
 def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]:
-    """A server that sends some bytes, one by one with a pause behind each, then holds the connection."""
+    """A server that sends some bytes one by one, with a pause after each, then holds the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
     connections: list[socket.socket] = []
     says: list[tuple[bytes, float]] = []
@@ -264,12 +262,12 @@ def odd_server() -> Iterator[tuple[AlertTarget, Callable[[bytes, float], None]]]
 
 
 @pytest.mark.parametrize("connects_in_s", [0.0, 0.6])
-def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
+def test_webhook_that_answers_byte_by_byte_gets_no_extra_time(
     connects_in_s: float,
     odd_server: tuple[AlertTarget, Callable[[bytes, float], None]],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Each byte comes in time: only the whole is too slow. The queue of the target would stand still for hours."""
+    """Each byte is in time, the whole answer is too slow: the target's queue would stall for hours."""
     monkeypatch.setattr(sending, "TIMEOUT_S", 0.3)
     connect = HTTPConnection.connect
 
@@ -283,10 +281,10 @@ def test_webhook_that_answers_byte_by_byte_has_no_more_time_than_any_other(
     threads = {thread.name for thread in threading.enumerate()}
     with pytest.raises(Exception, match=r"it did not answer within 0\.3 s"):
         deliver(target, DOCUMENT)
-    until(lambda: {thread.name for thread in threading.enumerate()} <= threads)  # the attempt leaves none
+    until(lambda: {thread.name for thread in threading.enumerate()} <= threads)  # the attempt leaves no thread behind
 
 
-def test_webhook_that_hangs_up_without_an_answer_is_said_to_do_so(monkeypatch: pytest.MonkeyPatch):
+def test_webhook_that_hangs_up_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(HTTPConnection, "connect", _hung_up)
     with pytest.raises(Exception, match="it ended the connection"):
         deliver(AlertTarget(name="odd", url=f"http://127.0.0.1:1{PATH}"), DOCUMENT)
@@ -295,10 +293,10 @@ def test_webhook_that_hangs_up_without_an_answer_is_said_to_do_so(monkeypatch: p
 def _hung_up(connection: HTTPConnection) -> None:
     connection.sock, theirs = socket.socketpair()
     theirs.shutdown(socket.SHUT_WR)
-    connection.theirs = theirs  # type: ignore[attr-defined]  # open until the connection is gone, or the request could not be sent
+    connection.theirs = theirs  # type: ignore[attr-defined]  # keep it open, so that the request can be sent
 
 
-def test_webhook_that_does_not_speak_http_is_said_to_be_so(
+def test_webhook_that_does_not_speak_http_is_reported(
     odd_server: tuple[AlertTarget, Callable[[bytes, float], None]],
 ):
     target, says = odd_server
@@ -318,11 +316,11 @@ def test_webhook_that_does_not_speak_http_is_said_to_be_so(
         (urllib.error.URLError(ssl.SSLError()), "TLS"),
     ],
 )
-def test_reason_of_a_failed_attempt_is_said_in_words(error: Exception, why: str):
+def test_failed_attempt_has_a_readable_reason(error: Exception, why: str):
     assert why in sending._unreachable(error)
 
 
-def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
+def test_hourly_limit_drops_alerts_and_next_alert_counts_them():
     clock, sent = VirtualClock(), []
     sender = Sender(AlertTarget(name="t"), 2, clock, send=lambda _, document: sent.append(document))
     for _ in range(5):
@@ -341,11 +339,11 @@ def test_hours_limit_leaves_alerts_out_and_the_next_one_says_how_many():
     sender.stop()
 
 
-def test_target_that_hangs_holds_up_nobody_and_its_queue_has_a_bound():
+def test_hanging_target_blocks_nobody_and_its_queue_is_bounded():
     released = threading.Event()
     sender = Sender(AlertTarget(name="t"), 10**6, VirtualClock(), send=lambda *_: bool(released.wait(30)) and None)
     for _ in range(sending.WAITING_MAX + 50):
-        sender.put(DOCUMENT)  # returns at once, or this test does not end
+        sender.put(DOCUMENT)  # returns at once, or this test never ends
     assert sender.described().waiting <= sending.WAITING_MAX
     assert sender.left_out >= 50
     released.set()
@@ -371,7 +369,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests(tmp_path: Path, hook: Hook):
+def test_file_configures_alerts_and_stores_their_secrets_as_digests(tmp_path: Path, hook: Hook):
     environment = {"HOOK": hook.target().url, "TOKEN": TOKEN}
     spec = read_topology(written(tmp_path, FILE), environment)
     assert spec.alerts is not None
@@ -385,7 +383,7 @@ def test_file_says_what_alerts_are_sent_of_and_its_secrets_are_stored_as_digests
     assert spec_from_json(json.loads(stored)).alerts is not None
 
 
-def test_targets_of_one_host_are_told_apart_by_their_places(tmp_path: Path):
+def test_targets_of_one_host_are_named_with_their_paths(tmp_path: Path):
     text = FILE.replace(
         "    - {command: [mail, dba]}", '    - {webhook: "https://x.example/a"}\n    - {command: [mail, dba]}'
     )
@@ -398,7 +396,7 @@ def test_targets_of_one_host_are_told_apart_by_their_places(tmp_path: Path):
     ]
 
 
-def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
+def test_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
     found = examine(written(tmp_path, FILE), {"HOOK": f"https://x.example{PATH}\n{TOKEN}", "TOKEN": TOKEN})
     (finding,) = [each for each in found.findings if each.is_error]
     assert "blank or a control character" in finding.problem
@@ -419,7 +417,7 @@ def test_an_address_with_a_blank_is_refused_without_showing_it(tmp_path: Path):
         (("    - {command: [mail, dba]}\n", "    - {command: [mail, dba]}\n" * 8), "has 9 entries"),
     ],
 )
-def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, change: tuple[str, str], problem: str):
+def test_invalid_alert_setting_is_refused_with_its_path(tmp_path: Path, change: tuple[str, str], problem: str):
     found = examine(written(tmp_path, FILE.replace(*change)), {"HOOK": "https://x.example/y", "TOKEN": TOKEN})
     with pytest.raises(TopologyError):
         found.topology()
@@ -427,7 +425,7 @@ def test_what_cannot_be_an_alert_is_refused_with_its_place(tmp_path: Path, chang
     assert all("alerts" in finding.path for finding in found.findings if finding.is_error)
 
 
-def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
+def test_alert_from_overview_reaches_webhook(tmp_path: Path, hook: Hook):
     spec = read_topology(
         written(tmp_path, FILE.replace("    - {command: [mail, dba]}\n", "")),
         {"HOOK": hook.target().url, "TOKEN": TOKEN},
@@ -458,7 +456,7 @@ def test_alert_comes_out_of_an_overview_at_the_hook(tmp_path: Path, hook: Hook):
     alerts.stop()
 
 
-def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent(
+def test_controller_sends_alerts_and_status_shows_failed_ones(
     spec: TopologySpec,
     actors: FakeActors,
     hook: Hook,
@@ -486,7 +484,7 @@ def test_controller_sends_what_it_sees_and_shows_in_the_status_what_was_not_sent
 
 
 def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> Controller:
-    """A controller that runs, and whose alerts of components are sent with the next look."""
+    """A running controller whose component alerts are sent at its next look."""
     controller = started(replace(spec, alerts=AlertsSpec(to=(hook.target(),))), actors)
     controller.life.enter("ENABLED")
     monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 0.0)
@@ -494,7 +492,7 @@ def with_hook(spec: TopologySpec, actors: FakeActors, hook: Hook, monkeypatch: p
     return controller
 
 
-def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_although_it_begins_again_and_again(
+def test_controller_that_keeps_retrying_sends_one_alert(
     spec: TopologySpec,
     actors: FakeActors,
     hook: Hook,
@@ -514,12 +512,12 @@ def test_controller_that_does_not_bring_up_what_the_file_says_is_told_once_altho
         "message": "RETRYING: no answer",
         "fix": "start it",
     }
-    until(lambda: controller.seen().alerts[0].waiting == 0)  # the answer is on its way still
+    until(lambda: controller.seen().alerts[0].waiting == 0)  # the answer is still on its way
     assert len(hook.posts) == 1
     controller.end()
 
 
-def test_controller_that_gave_up_says_so_before_it_stops_looking(
+def test_controller_that_aborts_sends_alert_before_it_stops_looking(
     spec: TopologySpec,
     actors: FakeActors,
     hook: Hook,
@@ -534,7 +532,7 @@ def test_controller_that_gave_up_says_so_before_it_stops_looking(
     controller.end()
 
 
-def test_what_breaks_is_told_also_while_an_edit_is_refused(
+def test_alerts_are_sent_while_an_edit_is_refused(
     spec: TopologySpec,
     actors: FakeActors,
     hook: Hook,
@@ -543,7 +541,7 @@ def test_what_breaks_is_told_also_while_an_edit_is_refused(
     with_hook(spec, actors, hook, monkeypatch).end()
     actors.findings["site:b"] = (Finding(path="site b", problem="no right", fix="GRANT it"),)
     monkeypatch.setattr(watch, "COMPONENT_AFTER_S", 60.0)
-    edited = with_hook(with_another_destination(spec), actors, hook, monkeypatch)  # its operator went away
+    edited = with_hook(with_another_destination(spec), actors, hook, monkeypatch)  # its operator walked away
     assert edited.detail_state() == "REFUSED"
     until(lambda: hook.posts)
     assert [(each[2]["subject"], each[2]["fix"]) for each in hook.posts] == [("controller", "GRANT it")]
@@ -554,7 +552,7 @@ def test_what_breaks_is_told_also_while_an_edit_is_refused(
     edited.end()
 
 
-def test_alert_that_cannot_be_found_out_does_not_end_the_controllers_thread(
+def test_failing_overview_does_not_end_the_controllers_thread(
     spec: TopologySpec,
     actors: FakeActors,
     hook: Hook,
@@ -573,7 +571,7 @@ def test_alert_that_cannot_be_found_out_does_not_end_the_controllers_thread(
     controller.end()
 
 
-def test_no_alert_is_wanted_and_none_is_sent(spec: TopologySpec, actors: FakeActors):
+def test_topology_without_alerts_sends_none(spec: TopologySpec, actors: FakeActors):
     controller = started(spec, actors)
     actors.statuses["apply:x"] = {"errors": 2}
     controller.step()

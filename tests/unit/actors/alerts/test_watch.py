@@ -1,4 +1,4 @@
-"""What is told, when, and how often."""
+"""Which alerts are sent, when, and how often."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class World:
         self.apply |= {"errors": there, "counters": {"total_errors": total, "total_conflicts": 0}}
 
 
-def test_error_transaction_is_told_once_and_so_is_the_next_one():
+def test_each_new_error_transaction_is_alerted_once():
     world = World()
     assert world.look() == []
     world.error(1, 1)
@@ -61,11 +61,11 @@ def test_error_transaction_is_told_once_and_so_is_the_next_one():
     assert world.look(ERRORS_APART_S) == []
 
 
-def test_storm_of_errors_is_told_at_once_and_then_together_so_that_other_alerts_have_room():
+def test_error_storm_is_alerted_at_once_then_in_summaries():
     world = World()
     world.look()
     told = []
-    for total in range(1, 601):  # one a second, for ten minutes
+    for total in range(1, 601):  # one per second, for ten minutes
         world.error(total, total)
         told += world.look()
     assert [each.message for each in told] == [
@@ -76,23 +76,23 @@ def test_storm_of_errors_is_told_at_once_and_then_together_so_that_other_alerts_
     assert world.look(ERRORS_APART_S) == []
 
 
-def test_storm_of_errors_at_several_apply_processes_leaves_room_for_other_alerts_and_each_is_heard_of():
+def test_error_storm_at_several_apply_processes_leaves_room_for_others():
     world = World()
     world.queue = world.apply | {"name": "apply:b"}
     world.look()
     told: list[tuple[float, str]] = []
-    for total in range(1, 3 * 3600 + 1):  # one a second at each, for three hours
+    for total in range(1, 3 * 3600 + 1):  # one per second at each, for three hours
         world.error(total, total)
         world.queue |= {"errors": total, "counters": world.apply["counters"]}
         told += [(world.now, each.subject) for each in world.look()]
     for begin in range(0, 3 * 3600, 60):
         within = [subject for at, subject in told if begin <= at < begin + 3600]
-        assert len(within) <= 12  # of 20
+        assert len(within) <= 12  # of the limit of 20
     assert [subject for at, subject in told if at < 10] == ["apply:a", "apply:b"]
     assert [sum(subject == name for _, subject in told) for name in ("apply:a", "apply:b")] == [18, 18]
 
 
-def test_errors_of_many_apply_processes_at_once_are_told_within_the_share_of_the_limit_and_the_others_later():
+def test_errors_of_many_apply_processes_stay_within_share_of_hourly_limit():
     world = World()
     world.watch.spec = AlertsSpec(per_hour_max=5)
     world.look()
@@ -108,28 +108,28 @@ def test_errors_of_many_apply_processes_at_once_are_told_within_the_share_of_the
     assert sorted(told) == [f"apply:{name}" for name in "abcdef"]
 
 
-def test_error_that_comes_while_another_one_is_executed_is_told_and_one_from_before_a_restart_is_not_told_twice():
+def test_new_error_is_alerted_while_another_is_executed_and_never_twice():
     world = World()
     world.error(1, 1)
     world.look()
-    world.error(1, 2)  # one went and one came between two looks
+    world.error(1, 2)  # one left and one arrived between two looks
     assert len(world.look(ERRORS_APART_S)) == 1
-    world.error(1, 0)  # another driver counts from zero
+    world.error(1, 0)  # a new driver counts from zero
     assert world.look(ERRORS_APART_S) == []
     world.error(1, 1)
     assert len(world.look()) == 1
 
 
-def test_error_from_before_the_controller_began_is_told_and_one_that_was_executed_is_not():
+def test_first_look_alerts_queued_errors_and_not_executed_ones():
     world = World()
     world.error(0, 5)
     assert world.look() == []
     other = World()
     other.error(2, 5)
-    assert other.look()[0].message == "2 error transactions in the error queue"  # who knows whether they are new
+    assert other.look()[0].message == "2 error transactions in the error queue"  # whether they are new is unknown
 
 
-def test_apply_process_that_does_not_answer_has_no_fewer_errors():
+def test_unreachable_apply_process_does_not_reset_its_error_count():
     world = World(component=False)
     world.error(2, 2)
     world.look()
@@ -140,26 +140,26 @@ def test_apply_process_that_does_not_answer_has_no_fewer_errors():
     assert world.look() == []
 
 
-def test_error_that_comes_after_a_restart_while_another_one_is_executed_is_told():
+def test_new_error_after_driver_restart_is_alerted():
     world = World()
     world.error(1, 5)
     world.look()
-    world.error(1, 1)  # another driver counts from zero, so this one came since; one was executed
+    world.error(1, 1)  # a new driver counts from zero: this error is new, and the old one was executed
     assert world.look(ERRORS_APART_S)[0].message == "1 new error transaction: 1 in the error queue"
 
 
 @pytest.mark.parametrize("state", ["INITIALIZING", "INSTANTIATING"])
-def test_errors_are_not_told_again_of_a_driver_that_begins_and_has_not_read_its_error_queue(state: str):
+def test_errors_are_not_repeated_while_new_driver_reads_its_error_queue(state: str):
     world = World(component=False)
     world.error(2, 2)
     world.look()
-    world.apply |= {"state": state, "errors": 0, "counters": {}}  # as `ApplyHost.status` shows it then
+    world.apply |= {"state": state, "errors": 0, "counters": {}}  # as `ApplyHost.status` shows it at that time
     assert world.look() == []
     world.error(2, 0)
     assert world.look() == []
 
 
-def test_burst_of_conflicts_is_told_once_and_again_when_it_is_over():
+def test_conflict_burst_is_alerted_at_its_beginning_and_end():
     world = World(conflicts_count=10, conflicts_seconds=20.0)
     for total in (0, 5, 9):
         world.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
@@ -172,7 +172,7 @@ def test_burst_of_conflicts_is_told_once_and_again_when_it_is_over():
     assert (over.kind, over.is_over) == ("conflicts", True)
 
 
-def test_slow_conflicts_are_no_burst_and_a_restarted_driver_counts_from_zero():
+def test_slow_conflicts_and_driver_restart_are_no_burst():
     world = World(conflicts_count=10, conflicts_seconds=20.0)
     for total in range(0, 60, 3):
         world.apply["counters"] = {"total_errors": 0, "total_conflicts": total}
@@ -181,7 +181,7 @@ def test_slow_conflicts_are_no_burst_and_a_restarted_driver_counts_from_zero():
     assert world.look() == []
 
 
-def test_burst_across_a_restart_of_the_driver_is_told_with_what_came_before_and_after_it():
+def test_burst_across_driver_restart_adds_counts_of_both_drivers():
     world = World(conflicts_count=10, conflicts_seconds=20.0)
     assert world.conflicts(60) == []
     assert world.conflicts(50)[0].message == "50 conflicts within 20 s"
@@ -191,7 +191,7 @@ def test_burst_across_a_restart_of_the_driver_is_told_with_what_came_before_and_
     assert other.conflicts(6)[0].message == "12 conflicts within 20 s"
 
 
-def test_burst_holds_while_nobody_knows_whether_it_goes_on():
+def test_burst_stays_open_while_conflict_count_is_unknown():
     world = World(conflicts_count=10, conflicts_seconds=20.0, component=False)
     world.conflicts(0)
     assert len(world.conflicts(50)) == 1
@@ -201,7 +201,7 @@ def test_burst_holds_while_nobody_knows_whether_it_goes_on():
     assert [each.is_over for each in world.conflicts(0)] == [True]
 
 
-def test_lag_holds_while_it_is_unknown():
+def test_lag_alert_stays_open_while_lag_is_unknown():
     world = World(lag_s=30.0)
     world.lag_s = 31.0
     assert len(world.look()) == 1
@@ -211,7 +211,7 @@ def test_lag_holds_while_it_is_unknown():
     assert world.look()[0].is_over
 
 
-def test_lag_is_told_when_it_is_too_long_and_when_nobody_knows_it():
+def test_lag_is_alerted_when_too_long_or_unknown():
     world = World(lag_s=30.0)
     assert world.look() == []
     world.lag_s = 31.0
@@ -225,7 +225,7 @@ def test_lag_is_told_when_it_is_too_long_and_when_nobody_knows_it():
     assert "unknown how far dbs2 is behind dbs1" in world.look(31.0)[0].message
 
 
-def test_component_is_told_after_longer_than_a_restart_takes_and_at_once_when_it_gave_up():
+def test_component_is_alerted_after_restart_time_and_at_once_when_aborted():
     world = World()
     world.queue["state"] = "UNREACHABLE"
     assert world.look() == []
@@ -242,7 +242,7 @@ def test_component_is_told_after_longer_than_a_restart_takes_and_at_once_when_it
     assert [(each.subject, each.is_over) for each in world.look()] == [("queue:q", True)]
 
 
-def test_apply_process_that_an_error_disabled_is_told_with_the_way_on():
+def test_apply_process_disabled_by_error_is_alerted_with_its_hint():
     world = World()
     world.apply |= {
         "state": "PAUSED: DISABLED BY ERROR",
@@ -257,7 +257,7 @@ def test_apply_process_that_an_error_disabled_is_told_with_the_way_on():
     )
 
 
-def test_what_is_not_wanted_is_not_told():
+def test_kinds_that_are_turned_off_are_not_alerted():
     world = World(error_transaction=False, component=False)
     world.error(3, 3)
     world.apply["state"], world.lag_s = "ABORTED", 1e6
@@ -297,7 +297,7 @@ WORKING = (
 
 
 @pytest.mark.parametrize("state", STOPPED + STARTING + WORKING)
-def test_every_state_is_told_after_as_long_as_is_too_long_for_it(state: str):
+def test_each_state_is_alerted_after_its_time_limit(state: str):
     world = World()
     world.queue["state"] = state
     assert world.look() == []
@@ -307,7 +307,7 @@ def test_every_state_is_told_after_as_long_as_is_too_long_for_it(state: str):
     assert [each.is_over for each in world.look(STEADY_S)] == [True] * (state not in WORKING)
 
 
-def test_component_that_is_tried_again_and_again_is_told_although_it_seems_to_start_or_to_work_in_between():
+def test_component_that_keeps_retrying_is_alerted_once():
     world = World()
     told = []
     for state in ("RETRYING", "INITIALIZING", "ENABLED", "RETRYING") * 10:
@@ -318,7 +318,7 @@ def test_component_that_is_tried_again_and_again_is_told_although_it_seems_to_st
     assert world.look(STEADY_S)[0].is_over
 
 
-def test_component_that_gave_up_is_not_over_while_it_does_not_answer_or_starts():
+def test_aborted_component_stays_open_while_unreachable_or_starting():
     world = World()
     world.queue["state"] = "ABORTED"
     assert len(world.look()) == 1
@@ -329,7 +329,7 @@ def test_component_that_gave_up_is_not_over_while_it_does_not_answer_or_starts()
     assert world.look()[0].is_over
 
 
-def test_database_that_never_answered_and_redo_that_is_not_there_are_told_with_their_reason_and_the_way_on():
+def test_waiting_site_is_alerted_with_reason_and_fix():
     world = World()
     world.queue |= {
         "name": "site:dbs2",
@@ -352,14 +352,14 @@ def test_database_that_never_answered_and_redo_that_is_not_there_are_told_with_t
     assert world.look(COMPONENT_AFTER_S)[0].message == "DATABASE DOES NOT ANSWER: connection refused"
 
 
-def test_capture_process_that_waits_for_the_first_copy_of_its_apply_process_is_not_told():
+def test_capture_process_that_waits_for_first_copy_is_not_alerted():
     world = World()
     world.queue = {"name": "capture:c", "kind": "capture", "state": "INITIALIZING", "combined_with": "a"}
     world.look()
     assert world.look(10 * STARTING_AFTER_S) == []
 
 
-def test_topology_that_is_refused_or_tried_again_is_told_and_what_is_not_created_because_of_that_is_not():
+def test_controller_alert_replaces_those_of_components_it_did_not_create():
     world = World()
     finding = {"path": "site dbs1", "problem": "wal_level is replica", "fix": "set it to logical", "is_error": True}
     world.topology = {
@@ -381,17 +381,17 @@ def test_topology_that_is_refused_or_tried_again_is_told_and_what_is_not_created
     assert (told.message, told.fix) == ("RETRYING: no answer", "start it")
 
 
-def test_what_starts_while_the_databases_are_prepared_has_its_time_from_then_on():
+def test_component_held_up_by_preparation_gets_its_start_time_later():
     world = World()
     world.queue["state"] = "WAITING FOR PREPARATION"
     world.look()
     world.topology["state"] = "PREPARING"
     world.look()
     world.topology["state"] = "RUNNING"
-    assert world.look(10 * STARTING_AFTER_S) == []  # an open transaction of the source may hold it up for as long
+    assert world.look(10 * STARTING_AFTER_S) == []  # an open transaction at the source can hold it up for as long
 
 
-def test_component_that_left_and_comes_back_begins_anew_and_one_that_was_told_is_not_over_because_a_change_is_refused():
+def test_returning_component_is_timed_anew_and_refused_edit_ends_no_alert():
     world = World()
     queue = world.queue
     queue["state"] = "DISABLED"

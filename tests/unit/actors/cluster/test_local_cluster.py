@@ -1,6 +1,4 @@
-"""The private cluster without Ray: starting it on a busy machine, and whose cluster and processes the facts of a folder
-speak of.
-"""
+"""The private cluster without Ray: its start on a busy machine, and the cluster and processes of a folder."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ TOO_LATE = (
 )
 
 
-def test_node_that_was_not_up_in_rays_time_is_started_again_a_few_times_and_nothing_else_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_start_is_retried_only_when_the_node_timed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     answers: list[str] = []
 
     def start(cluster: LocalCluster) -> str:
@@ -47,7 +43,7 @@ def test_node_that_was_not_up_in_rays_time_is_started_again_a_few_times_and_noth
     assert answers == []
 
 
-def test_words_by_which_a_time_out_is_known_are_those_of_this_version_of_ray():
+def test_time_out_text_is_the_one_of_the_installed_ray():
     node = Path(__import__("ray").__file__).parent / "_private" / "node.py"
     text = " ".join(node.read_text(encoding="utf-8").replace('"', " ").split())
     assert local._NODE_TIMED_OUT in text
@@ -64,7 +60,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def running(
     folder: Path, process: subprocess.Popen[bytes], temporary: str = "/nonexistent/headrace-ray-x/r"
 ) -> LocalCluster:
-    """A cluster whose first process is this one."""
+    """A cluster whose first process is `process`."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(folder)
     first = known_process(psutil.Process(process.pid))
@@ -75,7 +71,7 @@ def running(
     return cluster
 
 
-def test_copy_of_a_state_folder_neither_shows_nor_ends_the_cluster_of_the_original(
+def test_copied_state_folder_neither_shows_nor_ends_the_original_cluster(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ):
     private = tmp_path / "headrace-ray-x"
@@ -92,23 +88,23 @@ def test_copy_of_a_state_folder_neither_shows_nor_ends_the_cluster_of_the_origin
     assert original.client_environment()["RAY_AUTH_MODE"] == "token"
 
 
-def test_folder_that_was_moved_is_still_its_clusters(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+def test_moved_state_folder_keeps_its_cluster(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
     running(tmp_path / "one", sleeper)
     (tmp_path / "one").rename(tmp_path / "two")
     assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
-    # Another project may come to the old place, with a cluster of its own.
+    # Another project can take the old place, with its own cluster.
     running(tmp_path / "one", sleeper, "/nonexistent/headrace-ray-y/r")
     assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
 
 
-def test_folder_under_another_name_is_the_same_folder(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
+def test_linked_state_folder_is_the_same_folder(tmp_path: Path, sleeper: subprocess.Popen[bytes]):
     running(tmp_path / "one", sleeper)
     (tmp_path / "two").symlink_to(tmp_path / "one")
     assert LocalCluster(tmp_path / "two").address() == "127.0.0.1:1"
 
 
 @pytest.mark.parametrize("keeps_log", [True, False])
-def test_cluster_of_an_earlier_build_is_known_by_the_log_that_it_has_open(tmp_path: Path, keeps_log: bool):
+def test_cluster_of_earlier_build_is_recognised_by_its_open_log(tmp_path: Path, keeps_log: bool):
     logs = tmp_path / "one" / "logs"
     logs.mkdir(parents=True)
     with (logs / "ray_start.log").open("wb") as log:
@@ -130,10 +126,10 @@ def test_cluster_of_an_earlier_build_is_known_by_the_log_that_it_has_open(tmp_pa
         process.communicate(b"\n")
 
 
-def test_step_of_the_clock_is_not_the_death_of_the_cluster(
+def test_clock_step_does_not_hide_the_cluster(
     tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ):
-    """The system derives the time of day at which a process started from its clock, at every question."""
+    """The system computes a process's start time from the current clock at every query."""
     cluster = running(tmp_path, sleeper)
     real = psutil._pslinux.boot_time
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: real() + 1)
@@ -142,7 +138,7 @@ def test_step_of_the_clock_is_not_the_death_of_the_cluster(
 
 
 @pytest.mark.parametrize("changed", [{"boot": "another"}, {"ticks": 1}])
-def test_number_that_another_process_has_now_is_not_the_clusters(
+def test_reused_process_id_is_not_the_clusters(
     tmp_path: Path, sleeper: subprocess.Popen[bytes], changed: dict[str, object]
 ):
     cluster = running(tmp_path, sleeper)
@@ -154,11 +150,9 @@ def test_number_that_another_process_has_now_is_not_the_clusters(
     assert sleeper.poll() is None
 
 
-def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """It recorded the time of day alone; the command line of its first process names the cluster's folder, which is its
-    own.
+def test_clock_step_does_not_hide_cluster_of_earlier_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An earlier build recorded only the start time; its first process has the cluster's own folder on its command
+    line.
     """
     temporary = "/nonexistent/headrace-ray-x/r"
     process = subprocess.Popen([sys.executable, "-c", "input()", f"--temp-dir={temporary}"], stdin=subprocess.PIPE)
@@ -173,10 +167,10 @@ def test_step_of_the_clock_is_not_the_death_of_an_earlier_builds_cluster(
         process.communicate(b"\n")
 
 
-def test_who_looks_into_the_folder_of_a_cluster_is_none_of_its_processes(
+def test_processes_that_read_the_clusters_folder_are_not_its_processes(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ):
-    """Such as `tail -f` of a log there, and the terminal server in which it was started, with all that runs in that."""
+    """For example `tail -f` of a log there, the terminal server that started it, and everything in that server."""
     private = tmp_path / "headrace-ray-x"
     (private / "r" / "logs").mkdir(parents=True)
     log = private / "r" / "logs" / "raylet.out"

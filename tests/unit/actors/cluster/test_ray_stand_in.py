@@ -1,4 +1,4 @@
-"""Actors: the small processes in the place of two of Ray's."""
+"""The small processes that stand in for two of Ray's."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from actors.cluster import ray_stand_in
 from tests.support.clusters.system import wait_until
 
 _STAND_IN = [sys.executable, "-I", "-S", ray_stand_in.__file__]
-_TIMEOUT_S = 60.0  # processes start and end in less than a second
+_TIMEOUT_S = 60.0  # each process starts and ends in less than a second
 
-# Starts two children, says their ids, and becomes the watch, as Ray's first process does.
+# Starts two children, prints their ids, and becomes the watch, as Ray's first process does.
 _FIRST = """
 import os, subprocess, sys
 children = [subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]) for _ in range(2)]
@@ -48,7 +48,7 @@ def _children(first: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_watch_ends_the_other_process_and_fails_when_one_ends(first: subprocess.Popen[str], killed: int) -> None:
+def test_watch_ends_its_other_process_and_fails_when_one_ends(first: subprocess.Popen[str], killed: int) -> None:
     children = _children(first)
     wait_until("the watch runs", lambda: "watch" in psutil.Process(first.pid).cmdline(), _TIMEOUT_S)
     os.kill(children[killed], signal.SIGKILL)
@@ -56,10 +56,10 @@ def test_watch_ends_the_other_process_and_fails_when_one_ends(first: subprocess.
     wait_until("both have ended", lambda: not any(_is_alive(pid) for pid in children), _TIMEOUT_S)
 
 
-def test_watch_that_is_told_to_end_ends_both(first: subprocess.Popen[str]) -> None:
+def test_watch_that_is_terminated_ends_both_processes(first: subprocess.Popen[str]) -> None:
     children = _children(first)
     wait_until("the watch runs", lambda: "watch" in psutil.Process(first.pid).cmdline(), _TIMEOUT_S)
-    # Until it has its handlers, SIGTERM ends it at once, and the caller ends what is left (`actors.cluster.local`).
+    # SIGTERM ends the watch at once before it has its handlers; the caller then ends the rest (`actors.cluster.local`).
     wait_until("the watch handles SIGTERM", lambda: _handles_sigterm(first.pid), _TIMEOUT_S)
     first.terminate()
     assert first.wait(_TIMEOUT_S) == 0
@@ -71,7 +71,7 @@ def _handles_sigterm(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_agent_says_that_it_serves_no_port_and_ends_with_its_raylet(tmp_path: Path) -> None:
+def test_agent_reports_no_port_and_ends_with_its_raylet(tmp_path: Path) -> None:
     started = (
         "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); sys.stdin.read()"
     )
@@ -111,7 +111,7 @@ _WORKER = ["-Dray.address=127.0.0.1:1", "-Xmx512M", "-cp", "a.jar:b.jar", "io.ra
 
 
 @pytest.mark.parametrize("own", [["--language=JAVA"], ["--language=JAVA", "--serialized-runtime-env-context={}"]])
-def test_java_worker_becomes_the_jvm_that_rays_own_program_would_start(own: list[str]) -> None:
+def test_java_worker_becomes_the_jvm_that_ray_would_start(own: list[str]) -> None:
     command = ray_stand_in.java_command(["/ray/setup_worker.py", "/ray/jars", *_WORKER, *own])
     assert command == ["java", "-cp", "/ray/jars/*:", *_WORKER]
     context = RuntimeEnvContext.deserialize("{}")

@@ -1,4 +1,4 @@
-"""The controller over fake actors, where a source has an administrator: the log may have tables that no topology has
+"""The controller over fake actors where a source has an administrator: its log can have tables that no topology has
 taken up.
 """
 
@@ -37,20 +37,18 @@ def known(actors: FakeActors) -> set[str]:
 
 
 def six_steps(controller: Controller) -> None:
-    """More than anything here takes."""
+    """Run more steps than any case here needs."""
     for _ in range(6):
         controller.step()
 
 
-def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_else(
-    spec: TopologySpec, actors: FakeActors
-) -> None:
+def test_only_up_takes_up_a_table_that_the_administrator_added(spec: TopologySpec, actors: FakeActors) -> None:
     spec = administered(spec)
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors)
     assert known(actors) == {"id of t"}
     actors.captured["site:a"] = captured("t", "new")
-    # A driver that begins again, and a controller that does.
+    # The driver restarts, then the controller.
     del actors.running["apply:x"]
     controller.step()
     assert known(actors) == {"id of t"}
@@ -69,7 +67,7 @@ def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_els
     assert known(actors) == {"id of t", "id of new"}
     assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert {each.identity for each in actors.noted["site:a"].tables} == {"id of t", "id of new"}
-    # Another call changes nothing.
+    # A second call changes nothing.
     actors.prepared.clear()
     call_again(controller)
     for _ in range(3):
@@ -78,7 +76,7 @@ def test_table_that_the_administrator_added_is_taken_up_by_up_and_by_nothing_els
     assert not actors.prepared
 
 
-def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_life(
+def test_controller_that_dies_before_its_record_takes_up_table_on_restart(
     spec: TopologySpec, actors: FakeActors
 ) -> None:
     spec = administered(spec)
@@ -86,8 +84,8 @@ def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_l
     controller = started(spec, actors)
     actors.captured["site:a"] = captured("t", "new")
     call_again(controller)
-    actors.breaks["receivers"] = KeyboardInterrupt()  # what is asked last before the record is written
-    controller.step()  # looks at the databases
+    actors.breaks["receivers"] = KeyboardInterrupt()  # the last question before the record is written
+    controller.step()  # the preflight
     with pytest.raises(KeyboardInterrupt):
         controller.step()
     actors.breaks.clear()
@@ -97,17 +95,17 @@ def test_controller_that_dies_before_its_record_takes_the_table_up_in_its_next_l
     for _ in range(6):
         controller.step()
     assert controller.detail_state() == "RUNNING"
-    assert known(actors) == {"id of t", "id of new"}, "nobody has to call `up` for that"
+    assert known(actors) == {"id of t", "id of new"}, "taken up without another `up`"
 
 
 def uncaptured(controller: Controller) -> list[str]:
-    """What `status` names as new at site a."""
+    """Tables that `status` lists as new at site a."""
     (site,) = (each for each in controller.overview()["components"] if each["name"] == "site:a")
     return list(site.get("uncaptured_tables", ()))
 
 
 def prepared_in_vain(spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Site a is prepared with a new table, then site b goes away, then the controller dies."""
+    """Prepare site a with a new table, then lose site b, then kill the controller."""
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors)
     actors.captured["site:a"], actors.uncaptured["site:a"] = captured("t", "new"), ("public.new",)
@@ -125,13 +123,15 @@ def prepared_in_vain(spec: TopologySpec, actors: FakeActors, monkeypatch: pytest
         with pytest.raises(PropagationError, match="site:b does not answer"):
             six_steps(controller)
     assert actors.prepared.count("site:a") == 2
-    assert not {"apply:x", "apply:y"} & set(actors.running), "all that get changes of site a have ended"
+    assert not {"apply:x", "apply:y"} & set(actors.running), "every apply process of site a's changes has ended"
 
 
-def test_table_of_a_preparation_that_was_not_recorded_is_named_until_the_next_controller_takes_it_up(
+def test_table_of_unrecorded_preparation_is_listed_until_taken_up(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The site counts it as taken up and names it no more: it would be left out in silence once apply processes begin."""
+    """The site counts the table as taken up and does not list it: running apply processes would skip its changes
+    silently.
+    """
     spec = administered(with_another_destination(spec))
     prepared_in_vain(spec, actors, monkeypatch)
     controller = Controller(spec, actors=actors)
@@ -146,7 +146,7 @@ def test_table_of_a_preparation_that_was_not_recorded_is_named_until_the_next_co
 
 
 @pytest.mark.parametrize("has_admin", [True, False])
-def test_preparation_that_cannot_be_repeated_while_a_site_is_away_holds_up_no_other_destination(
+def test_absent_site_in_an_unrecorded_preparation_blocks_no_other_site(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch, has_admin: bool
 ) -> None:
     spec = with_another_destination(spec)
@@ -156,9 +156,9 @@ def test_preparation_that_cannot_be_repeated_while_a_site_is_away_holds_up_no_ot
     controller.open()
     six_steps(controller)
     assert controller.detail_state() == "STARTING SITES"
-    assert actors.running["apply:y"]["known"] == ("id of t",), "the new table may be captured at any moment"
+    assert actors.running["apply:y"]["known"] == ("id of t",), "the new table can be captured at any moment"
     assert uncaptured(controller) == ["public.new"]
-    # It ends before the source is prepared again, and begins with all tables.
+    # y ends before the source is prepared again, and restarts with all tables.
     actors.calls.clear()
     actors.silent.clear()
     six_steps(controller)
@@ -166,13 +166,15 @@ def test_preparation_that_cannot_be_repeated_while_a_site_is_away_holds_up_no_ot
     assert actors.calls.index(("apply:y", "end")) < actors.calls.index(("site:a", "prepare"))
     for name in ("apply:x", "apply:y"):
         assert set(actors.running[name].get("known", ("id of t", "id of new"))) == {"id of t", "id of new"}
-    assert ("known" in actors.running["apply:y"]) == has_admin, "else its driver takes what is captured"
+    assert ("known" in actors.running["apply:y"]) == has_admin, (
+        "without an administrator the driver takes every captured table"
+    )
 
 
-def test_preparation_that_cannot_be_repeated_while_a_site_refuses_logins_holds_up_no_other_destination(
+def test_refused_logins_in_an_unrecorded_preparation_block_no_other_site(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sampler's session is an old one: the site answers, and its preflight does not."""
+    """The site's sampler has an open session: the site answers, but its preflight fails."""
     spec = administered(with_another_destination(spec))
     prepared_in_vain(spec, actors, monkeypatch)
     actors.silent.clear()
@@ -186,7 +188,7 @@ def test_preparation_that_cannot_be_repeated_while_a_site_refuses_logins_holds_u
     controller = Controller(spec, actors=actors)
     with monkeypatch.context() as patched:
         patched.setattr(actors, "call", call)
-        for _ in range(3):  # as its host begins again
+        for _ in range(3):  # as its host reopens it
             controller.open()
             with pytest.raises(DatabaseUnavailable):
                 six_steps(controller)
@@ -198,7 +200,7 @@ def test_preparation_that_cannot_be_repeated_while_a_site_refuses_logins_holds_u
     assert known(actors) == {"id of t", "id of new"}
 
 
-def test_refused_repetition_of_a_preparation_holds_up_nothing_and_names_the_table(
+def test_refused_repeat_of_a_preparation_blocks_nothing_and_lists_table(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = administered(with_another_destination(spec))
@@ -219,10 +221,10 @@ def test_refused_repetition_of_a_preparation_holds_up_nothing_and_names_the_tabl
     assert known(actors) == {"id of t", "id of new"}
 
 
-def test_source_that_takes_tables_up_and_fails_as_a_destination_is_prepared_again(
+def test_source_whose_preparation_failed_after_its_work_is_prepared_again(
     spec: TopologySpec, actors: FakeActors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database says that the statement has ended, which says nothing of what the site did before."""
+    """The database reports that the statement ended, which says nothing about what the site did before."""
     spec = administered(spec)
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors)
@@ -247,10 +249,10 @@ def test_source_that_takes_tables_up_and_fails_as_a_destination_is_prepared_agai
     assert known(actors) == {"id of t", "id of new"}
 
 
-def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(
+def test_table_published_during_preparation_is_taken_up_with_the_others(
     spec: TopologySpec, actors: FakeActors, monkeypatch
 ) -> None:
-    """Else it would be recorded, and the apply process that runs would not know it."""
+    """Otherwise it would be recorded although the running apply process does not know it."""
     spec = administered(with_another_source(spec))
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors, steps=10)
@@ -270,9 +272,7 @@ def test_table_that_another_up_adds_in_the_middle_is_taken_up_with_the_others(
     assert known(actors) == {"id of t", "id of late"}
 
 
-def test_table_that_left_the_rules_is_nobodys_while_it_is_still_in_the_log(
-    spec: TopologySpec, actors: FakeActors
-) -> None:
+def test_published_table_outside_the_rules_is_not_taken_up(spec: TopologySpec, actors: FakeActors) -> None:
     spec = administered(spec)
     left = CapturedTable(identity="id of left", owner="elsewhere", name="t", object_numbers=(7,))
     actors.captured["site:a"] = (*captured("t"), left)

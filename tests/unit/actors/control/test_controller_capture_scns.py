@@ -1,6 +1,4 @@
-"""SCNs of capture and apply processes: shown, given in the file, and redo that a capture process which moves would not
-find.
-"""
+"""SCNs of capture and apply processes: shown, set in the file, and missing redo for a capture process that moves."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def test_first_and_start_scn_are_shown_with_their_capture_process(spec, actors):
     assert (shown["first_scn"], shown["start_scn"], shown["captured_scn"]) == (10, 20, 90)
 
 
-def test_scns_of_the_file_that_redo_does_not_have_are_refused(spec, actors):
+def test_scns_of_the_file_below_available_redo_are_refused(spec, actors):
     (capture,) = spec.captures
     actors.oldest["site:a"] = 50
     controller = started(replace(spec, captures=(replace(capture, first_scn=40, start_scn=60),)), actors)
@@ -41,7 +39,7 @@ def test_scns_of_the_file_that_redo_does_not_have_are_refused(spec, actors):
     ]
 
 
-def test_scns_in_the_file_of_a_capture_process_that_runs_are_set_by_command(spec, actors):
+def test_changed_scn_of_a_running_capture_process_names_the_command(spec, actors):
     started(spec, actors)
     (capture,) = spec.captures
     controller = started(replace(spec, captures=(replace(capture, start_scn=60),)), actors)
@@ -51,7 +49,7 @@ def test_scns_in_the_file_of_a_capture_process_that_runs_are_set_by_command(spec
 
 
 def with_receiver(spec):
-    """`c` mines at a; `d` mines the redo of a at b already, for another destination."""
+    """`c` mines at a; `d` already mines the redo of a at b, for another destination."""
     (capture,) = spec.captures
     return route(
         replace(
@@ -66,7 +64,7 @@ def with_receiver(spec):
 
 
 def moved(spec):
-    """As `with_receiver`, and `c` mines at b too."""
+    """`with_receiver` with `c` moved to b."""
     return route(
         replace(
             spec,
@@ -76,7 +74,7 @@ def moved(spec):
     )
 
 
-def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_before_anything_moves(spec, actors):
+def test_move_of_capture_process_to_redo_that_begins_too_late_is_refused(spec, actors):
     before = with_receiver(spec)
     started(before, actors, steps=12)
     assert "redo:a@b" in actors.running
@@ -93,14 +91,14 @@ def test_a_capture_process_that_moves_to_redo_which_begins_too_late_is_refused_b
     assert findings(started(moved(before), actors, steps=12)) == []
 
 
-def test_a_capture_process_that_moves_to_a_new_receiver_finds_the_oldest_redo_of_the_source(spec, actors):
+def test_move_of_capture_process_to_a_new_receiver_is_accepted(spec, actors):
     started(spec, actors, steps=12)
     actors.oldest |= {"site:a": 100}
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "recorded_scn": 300}
     assert findings(started(moved(spec), actors)) == []
 
 
-def test_an_apply_process_tells_what_its_destination_has_on_record(spec):
+def test_apply_process_reports_the_scn_recorded_at_its_destination(spec):
     host = ApplyHost(spec, "x", "1")
     assert host.details().recorded_scn is None
     said = pb.ApplyStatus(state="IDLE", low_watermark_scn=48, counters={"durable_scn": 32})

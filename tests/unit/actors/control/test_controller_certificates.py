@@ -1,4 +1,4 @@
-"""The controller renews the certificates that `up` made, once an hour, while everything runs."""
+"""The controller renews the certificates that `up` made: it checks once an hour, while everything runs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ def clock() -> VirtualClock:
 
 
 def _steps(controller, clock: VirtualClock, *, days: float) -> None:
-    """As many steps as days pass."""
+    """Run one step per day."""
     for _ in range(max(1, int(days))):
         clock.advance(DAY_S * min(days, 1))
         controller.step()
 
 
-def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_before(
-    tmp_path: Path, clock: VirtualClock
-):
+def test_certificates_are_renewed_in_the_last_third_of_their_life(tmp_path: Path, clock: VirtualClock):
     spec = with_made_certificates(one_way_spec(tmp_path))
-    controller = started(spec, FakeActors(), clock=clock)  # makes them by the test's clock
+    controller = started(spec, FakeActors(), clock=clock)  # creates them by the test's clock
     folder = spec.state_dir / CERTIFICATES
     first = (folder / "a.pem").read_bytes()
     _steps(controller, clock, days=SITE_DAYS * 2 // 3 - 1)
@@ -44,7 +42,7 @@ def test_certificates_are_renewed_when_a_third_of_their_life_is_left_and_not_bef
     assert (folder / "a.pem").read_bytes() != first
 
 
-def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated(tmp_path: Path, clock: VirtualClock):
+def test_certificates_are_read_once_an_hour_and_a_failed_check_is_repeated(tmp_path: Path, clock: VirtualClock):
     spec = with_made_certificates(one_way_spec(tmp_path))
     keep_certificates(spec)
     controller = started(spec, FakeActors(), clock=clock)
@@ -61,19 +59,19 @@ def test_nothing_is_read_between_two_looks_and_a_look_that_fails_is_repeated(tmp
     assert (aside / "a.pem").exists()
 
 
-def test_controller_that_begins_again_mends_what_the_one_before_left_half_done(tmp_path: Path):
-    """Ray starts a controller again that dies; one that dies every day would never renew anything, either."""
+def test_restarted_controller_completes_a_half_written_renewal(tmp_path: Path):
+    """Ray restarts a controller that dies; without this, one that dies daily would never renew anything."""
     spec = with_made_certificates(one_way_spec(tmp_path))
     keep_certificates(spec)
     key = spec.state_dir / CERTIFICATES / "a.key"
-    # the certificate is there, and its key would have followed
+    # the certificate is written, its key is not
     key.write_bytes((spec.state_dir / CERTIFICATES / "b.key").read_bytes())
     started(spec, FakeActors())
     assert keep_certificates(spec) == ()
 
 
-def test_certificates_that_ended_while_the_machine_slept_are_renewed_within_an_hour(tmp_path: Path):
-    """Its monotonic clock stands still meanwhile."""
+def test_certificates_that_expired_during_sleep_are_renewed_within_an_hour(tmp_path: Path):
+    """The machine's monotonic clock stands still while it sleeps."""
     spec = with_made_certificates(one_way_spec(tmp_path))
     clock = VirtualClock()
     controller = started(spec, FakeActors(), clock=clock)
@@ -85,7 +83,7 @@ def test_certificates_that_ended_while_the_machine_slept_are_renewed_within_an_h
     assert keep_certificates(spec, now=datetime.fromtimestamp(clock.time_us() / 1e6, UTC)) == ()
 
 
-def test_file_that_names_certificates_or_none_is_left_alone(tmp_path: Path, clock: VirtualClock):
+def test_file_with_own_or_no_certificates_is_left_alone(tmp_path: Path, clock: VirtualClock):
     spec = one_way_spec(tmp_path)
     controller = started(spec, FakeActors(), clock=clock)
     _steps(controller, clock, days=1)

@@ -1,4 +1,4 @@
-"""The controller: what combined capture and apply bypasses, and what an operator had stopped of it."""
+"""The controller: what combined capture and apply bypasses, and which of those components an operator had stopped."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def bypassed_states(controller: Controller) -> dict[str, str]:
     return {c["name"]: c["state"] for c in controller.overview()["components"] if c["name"] in BETWEEN}
 
 
-def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed_ends_is_shown_and_begins_without_positions(
-    spec, actors
-):
+def test_combining_ends_bypassed_components_and_undoing_it_creates_them(spec, actors):
     combined = combining(spec)
     controller = started(combined, actors)
     assert set(actors.running) == EVERYTHING - BETWEEN
@@ -58,9 +56,7 @@ def test_capture_and_apply_take_over_that_they_are_combined_and_what_is_bypassed
     assert set(actors.running) == EVERYTHING - BETWEEN
 
 
-def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anything_changes_and_done_once_it_is_started(
-    spec, actors
-):
+def test_edit_that_would_bypass_a_stopped_component_is_refused_until_start(spec, actors):
     started(spec, actors)
     before = labels(actors)
     assert before.keys() >= BETWEEN
@@ -84,12 +80,10 @@ def test_an_edit_that_would_bypass_a_stopped_component_is_refused_before_anythin
     assert set(actors.running) == EVERYTHING - BETWEEN
 
 
-def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_directly_and_nothing_is_stopped_behind_their_backs(
-    spec, actors
-):
+def test_second_destination_turns_combined_capture_into_direct_dequeuing(spec, actors):
     both = with_another_destination(combining(spec))
     started(combining(spec), actors)
-    controller = started(both, actors, steps=10)  # the new one is not to be combined
+    controller = started(both, actors, steps=10)  # the new apply process is not combined
     assert set(actors.running) == EVERYTHING - {"propagation:p", "queue:qb"} | {
         "site:c",
         "queue:qc",
@@ -114,9 +108,7 @@ def test_with_a_second_destination_its_apply_process_and_the_other_one_dequeue_d
     assert set(actors.killed) == {"queue:qc", "propagation:p2"}
 
 
-def test_a_version_that_combines_what_an_earlier_one_did_not_is_refused_while_a_bypassed_component_is_stopped(
-    spec, actors
-):
+def test_version_that_newly_combines_is_refused_while_a_queue_is_stopped(spec, actors):
     stop(spec, "queue:qb")
     controller = started(combining(spec), actors)
     assert controller.detail_state() == "REFUSED"
@@ -138,7 +130,7 @@ def test_up_names_a_stop_that_an_earlier_version_lifted(spec, actors):
     assert controller.detail_state() == "RUNNING"
 
 
-def test_a_component_that_is_stopped_while_the_databases_are_prepared_is_not_bypassed(spec, actors, monkeypatch):
+def test_component_stopped_during_preparation_is_not_bypassed(spec, actors, monkeypatch):
     started(spec, actors)
 
     def call(name, method, *arguments, timeout_s=5.0):
@@ -155,7 +147,7 @@ def test_a_component_that_is_stopped_while_the_databases_are_prepared_is_not_byp
 
 
 def renamed(spec: TopologySpec, kind: str) -> TopologySpec:
-    """One component has another name."""
+    """The topology with one renamed component."""
     match kind:
         case "propagation":
             return replace(spec, propagations=(replace(spec.propagations[0], name="p_new"), *spec.propagations[1:]))
@@ -173,8 +165,8 @@ def renamed(spec: TopologySpec, kind: str) -> TopologySpec:
 
 
 @pytest.mark.parametrize("name", ["propagation:p", "apply:x", "capture:c", "queue:qb"])
-def test_an_edit_that_renames_a_stopped_component_is_refused_until_it_is_started(spec, actors, name):
-    """The new one would begin enabled, and what the operator holds back be applied."""
+def test_edit_that_renames_a_stopped_component_is_refused_until_start(spec, actors, name):
+    """The new component would begin enabled and apply the changes that the stop holds back."""
     spec = with_another_destination(spec)
     started(spec, actors, steps=10)
     was, after = labels(actors), renamed(spec, name.partition(":")[0])
@@ -196,10 +188,8 @@ def test_an_edit_that_renames_a_stopped_component_is_refused_until_it_is_started
 
 
 @pytest.mark.parametrize("is_one_machine", [True, False])
-def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refused_until_it_is_started(
-    spec, actors, monkeypatch, is_one_machine
-):
-    """There it would begin enabled; on the same machine it stays stopped."""
+def test_move_of_stopped_capture_process_to_another_machine_is_refused(spec, actors, monkeypatch, is_one_machine):
+    """It would begin enabled there; on the same machine it stays stopped."""
     asked = FakeActors.call
 
     def call(name, method, *arguments, timeout_s=5.0):
@@ -235,10 +225,10 @@ def test_an_edit_that_moves_a_stopped_capture_process_to_another_machine_is_refu
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_a_site_that_leaves_says_what_was_stopped_there_if_it_can(spec, actors, monkeypatch, is_away):
-    """Its capture process goes on elsewhere, under its name.
+def test_leaving_site_reports_its_stopped_components_if_it_answers(spec, actors, monkeypatch, is_away):
+    """Its capture process continues at another site under the same name.
 
-    Of a site that is away nobody knows, and the edit may be because of that.
+    An absent site cannot report, and may be the reason for the edit.
     """
     asked = FakeActors.call
 
@@ -271,7 +261,7 @@ def test_a_site_that_leaves_says_what_was_stopped_there_if_it_can(spec, actors, 
     )
 
 
-def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
+def test_new_component_is_accepted_when_a_stopped_one_leaves(spec, actors):
     both = with_another_destination(spec)
     started(both, actors)
     stop(both, "propagation:p2")
@@ -285,7 +275,7 @@ def test_another_component_may_come_when_a_stopped_one_leaves(spec, actors):
     assert started(elsewhere, actors, steps=10).detail_state() == "RUNNING"
 
 
-def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_bypassed(spec, actors):
+def test_stop_ends_when_its_component_leaves_or_is_bypassed(spec, actors):
     both = with_another_destination(spec)
     started(both, actors)
     leaves, stays, bypassed = (
@@ -299,14 +289,14 @@ def test_a_stop_does_not_outlive_that_its_component_leaves_the_topology_or_is_by
     stays.unlink()
     started(combining(spec), actors, steps=10)
     assert not bypassed.exists()
-    stale = stop(spec, "propagation:p")  # an earlier version left it
+    stale = stop(spec, "propagation:p")  # left behind by an earlier version
     started(spec, actors, steps=10)
     assert not stale.exists()
     assert set(actors.running) == EVERYTHING
 
 
-def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_given_up(spec, actors):
-    """A site does not answer while databases are prepared, and the operator goes back to the file of before."""
+def test_abandoned_edit_does_not_lift_the_stop_of_a_removed_component(spec, actors):
+    """A site does not answer during preparation, and the operator returns to the previous file."""
     both = with_another_destination(spec)
     started(both, actors)
     leaves = stop(both, "propagation:p2")
@@ -319,7 +309,7 @@ def test_a_stop_is_not_lifted_by_an_edit_that_takes_its_component_out_and_is_giv
     assert leaves.exists()
 
 
-def test_what_a_queue_spilled_that_ends_is_deleted_as_it_may_have_been_killed(spec, actors):
+def test_spill_files_of_ended_queues_are_deleted(spec, actors):
     started(replace(spec, queues=(*spec.queues, QueueSpec(name="qx", site="b"))), actors)
     removed, bypassed = (
         spec.state_dir / "sites" / site / "queues" / name / "spill" / "00000000.spill"
@@ -330,12 +320,12 @@ def test_what_a_queue_spilled_that_ends_is_deleted_as_it_may_have_been_killed(sp
         spilled.write_bytes(b"x")
     started(spec, actors, steps=10)
     assert not removed.exists()
-    assert bypassed.exists(), "it runs"
+    assert bypassed.exists(), "its queue still runs"
     started(combining(spec), actors, steps=10)
     assert not bypassed.exists()
 
 
-def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors, monkeypatch):
+def test_component_to_be_bypassed_is_shown_running_until_it_ends(spec, actors, monkeypatch):
     started(spec, actors)
     actors.statuses["propagation:p"] = {"state": "PROPAGATING"}
     actors.findings["site:b"] = (Finding(path="sites.b", problem="no rights", fix="GRANT"),)
@@ -364,7 +354,7 @@ def test_what_an_edit_will_bypass_is_shown_as_it_runs_until_it_ends(spec, actors
     assert bypassed_states(controller) == dict.fromkeys(BETWEEN, "BYPASSED")
 
 
-def test_an_apply_process_begins_although_what_is_bypassed_is_still_ending(spec, actors, monkeypatch):
+def test_apply_process_begins_while_bypassed_components_are_ending(spec, actors, monkeypatch):
     started(spec, actors)
     names = actors.names
     monkeypatch.setattr(actors, "names", lambda: names() | {"propagation:p"})
@@ -373,8 +363,8 @@ def test_an_apply_process_begins_although_what_is_bypassed_is_still_ending(spec,
     assert actors.running["apply:x"]["spec"] == changed
 
 
-def test_an_edit_by_which_one_source_would_bypass_a_stopped_queue_that_runs_for_another_one_is_refused(spec, actors):
-    """Two sources send to qb: what qb holds back of one of them would be applied, though the queue goes on."""
+def test_edit_that_bypasses_a_stopped_queue_for_one_source_is_refused(spec, actors):
+    """Two sources send to qb, which keeps running: the changes of one source that qb holds back would be applied."""
     both = with_another_source(spec)
     started(both, actors)
     stop(spec, "queue:qb")
@@ -391,7 +381,7 @@ def test_an_edit_by_which_one_source_would_bypass_a_stopped_queue_that_runs_for_
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert "queue:qb" in actors.running
-    stop(spec, "queue:qb")  # now it holds back nothing of the one that bypasses it
+    stop(spec, "queue:qb")  # now it holds back nothing from the bypassing source
     call_again(controller)
     for _ in range(6):
         controller.step()

@@ -1,5 +1,5 @@
-"""A transformed table that leaves the topology comes back in another shape only when nothing of the old one is on the
-way.
+"""A transformed table that left the topology returns in another shape only when no change in the old shape is in
+flight.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MARKER = 500
 
 
 def shaped(spec, *, at: str, table: str = "people"):
-    """The topology with a table whose phone column is deleted at the capture process or by the propagation."""
+    """The topology with a table whose phone column is deleted by the capture process or by the propagation."""
     rules = {
         where: RuleSet(include=(Rule(owner="public", name=table, transformation=MASK if where == at else None),))
         for where in ("capture", "propagation")
@@ -33,7 +33,7 @@ def shaped(spec, *, at: str, table: str = "people"):
 
 @pytest.fixture
 def marks(actors, monkeypatch):
-    """The sources answer with a marker at 500; who was asked."""
+    """Names of the sources that were asked for a marker; each answers 500."""
     asked, call = [], actors.call
 
     def answering(name, method, *arguments, timeout_s=5.0):
@@ -50,7 +50,7 @@ def reached(actors, scn):
     actors.statuses["apply:x"] = {"low_watermark_scn": scn, "told_scn": scn}
 
 
-def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, marks):
+def test_table_returns_in_another_shape_only_after_the_old_one_drained(spec, actors, marks):
     first, out, third = shaped(spec, at="capture"), shaped(spec, at="", table="others"), shaped(spec, at="propagation")
     assert started(first, actors, steps=12).detail_state() == "RUNNING"
     reached(actors, 400)
@@ -61,13 +61,13 @@ def test_another_shape_waits_until_the_old_one_has_left_the_way(spec, actors, ma
     (finding,) = [each for each in refused.overview()["findings"] if each["path"] == "applies.x"]
     assert "still on the way" in finding["problem"]
     assert "SCN 0/000001F4 (it is at 0/00000190)" in finding["fix"]
-    assert started(out, actors, steps=12).detail_state() == "RUNNING"  # the earlier file goes on
+    assert started(out, actors, steps=12).detail_state() == "RUNNING"  # the earlier file is accepted
     reached(actors, MARKER)
     assert started(third, actors, steps=12).detail_state() == "RUNNING"
     assert prepared_document(spec.state_dir)["earlier_shapes"] == []
 
 
-def test_a_source_that_is_away_is_marked_later_and_until_then_nothing_passes(spec, actors):
+def test_absent_source_is_marked_later_and_the_new_shape_is_refused(spec, actors):
     first, out, third = shaped(spec, at="capture"), shaped(spec, at="", table="others"), shaped(spec, at="propagation")
     started(first, actors, steps=12)
     reached(actors, 10_000)
@@ -88,20 +88,20 @@ def test_a_source_that_is_away_is_marked_later_and_until_then_nothing_passes(spe
     assert refused.detail_state() == "REFUSED"
 
 
-def test_the_same_shape_comes_back_at_any_time(spec, actors, marks):
+def test_table_returns_in_the_same_shape_at_any_time(spec, actors, marks):
     first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
     for each in (first, out, first):
         assert started(each, actors, steps=12).detail_state() == "RUNNING"
 
 
 @pytest.mark.parametrize("at", ["", "capture", "propagation"])
-def test_what_no_client_transformed_comes_back_at_any_time_for_one_that_does_now(spec, actors, marks, at):
-    """Plain rows on the way are what that client expects, or are behind it."""
+def test_untransformed_table_returns_for_a_transforming_client_at_any_time(spec, actors, marks, at):
+    """The plain rows in flight are behind that client, or are what it expects."""
     for each in (shaped(spec, at=""), shaped(spec, at="", table="others"), shaped(spec, at=at)):
         assert started(each, actors, steps=12).detail_state() == "RUNNING"
 
 
-def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
+def test_number_of_earlier_shapes_is_bounded(spec):
     first, out = shaped(spec, at="capture"), shaped(spec, at="", table="others")
     kept = [EarlierShape(spec=first)] * EARLIER_MAX
     assert [each.problem for each in on_the_way(kept, first, out, {})] == [
@@ -110,7 +110,7 @@ def test_no_more_earlier_shapes_are_kept_than_there_is_room_for(spec):
     assert list(on_the_way(kept[1:], first, out, {})) == []
 
 
-def test_tables_that_nobody_transformed_are_forgotten_first_and_never_a_reason_to_wait(spec):
+def test_untransformed_tables_are_forgotten_first_and_block_nothing(spec):
     first, plain, out = shaped(spec, at="capture"), shaped(spec, at=""), shaped(spec, at="", table="others")
     kept = (EarlierShape(spec=plain), *[EarlierShape(spec=first)] * (EARLIER_MAX - 1))
     assert list(on_the_way(kept, first, out, {})) == []

@@ -1,5 +1,5 @@
-"""What must have happened before nothing of a table's earlier shape is on the way: of each source, of each client, of
-each table's copy.
+"""When no change in a table's earlier shape is in flight any more: the conditions per source, per client and per table
+copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MARKER = 500
 
 
 class MarkingActors(FakeActors):
-    """The sources answer with a marker at 500; `asked`: which were asked, `away`: at which no marker can be written."""
+    """The sources answer with a marker at 500; `asked` lists them, and those in `away` cannot write one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def rules(*tables: tuple[str, Transformation | None]) -> RuleSet:
 
 
 def clients(spec: TopologySpec, capture: RuleSet, propagation: RuleSet) -> TopologySpec:
-    """The topology with the rules of its first capture process and propagation."""
+    """The topology with these rules for its first capture process and propagation."""
     return replace(
         spec,
         captures=(replace(spec.captures[0], rules=capture), *spec.captures[1:]),
@@ -77,7 +77,7 @@ def without_people(spec: TopologySpec) -> TopologySpec:
 
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
-    """Another source s, whose changes arrive at b too."""
+    """The topology with another source s, whose changes also arrive at b."""
     return route(
         replace(
             spec,
@@ -105,43 +105,43 @@ def refusals(controller) -> list[Finding]:
     return [each for each in controller.overview()["findings"] if "still" in each["problem"]]
 
 
-def test_a_source_that_left_together_with_the_table_needs_no_marker(spec, actors):
+def test_source_that_left_with_the_table_needs_no_marker(spec, actors):
     both = with_another_source(spec)
     started(added_at_capture(both), actors, steps=12)
-    out = without_people(spec)  # s is no part of the topology any more
+    out = without_people(spec)  # without s
     assert started(out, actors, steps=12).detail_state() == "RUNNING"
     actors.statuses["apply:x"] = {"low_watermark_scn": 10_000, "told_scn": 10_000}
     assert started(out, actors, steps=12).detail_state() == "RUNNING"
     assert started(added_by_propagation(spec), actors, steps=12).detail_state() == "RUNNING"
 
 
-def test_a_source_that_is_away_does_not_hold_up_the_markers_of_others(spec, actors):
+def test_absent_source_does_not_hold_up_markers_of_others(spec, actors):
     both = with_another_source(spec)
     actors.away = {"site:s"}
     started(added_at_capture(both), actors, steps=12)
     started(without_people(both), actors, steps=12)
     (shape,) = earlier(spec)
     assert shape.markers == {"a": MARKER}
-    # the one that is away is asked again after a while
+    # the absent source is asked again only after a while
     assert [actors.asked.count(each) for each in ("site:a", "site:s")] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["capture:c", "propagation:p"])
-def test_no_marker_while_a_client_may_still_run_by_the_topology_before(spec, actors, name):
+def test_no_marker_is_written_while_a_client_may_run_the_old_topology(spec, actors, name):
     started(added_at_capture(spec), actors, steps=12)
     actors.holds_back = {name}
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     controller = started(without_people(spec), actors, steps=4)
-    actors.silent = {name}  # it runs on, and is too busy to answer in time
+    actors.silent = {name}  # it keeps running, and is too busy to answer in time
     for _ in range(8):
         controller.step()
     assert controller.detail_state() == "RUNNING"
     assert actors.asked == []
 
 
-def test_a_table_that_nobody_transformed_and_two_clients_do_now_waits_too(spec, actors):
-    """The rows on the way still have the column that the capture process deletes and the propagation adds: it cannot
-    add it to them.
+def test_table_that_two_clients_now_transform_is_refused_too(spec, actors):
+    """Rows in flight still have the column that the capture process deletes and the propagation adds: adding it to them
+    would fail.
     """
     plain = rules(("people", None), ("others", None))
     started(clients(spec, plain, plain), actors, steps=12)
@@ -157,8 +157,8 @@ def renamed(spec: TopologySpec) -> TopologySpec:
     return replace(spec, applies=(replace(spec.applies[0], name="z"),))
 
 
-def test_an_apply_process_that_is_renamed_gets_no_other_shape_with_the_same_edit(spec, actors):
-    """The propagation and its queue stay, with what they hold."""
+def test_edit_that_also_renames_the_apply_process_cannot_change_the_shape(spec, actors):
+    """The propagation and its queue stay, with the changes that they hold."""
     started(added_at_capture(spec), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 400, "told_scn": 400}
     controller = started(added_by_propagation(renamed(spec)), actors, steps=12)
@@ -169,7 +169,7 @@ def test_an_apply_process_that_is_renamed_gets_no_other_shape_with_the_same_edit
 
 
 @pytest.mark.parametrize("when", ["as the table leaves", "as it comes back"])
-def test_an_apply_process_under_another_name_gets_another_shape_only_behind_the_old_one(spec, actors, when):
+def test_renamed_apply_process_gets_another_shape_only_after_the_old_one(spec, actors, when):
     started(added_at_capture(spec), actors, steps=12)
     name = "z" if when == "as the table leaves" else "x"
     actors.statuses[f"apply:{name}"] = {"low_watermark_scn": 400, "told_scn": 400}
@@ -182,11 +182,11 @@ def test_an_apply_process_under_another_name_gets_another_shape_only_behind_the_
     assert started(added_by_propagation(renamed(spec)), actors, steps=12).detail_state() == "RUNNING"
 
 
-def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, actors):
-    """The low watermark has passed the marker, but the queues hold everything from SCN 100 on for a table that is
-    copied beside.
+def test_changes_kept_for_a_table_copy_are_in_flight(spec, actors):
+    """The low watermark has passed the marker, but the queues hold everything from SCN 100 on for a concurrent table
+    copy.
 
-    A queue that dies then is sent all of that again, by the propagation that would transform it otherwise.
+    If such a queue dies, the propagation sends all of that again, transformed differently.
     """
     started(added_at_capture(spec), actors, steps=12)
     actors.statuses["apply:x"] = {"low_watermark_scn": 600, "told_scn": 100}
@@ -202,15 +202,15 @@ def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, act
         (
             Rule(owner="public", name="people", condition=parse("region = 1", "where")),
             True,
-        ),  # of a DELETE the old value
+        ),  # a DELETE has old values only
         (Rule(owner="public", name="people", condition=parse("new.region = 1", "where")), False),
     ],
 )
-def test_what_asks_for_old_values_that_the_rows_on_the_way_may_lack_waits_too(spec, actors, asks, waits):
-    """What docs/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
+def test_rule_that_needs_old_values_waits_for_rows_without_them(spec, actors, asks, waits):
+    """docs/rules.md changes a subset in these steps: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset,
+    `up`.
 
-    Rows from before have no old values: the propagation stops at them
-    (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).
+    Earlier rows have no old values, so whether one was in the subset is unknown: the propagation stops at it.
     """
     plain = rules(("people", None), ("others", None))
     started(clients(spec, plain, plain), actors, steps=12)

@@ -1,4 +1,4 @@
-"""What a changed topology file does to components that run: a controller over fake actors and sites."""
+"""What an edited topology file does to running components: a controller over fake actors and sites."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topology.routing.ways import route
 from topology.spec import ApplySpec, CaptureSpec, QueueSpec, TopologySpec
 
 
-def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(spec, actors):
+def test_table_that_left_is_recorded_before_new_components_run(spec, actors):
     actors.captured["site:a"] = captured("t", "u")
     started(spec, actors)
     assert actors.kept == {"x": ("id of t", "id of u")}
@@ -32,7 +32,7 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
     actors.calls.clear()
     started(changed, actors, steps=10)
     assert actors.kept == {"x": ("id of t",)}
-    # What runs by the new rules is created afterwards.
+    # The components with the new rules are created afterwards.
     left, ended = actors.calls.index(("site:b", "leave_out")), actors.calls.index(("apply:x", "end"))
     assert ended < left
     assert ("apply:x", "status") not in actors.calls[ended:left]
@@ -40,7 +40,7 @@ def test_tables_whose_changes_come_no_more_are_left_before_new_components_run(sp
 
 
 @pytest.mark.parametrize("phase", ["STARTING SITES", "PREPARING", "REFUSED"])
-def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec, actors, monkeypatch, phase):
+def test_components_show_their_state_while_an_edit_is_prepared_or_refused(spec, actors, monkeypatch, phase):
     started(spec, actors)
     changed = with_another_destination(spec)
     if phase == "REFUSED":
@@ -70,10 +70,10 @@ def test_what_runs_is_shown_as_it_runs_while_an_edit_is_prepared_or_refused(spec
     assert {states[name] for name in EVERYTHING if not name.startswith("site:")} == {"ENABLED"}
 
 
-def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_dies_and_the_file_is_put_back(
-    spec, actors, monkeypatch
-):
-    """It is recorded that it is to end before it does: it must not stay with its old label and without a thread."""
+def test_apply_process_ended_for_an_abandoned_edit_runs_again(spec, actors, monkeypatch):
+    """The controller records that it will end the apply process before it does, so a dead process cannot keep its old
+    label.
+    """
     started(spec, actors)
     end = actors.end
 
@@ -92,8 +92,8 @@ def test_apply_process_that_ended_for_an_edit_runs_again_when_its_controller_die
 
 @pytest.mark.parametrize("was_down", [False, True])
 @pytest.mark.parametrize("redo_bytes_max", [1 << 30, None], ids=["site restarts", "site takes over"])
-def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
-    """What it keeps no redo for loses it with the next purge: "changes are gone" when the refused file is put back."""
+def test_site_keeps_redo_for_removed_capture_until_the_edit_is_prepared(spec, actors, was_down, redo_bytes_max):
+    """Otherwise the next purge takes the redo, and putting the refused file back fails with "changes are gone"."""
     rules = spec.captures[0].rules
     two = replace(
         spec, captures=(*spec.captures, CaptureSpec(name="c2", site="a", source="a", queue="qa", rules=rules))
@@ -126,8 +126,8 @@ def test_site_keeps_redo_for_whom_an_edit_removes_until_the_edit_is_prepared(spe
     assert served() == (["c", "c2"], two.redo_bytes_max)
 
 
-def test_project_that_was_moved_while_nothing_ran_begins_where_its_files_are_now(spec, actors):
-    """Its record names the old place: a site that began there would make an empty server and an empty redo log."""
+def test_project_moved_while_down_begins_at_its_new_place(spec, actors):
+    """The record names the old place: a site that began there would make an empty server and an empty redo log."""
     started(spec, actors)
     actors.running.clear()
     folder = spec.state_dir.parent.with_name("moved")
@@ -142,7 +142,7 @@ def test_project_that_was_moved_while_nothing_ran_begins_where_its_files_are_now
     assert actors.new == set()
 
 
-def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_back(spec, actors):
+def test_file_restored_after_a_refusal_restores_the_sites_bounds(spec, actors):
     started(spec, actors)
     actors.findings["site:b"] = (Finding(path="sites.b", problem="y", fix="z"),)
     assert started(replace(spec, redo_bytes_max=1 << 30), actors).detail_state() == "REFUSED"
@@ -152,7 +152,7 @@ def test_file_that_is_put_back_after_it_was_refused_gives_the_site_its_bounds_ba
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
+def test_change_that_components_adopt_while_running_ends_none(spec, actors):
     started(spec, actors)
     before = labels(actors)
     actors.prepared.clear()
@@ -166,7 +166,7 @@ def test_a_change_that_a_component_takes_over_ends_none(spec, actors):
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_take_it_over(spec, actors):
+def test_added_destination_reconfigures_only_the_sources_site_and_queue(spec, actors):
     started(spec, actors)
     before = labels(actors)
     grown = with_another_destination(spec)
@@ -187,10 +187,10 @@ def test_an_added_destination_ends_nothing_and_only_the_sources_site_and_queue_t
     assert set(reconfigured(actors)) == {"site:a", "queue:qa"}
 
 
-def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_queue_before_it_holds_that(spec, actors):
-    """Site b gets its changes over c, and then straight.
+def test_queue_drops_a_destination_after_the_queue_before_it_adopted_it(spec, actors):
+    """Site b first gets its changes by way of c, then directly from a.
 
-    The queue at c would report what only b lacked as DURABLE, and its redo would be purged.
+    Otherwise the queue at c would report changes as DURABLE that b still lacks, and their redo would be purged.
     """
     straight = with_another_destination(spec)
     over = route(
@@ -205,24 +205,22 @@ def test_a_queue_that_holds_nothing_for_a_site_any_more_hears_of_it_once_the_que
     actors.silent.add("queue:qa")
     started(straight, actors, steps=3)
     assert "queue:qc" not in reconfigured(actors), (
-        "a controller that begins again knows it, too, and that the other one does not answer makes no difference"
+        "also after a restart of the controller, and although the first queue does not answer"
     )
     actors.silent.clear()
     actors.holds_back.clear()
     controller = started(straight, actors, steps=2)
     actors.silent.add("queue:qa")
     controller.step()
-    assert "queue:qc" in reconfigured(actors), "the other one has been seen to go by it"
+    assert "queue:qc" in reconfigured(actors), "the first queue was seen to have adopted the edit"
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
 @pytest.mark.parametrize(
     ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
 )
-def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_of_it_is_refused(
-    spec, actors, behind_s, ahead_scn, phase
-):
-    """Site b gets its changes over c from now on. What the queue holds for b alone, nobody would hold any longer."""
+def test_edit_that_puts_a_destination_behind_one_far_ahead_is_refused(spec, actors, behind_s, ahead_scn, phase):
+    """Site b gets its changes by way of c after the edit: no queue would hold the changes that only b lacks."""
     straight = with_another_destination(spec)
     over = route(
         replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
@@ -248,11 +246,9 @@ def test_an_edit_that_puts_a_destination_behind_a_propagation_that_is_far_ahead_
 @pytest.mark.parametrize(
     ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
 )
-def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process_that_is_far_ahead_is_refused(
-    spec, actors, behind_s, ahead_scn, phase
-):
-    """A new subscriber of its queue begins where the furthest one is, and what was held for the destination in the
-    other queue is held no longer.
+def test_move_of_a_destination_to_a_capture_process_far_ahead_is_refused(spec, actors, behind_s, ahead_scn, phase):
+    """A new subscriber of that queue begins at the most advanced position, and the other queue stops holding changes
+    for the destination.
     """
     straight = with_another_destination(spec)
     both = route(
@@ -298,7 +294,7 @@ def test_an_edit_that_gives_a_destination_the_changes_of_another_capture_process
 
 
 def with_a_sibling(spec):
-    """Site c gets the changes of a from a second capture process, and queue."""
+    """Site c gets the changes of a from a second capture process and queue."""
     straight = with_another_destination(spec)
     return route(
         replace(
@@ -311,7 +307,7 @@ def with_a_sibling(spec):
 
 
 def all_from_the_sibling(both):
-    """Site b does, too, and the first capture process leaves with its queue."""
+    """Site b moves there too, and the first capture process leaves with its queue."""
     return route(
         replace(
             both,
@@ -323,10 +319,8 @@ def all_from_the_sibling(both):
 
 
 @pytest.mark.parametrize(("gone_scn", "phase"), [(None, "REFUSED"), (60, "RUNNING")])
-def test_a_queue_that_leaves_says_that_a_destination_is_behind_as_long_as_that_is_not_refused(
-    spec, actors, gone_scn, phase
-):
-    """Who is refused has nothing to lose, and can never catch up."""
+def test_leaving_queue_blocks_an_edit_unless_its_subscriber_is_refused(spec, actors, gone_scn, phase):
+    """A refused subscriber can never catch up, and has nothing to lose."""
     both = with_a_sibling(spec)
     started(both, actors, steps=10)
     actors.statuses["queue:qa"] = {
@@ -363,10 +357,8 @@ def test_a_queue_that_leaves_says_that_a_destination_is_behind_as_long_as_that_i
 @pytest.mark.parametrize(
     ("behind_s", "ahead_scn", "phase"), [(3600.0, 90, "REFUSED"), (3600.0, 40, "RUNNING"), (2.0, 90, "RUNNING")]
 )
-def test_destinations_that_are_combined_with_their_capture_processes_are_compared_likewise(
-    spec, actors, behind_s, ahead_scn, phase
-):
-    """Their queues do not run: the capture processes say it."""
+def test_combined_destinations_far_apart_are_refused(spec, actors, behind_s, ahead_scn, phase):
+    """Their queues do not run: the capture processes report the positions."""
     apart = with_a_sibling(spec)
     both = replace(apart, applies=tuple(replace(each, combined=True) for each in apart.applies))
     started(both, actors, steps=10)
@@ -389,10 +381,10 @@ def test_destinations_that_are_combined_with_their_capture_processes_are_compare
 
 
 @pytest.mark.parametrize(("applied_scn", "phase"), [(90, "RUNNING"), (40, "REFUSED")])
-def test_a_destination_behind_a_hub_is_not_behind_because_another_one_there_is(spec, actors, applied_scn, phase):
-    """What the propagation to the hub has not acknowledged is of the hub's own apply process.
+def test_hubs_own_backlog_does_not_hold_up_a_destination_behind_it(spec, actors, applied_scn, phase):
+    """What the propagation to the hub has not acknowledged is the hub's own backlog.
 
-    Site c says itself what it has.
+    Site c reports its own position.
     """
     both = with_another_destination(spec)
     both = route(
@@ -440,12 +432,8 @@ def test_a_destination_behind_a_hub_is_not_behind_because_another_one_there_is(s
 
 
 @pytest.mark.parametrize(("behind_s", "phase"), [(3600.0, "REFUSED"), (2.0, "RUNNING")])
-def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while_one_is_far_behind(
-    spec, actors, behind_s, phase
-):
-    """The queue knows each by its name, and would hold for the one that is behind what follows the other one's
-    position.
-    """
+def test_swapped_names_of_two_propagations_are_refused_while_one_is_behind(spec, actors, behind_s, phase):
+    """The queue knows each by its name, and would hold changes for the slow one only from the other's position on."""
     both = with_another_destination(spec)
     one, two = both.propagations
     after = route(replace(both, propagations=(replace(one, name=two.name), replace(two, name=one.name))))
@@ -463,8 +451,8 @@ def test_an_edit_by_which_two_propagations_exchange_their_names_is_refused_while
     )
 
 
-def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_queue(spec, actors):
-    """They begin where it is."""
+def test_lagging_destination_may_move_to_a_new_propagation_and_queue(spec, actors):
+    """The new ones begin at the destination's position."""
     straight = with_another_destination(spec)
     started(straight, actors)
     actors.statuses["queue:qa"] = {
@@ -487,8 +475,8 @@ def test_a_destination_that_is_behind_may_go_over_a_new_propagation_and_a_new_qu
     assert started(over, actors, steps=10).detail_state() == "RUNNING"
 
 
-def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(spec, actors):
-    """The queue of the source hangs meanwhile, and hears later what the other one reported."""
+def test_queues_that_missed_an_edit_adopt_the_next_one_in_order(spec, actors):
+    """The queue of the source hangs meanwhile, and later gets what the other queue reported."""
     straight = with_another_destination(spec)
     over = route(
         replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
@@ -507,7 +495,7 @@ def test_queues_that_missed_an_edit_go_by_it_and_the_next_one_in_the_same_order(
     assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-def test_a_queue_that_begins_anew_does_not_hold_before_either_what_it_held_for_a_site(spec, actors):
+def test_recreated_queue_waits_until_the_queue_before_it_adopted_the_edit(spec, actors):
     straight = with_another_destination(spec)
     over = route(
         replace(straight, propagations=(replace(straight.propagations[0], from_queue="qc"), straight.propagations[1]))
@@ -532,7 +520,7 @@ def with_rules(spec: TopologySpec, *names: str) -> TopologySpec:
     return replace(spec, captures=(replace(spec.captures[0], rules=rules),))
 
 
-def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_rules_over(spec, actors):
+def test_added_table_restarts_its_applies_after_capture_adopts_the_rules(spec, actors):
     started(with_rules(spec, "t"), actors)
     actors.calls.clear()
     changed = with_rules(spec, "t", "u")
@@ -541,7 +529,7 @@ def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_r
     assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
     assert actors.killed == ["apply:x"]
     assert set(reconfigured(actors)) == {"site:a", "capture:c"}
-    # Until capture takes the table's changes, an instantiation SCN of it could be too low.
+    # Before capture takes the table's changes, its instantiation SCN could be too low.
     assert "apply:x" not in actors.running
     actors.holds_back.clear()
     started(changed, actors, steps=3)
@@ -549,8 +537,8 @@ def test_an_added_table_restarts_the_applies_that_get_it_once_capture_took_the_r
     assert actors.created.count("capture:c") == 1
 
 
-def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_running(spec, actors):
-    """The other destination gets a table more, so more is captured; what comes to this one stays the same."""
+def test_rule_that_changes_nothing_for_a_destination_restarts_no_apply(spec, actors):
+    """The other destination gets one more table, so more is captured; this destination's changes stay the same."""
     only_t = replace(spec.propagations[0], rules=RuleSet(include=(Rule(owner="public", name="t", tags=ANY_TAG),)))
     both = with_another_destination(replace(spec, propagations=(only_t,)))
     started(with_rules(both, "t"), actors)
@@ -560,7 +548,7 @@ def test_a_rule_that_changes_nothing_for_a_destination_leaves_its_apply_process_
     assert set(reconfigured(actors)) == {"site:a", "capture:c"}
 
 
-def test_components_that_restart_end_together_once_everything_is_prepared(spec, actors):
+def test_components_to_restart_end_together_after_preparation(spec, actors):
     started(spec, actors)
     actors.killed.clear()
     changed = Controller(
@@ -580,7 +568,7 @@ def test_components_that_restart_end_together_once_everything_is_prepared(spec, 
     assert set(actors.running) == EVERYTHING
 
 
-def test_a_refused_change_touches_nothing_and_the_file_before_it_still_fits(spec, actors):
+def test_refused_edit_touches_nothing_and_the_previous_file_still_fits(spec, actors):
     started(spec, actors)
     before = labels(actors)
     actors.findings["site:c"] = (Finding(path="sites.c", problem="no rights", fix="GRANT"),)
@@ -594,8 +582,8 @@ def test_a_refused_change_touches_nothing_and_the_file_before_it_still_fits(spec
     assert labels(actors) == before
 
 
-def test_a_component_that_missed_an_edit_is_created_again(spec, actors):
-    """It could take over what the last edit changed, but not what the one before did."""
+def test_component_that_missed_an_edit_is_recreated(spec, actors):
+    """It could adopt the last edit, but not the one before."""
     started(spec, actors)
     actors.running["queue:qa"] = {**actors.running["queue:qa"], "fingerprint": "of long ago"}
     started(with_another_destination(spec), actors, steps=10)
@@ -603,7 +591,7 @@ def test_a_component_that_missed_an_edit_is_created_again(spec, actors):
     assert labels(actors)["queue:qa"] == fingerprint_of(with_another_destination(spec))
 
 
-def test_a_controller_that_died_in_an_edit_goes_on_with_it(spec, actors):
+def test_restarted_controller_completes_an_interrupted_edit(spec, actors):
     started(spec, actors)
     grown = with_another_destination(spec)
     actors.holds_back |= {"queue:qa", "site:a"}
@@ -614,7 +602,7 @@ def test_a_controller_that_died_in_an_edit_goes_on_with_it(spec, actors):
     assert labels(actors)["queue:qa"] == labels(actors)["site:a"] == fingerprint_of(grown)
 
 
-def test_everything_ends_when_it_is_not_known_what_runs(spec, actors):
+def test_everything_restarts_when_the_running_topology_is_unknown(spec, actors):
     started(spec, actors)
     (spec.state_dir / "desired.json").write_text('{"topology": "one_way", "prepared": "?", "components": []}')
     started(replace(spec, heartbeat_s=3.0), actors, steps=10)
@@ -622,9 +610,9 @@ def test_everything_ends_when_it_is_not_known_what_runs(spec, actors):
     assert set(actors.running) == EVERYTHING
 
 
-def test_what_was_no_part_of_the_topology_before_begins_anew(spec, actors):
+def test_component_that_was_not_in_the_topology_begins_anew(spec, actors):
     started(spec, actors)
-    assert actors.new == set()  # nothing is known of before: nothing is forgotten
+    assert actors.new == set()  # no earlier topology is known, so nothing is forgotten
     grown = replace(
         spec,
         queues=(*spec.queues, QueueSpec(name="qc", site="b")),
@@ -638,7 +626,7 @@ def test_what_was_no_part_of_the_topology_before_begins_anew(spec, actors):
     assert actors.new == {"queue:qc", "apply:y"}
 
 
-def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, actors):
+def test_apply_of_older_topology_ends_before_new_tables_can_reach_it(spec, actors):
     started(spec, actors)
     actors.prepared.clear()
     actors.calls.clear()
@@ -647,7 +635,7 @@ def test_apply_of_an_older_topology_ends_before_new_tables_can_reach_it(spec, ac
     assert actors.calls.index(("apply:x", "end")) < actors.calls.index(("site:a", "prepare"))
 
 
-def test_components_that_are_not_in_the_topology_any_more_are_ended(spec, actors):
+def test_components_that_left_the_topology_are_ended(spec, actors):
     started(spec, actors)
     started(replace(spec, propagations=()), actors, steps=10)
     assert "propagation:p" not in actors.running

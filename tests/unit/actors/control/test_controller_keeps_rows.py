@@ -23,7 +23,7 @@ from topology.spec import DatabaseSpec
 @pytest.mark.parametrize(
     ("call", "earlier", "remain"), [("one", False, True), ("older", True, True), ("newer", False, False)]
 )
-def test_rows_are_kept_until_a_later_call_comes(spec, actors, call, earlier, remain):
+def test_rows_are_kept_until_a_later_call(spec, actors, call, earlier, remain):
     actors.captured["site:a"] = captured("t")
     controller = started(spec, actors, keep_call="one")
     controller.retry(call, earlier)
@@ -32,7 +32,7 @@ def test_rows_are_kept_until_a_later_call_comes(spec, actors, call, earlier, rem
     assert kept(actors) == (("id of t",) if remain else ())
 
 
-def test_later_call_wins_also_before_it_is_known_what_is_kept(spec, actors):
+def test_later_call_wins_before_the_kept_tables_are_known(spec, actors):
     actors.captured["site:a"] = captured("t")
     controller = Controller(spec, actors=actors, keep_call="one")
     controller.open()
@@ -48,7 +48,7 @@ def kept(actors, apply="apply:x"):
     return actors.running[apply]["keep_existing"]
 
 
-def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(spec, actors):
+def test_existing_rows_are_kept_for_tables_of_one_call_only(spec, actors):
     actors.captured["site:a"] = captured("t", "u")
     started(spec, actors)
     assert kept(actors) == ()
@@ -59,7 +59,7 @@ def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(s
     assert controller.detail_state() == "RUNNING"
 
     actors.captured["site:a"] = captured("t", "u", "v", "later")
-    for _ in range(2):  # the apply process is killed; then the controller as well
+    for _ in range(2):  # the apply process is killed, then the controller as well
         actors.kill("apply:x")
         controller.step()
         assert kept(actors) == ("id of t", "id of u", "id of v")
@@ -75,8 +75,8 @@ def test_existing_rows_are_kept_of_the_tables_of_one_call_and_of_no_later_ones(s
 
 
 @pytest.mark.parametrize("call", ["", "two"])
-def test_existing_rows_are_kept_by_no_later_call_for_a_destination_that_is_added(spec, actors, call):
-    """The added destination may hold an old copy: what was changed since would be missing without a sign."""
+def test_added_destination_keeps_rows_only_by_its_own_call(spec, actors, call):
+    """The added destination may hold an old copy: changes since then would be missing silently."""
     actors.captured["site:a"] = captured("t", "u")
     started(spec, actors, keep_call="one")
     assert kept(actors) == ("id of t", "id of u")
@@ -85,14 +85,14 @@ def test_existing_rows_are_kept_by_no_later_call_for_a_destination_that_is_added
     found = ("id of t", "id of u") if call else ()
     assert kept(actors, "apply:y") == found
     actors.kill("apply:y")
-    started(grown, actors, steps=10, keep_call=call)  # the controller is restarted with it
+    started(grown, actors, steps=10, keep_call=call)  # the controller restarts with the same call
     assert kept(actors, "apply:y") == found
     actors.kill("apply:x")
     started(grown, actors, steps=10, keep_call=call)
     assert kept(actors) == found
 
 
-def test_existing_rows_are_kept_at_the_destination_at_which_the_table_arrived_at_that_call(spec, actors):
+def test_existing_rows_are_kept_at_the_destination_that_gets_the_table(spec, actors):
     """A table that is renamed into the rules of another apply process keeps its identity."""
     grown = with_another_destination(spec)
     rules = RuleSet(include=(Rule(owner="public", name="t"),))
@@ -103,7 +103,7 @@ def test_existing_rows_are_kept_at_the_destination_at_which_the_table_arrived_at
     assert kept(actors, "apply:y") == ("id of t",)
 
 
-def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, actors):
+def test_apply_process_begins_only_when_the_kept_tables_are_known(spec, actors):
     started(spec, actors)
     actors.kill("apply:x")
     controller = started(spec, actors, steps=1, keep_call="one")
@@ -114,9 +114,9 @@ def test_apply_process_does_not_begin_before_it_is_known_what_is_kept(spec, acto
     assert actors.created.count("queue:qb") == 1
 
 
-def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_it(spec, actors):
-    """Both would copy at once: the second one would keep what the first one copied, and miss what that one's source did
-    not have.
+def test_rows_copied_by_another_apply_process_after_the_call_are_not_kept(spec, actors):
+    """Both would copy at once: the second would keep the rows of the first, and miss the rows that the first one's
+    source lacked.
     """
     actors.captured |= {"site:a": captured("t", "u"), "site:c": captured("t", "u")}
     actors.empty = {TableName("public", "t")}
@@ -126,23 +126,23 @@ def test_rows_that_another_apply_process_copies_after_the_call_are_not_kept_by_i
     for apply in ("apply:x", "apply:y"):
         actors.kill(apply)
     started(with_another_source(spec), actors, steps=10, keep_call="one")
-    assert kept(actors) == ("id of u",), "of the call, whatever became of the tables"
+    assert kept(actors) == ("id of u",), "decided at the call, whatever the tables hold now"
     for apply in ("apply:x", "apply:y"):
         actors.kill(apply)
     started(with_another_source(spec), actors, steps=10, keep_call="two")
     assert kept(actors) == kept(actors, "apply:y") == ("id of t", "id of u")
 
 
-def test_rows_that_another_topology_copies_after_the_call_are_not_kept_by_it(spec, actors):
-    """This topology knows nothing of the other one: alone in its file is not alone in the table."""
+def test_rows_copied_by_another_topology_after_the_call_are_not_kept(spec, actors):
+    """This topology does not know the other one: the only writer in its file is not the only writer of the table."""
     actors.captured["site:a"] = captured("t", "u")
     actors.empty = {TableName("public", "t")}
     started(spec, actors, keep_call="one")
     assert kept(actors) == ("id of u",)
 
 
-def test_a_destination_is_asked_for_some_of_many_tables_at_once(spec, actors):
-    """A call has a bound of time, and a distant database takes long for each table."""
+def test_destination_is_asked_for_many_tables_in_batches(spec, actors):
+    """A call has a time limit, and a distant database takes long for each table."""
     names = [f"t{number}" for number in range(1200)]
     actors.captured["site:a"] = captured(*names)
     actors.empty = {TableName("public", "t7")}
@@ -151,8 +151,8 @@ def test_a_destination_is_asked_for_some_of_many_tables_at_once(spec, actors):
     assert actors.calls.count(("site:b", "filled")) == 3
 
 
-def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, actors):
-    """Its record would keep every other one from the table."""
+def test_tables_of_a_dropped_apply_process_are_recorded_as_left(spec, actors):
+    """Its record would keep every other apply process from the table."""
     actors.captured |= {"site:a": captured("t"), "site:c": captured("t")}
     started(with_another_source(spec), actors, steps=10)
     assert actors.kept["y"] == ("id of t",)
@@ -161,12 +161,8 @@ def test_tables_of_an_apply_process_that_is_dropped_are_recorded_as_left(spec, a
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_left_if_the_site_answers(
-    spec, actors, is_away
-):
-    """A site that was taken out in the middle of a copy, and came back with other apply processes, waited for that copy
-    for ever.
-    """
+def test_tables_of_an_apply_process_whose_reachable_site_leaves_are_left(spec, actors, is_away):
+    """A site that was removed during a copy and returned with other apply processes waited for that copy for ever."""
     actors.captured |= {"site:a": captured("t")}
     started(with_another_destination(spec), actors, steps=10)
     assert actors.kept["y"] == ("id of t",)
@@ -178,8 +174,8 @@ def test_tables_of_an_apply_process_that_leaves_with_its_site_are_recorded_as_le
 
 
 @pytest.mark.parametrize("is_edit", [False, True], ids=["up", "edit"])
-def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded_as_left(spec, actors, is_edit):
-    """That version left its records as they were: each other copy into the table waited for it for ever."""
+def test_tables_of_apply_process_dropped_by_earlier_version_are_left(spec, actors, is_edit):
+    """That version did not clear its records: every other copy into the table waited for ever."""
     actors.captured |= {"site:a": captured("t")}
     controller = started(spec, actors)
     actors.recorded["site:b"].add("long_gone")
@@ -193,10 +189,8 @@ def test_tables_of_an_apply_process_that_an_earlier_version_dropped_are_recorded
     assert (actors.kept["long_gone"], actors.kept["x"]) == ((), ("id of t",))
 
 
-def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_up_that_changes_nothing(
-    spec, actors, monkeypatch
-):
-    """A right of its role was taken away, for example: the others go on, and the next call asks again."""
+def test_destination_that_fails_to_list_its_records_does_not_fail_up(spec, actors, monkeypatch):
+    """For example its role lost a right: the other sites proceed, and the next call asks again."""
     spec = with_another_destination(spec)
     actors.captured |= {"site:a": captured("t")}
     controller = started(spec, actors, steps=10)
@@ -216,7 +210,7 @@ def test_a_destination_that_cannot_say_whose_records_it_has_holds_up_no_call_of_
     assert actors.kept["long_gone"] == ()
 
 
-def test_a_destination_that_has_no_database_in_the_file_any_more_is_not_asked_for_its_records(spec, actors):
+def test_destination_without_a_database_is_not_asked_for_its_records(spec, actors):
     both = with_another_destination(spec)
     started(both, actors, steps=10)
     actors.calls.clear()

@@ -1,12 +1,12 @@
-"""Tables that leave a topology that runs, by themselves: a controller over fake actors."""
+"""Tables that leave a running topology without an edit: a controller over fake actors."""
 
 from __future__ import annotations
 
 from tests.support.actors.controllers import call_again, captured, started
 
 
-def test_a_table_that_was_renamed_away_is_left_before_apply_begins_again_by_another_call(spec, actors):
-    """Later the destination, which raises the epoch for that, would fence out the driver that has begun."""
+def test_table_renamed_out_of_the_rules_is_left_before_apply_restarts(spec, actors):
+    """Leaving raises the epoch at the destination: later, it would fence out the new driver."""
     actors.captured["site:a"] = captured("t", "u")
     controller = started(spec, actors)
     actors.captured["site:a"] = captured("t")

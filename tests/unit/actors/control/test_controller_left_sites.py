@@ -1,4 +1,4 @@
-"""Sites that an edit leaves: what they were a source for is cleared, and what cannot be cleared is shown."""
+"""Sites that an edit removes: their source objects are cleared, and what cannot be cleared is shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(source: str) -> Instantiation:
 
 @pytest.fixture
 def both(spec) -> TopologySpec:
-    """A third site c, of which a second capture process captures."""
+    """The topology with a third site c and a second capture process there."""
     grown = with_another_destination(spec)
     sites = tuple(
         replace(site, database=DatabaseSpec(kind="postgres", dsn=f"dbname={site.name}")) for site in grown.sites
@@ -71,7 +71,7 @@ def told(controller: Any) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("edit", [without_site, without_capture])
-def test_source_that_an_edit_takes_out_is_cleared_once_the_edit_is_prepared_and_ends(both, actors, edit):
+def test_source_that_an_edit_removes_is_cleared_after_preparation_and_ends(both, actors, edit):
     started(both, actors, steps=10)
     assert cleared(actors) == []
     controller = started(edit(both), actors, steps=10)
@@ -83,7 +83,7 @@ def test_source_that_an_edit_takes_out_is_cleared_once_the_edit_is_prepared_and_
     assert told(controller) == []
 
 
-def test_source_that_does_not_answer_is_cleared_later_and_holds_up_nothing_else(both, actors):
+def test_unreachable_source_is_cleared_later_and_holds_up_nothing(both, actors):
     started(both, actors, steps=10)
     actors.silent.add("site:c")
     controller = started(without_site(both), actors, steps=10)
@@ -103,17 +103,17 @@ def test_source_that_does_not_answer_is_cleared_later_and_holds_up_nothing_else(
     assert (component, is_remark) == ("site:c", False)
     assert "its database keeps WAL for slot headrace_one_way_" in problem
     actors.silent.clear()
-    controller = started(without_site(both), actors, steps=3)  # also by a controller that started since
+    controller = started(without_site(both), actors, steps=3)  # also by a restarted controller
     assert cleared(actors) == ["site:c"]
     assert "site:c" not in actors.running
     assert told(controller) == []
 
 
-def test_source_whose_process_is_gone_before_it_is_cleared_stays_shown_and_is_cleared_when_it_comes_back(both, actors):
+def test_source_that_died_uncleared_stays_shown_and_is_cleared_on_return(both, actors):
     started(both, actors, steps=10)
     actors.silent.add("site:c")
     started(without_site(both), actors, steps=10)
-    actors.running.clear()  # `headrace down`, which cannot reach it either
+    actors.running.clear()  # as after `headrace down`, which cannot reach it either
     actors.silent.clear()
     controller = started(without_site(both), actors, steps=10)
     assert cleared(actors) == []
@@ -128,7 +128,7 @@ def test_source_whose_process_is_gone_before_it_is_cleared_stays_shown_and_is_cl
     assert told(controller) == []
 
 
-def test_site_that_comes_back_as_a_destination_alone_is_cleared_as_a_source(both, actors):
+def test_site_that_returns_as_a_destination_is_cleared_as_a_source(both, actors):
     started(both, actors, steps=10)
     actors.silent.add("site:c")
     started(without_site(both), actors, steps=10)
@@ -141,7 +141,7 @@ def test_site_that_comes_back_as_a_destination_alone_is_cleared_as_a_source(both
     assert left_in(both.state_dir) == ()
 
 
-def test_site_that_has_no_database_any_more_names_the_slot_of_the_one_that_it_had(both, actors):
+def test_site_without_a_database_names_the_slot_at_its_former_one(both, actors):
     started(both, actors, steps=10)
     nothing = replace(both.sites[2], database=DatabaseSpec(kind="none"))
     edited = replace(without_capture(both), sites=(*both.sites[:2], nothing), applies=both.applies[:1])
@@ -155,7 +155,7 @@ def test_site_that_has_no_database_any_more_names_the_slot_of_the_one_that_it_ha
     assert "no connection string of its former one" in problem
 
 
-def test_embedded_server_of_a_site_that_is_gone_is_stopped(spec, actors):
+def test_embedded_server_of_a_removed_site_is_stopped(spec, actors):
     grown = with_another_destination(spec)
     started(grown, actors, steps=10)
     controller = started(spec, actors, steps=10)
@@ -175,7 +175,7 @@ def test_refused_edit_clears_nothing(both, actors):
     assert cleared(actors) == []
 
 
-def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
+def test_clearing_is_retried_every_few_seconds_only(both, actors):
     started(both, actors, steps=10)
     actors.silent.add("site:c")
     clock = VirtualClock()
@@ -197,8 +197,8 @@ def test_what_is_left_is_tried_every_few_seconds_only(both, actors):
     assert tried == ["status", "status"]
 
 
-def test_source_whose_rows_another_site_has_and_one_still_lacks_leaves_with_a_warning(actors, tmp_path):
-    """Nobody may bring them: that site's neighbours send their own changes alone."""
+def test_source_whose_rows_some_site_lacks_leaves_with_a_warning(actors, tmp_path):
+    """No site may send them: the neighbours of the site that lacks them send only their own changes."""
     actors.instantiations |= {"apply_from_a_at_b": (record("a"),), "apply_from_b_at_c": (record("b"),)}
     assert started(between(tmp_path, "[a, b, c]"), actors, steps=10).seen().findings == ()
     controller = started(between(tmp_path, "[b, c]"), actors, steps=10)

@@ -1,4 +1,4 @@
-"""A connection string that leads to another database than the one that was prepared."""
+"""A connection string that leads to a different database than the prepared one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topology.spec import DatabaseSpec
 
 @pytest.fixture
 def own(spec):
-    """The topology on users' servers."""
+    """The topology on the user's own servers."""
     return replace(
         spec,
         sites=tuple(
@@ -33,7 +33,7 @@ def led_elsewhere(own, site="b"):
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
-def test_another_server_is_refused_with_both_system_identifiers_and_nothing_is_prepared_there(own, actors, site):
+def test_other_server_is_refused_with_both_system_identifiers(own, actors, site):
     actors.identities = {"site:a": "postgres 71 5 1.5", "site:b": "postgres 72 5 1.5"}
     assert started(own, actors, steps=12).detail_state() == "RUNNING"
     actors.identities[f"site:{site}"] = "postgres 99 5 1.5"
@@ -53,7 +53,7 @@ def replace_identity(actors, site):
     return actors
 
 
-def test_a_promoted_standby_and_a_restarted_server_are_the_same_database(own, actors):
+def test_promoted_standby_and_restarted_server_are_the_same_database(own, actors):
     actors.identities = {"site:a": "postgres 71 5 1.5", "site:b": "postgres 72 5 1.5"}
     started(own, actors, steps=12)
     actors.identities["site:b"] = "postgres 72 5 99.25"
@@ -61,7 +61,7 @@ def test_a_promoted_standby_and_a_restarted_server_are_the_same_database(own, ac
     assert prepared_document(own.state_dir)["identities"] == {"a": "postgres 71 5", "b": "postgres 72 5"}
 
 
-def test_another_database_of_the_same_server_is_refused(own, actors):
+def test_other_database_of_the_same_server_is_refused(own, actors):
     actors.identities = {"site:a": "postgres 71 5 1.5", "site:b": "postgres 72 5 1.5"}
     started(own, actors, steps=12)
     actors.identities["site:b"] = "postgres 72 6 1.5"

@@ -1,4 +1,4 @@
-"""An edit of how components share processes: a controller over fake actors and sites."""
+"""Edits of how components share processes: a controller over fake actors and sites."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.support.actors.controllers import EVERYTHING, started, stop
 
 
-def test_components_go_into_processes_of_their_own_and_back_once_an_edit_is_prepared_and_sites_go_on(spec, actors):
+def test_edit_of_processes_moves_components_and_keeps_sites_running(spec, actors):
     started(spec, actors)
     together = dict(actors.processes)
     alone = {name for name, process in together.items() if name == process}
@@ -22,7 +22,7 @@ def test_components_go_into_processes_of_their_own_and_back_once_an_edit_is_prep
         assert not any(component["outdated"] for component in controller.overview()["components"])
 
 
-def test_a_stop_lasts_when_a_component_goes_into_a_process_of_its_own(spec, actors):
+def test_stop_survives_a_move_into_a_process_of_its_own(spec, actors):
     started(spec, actors)
     file = stop(spec, "propagation:p")
     controller = started(replace(spec, processes_apart=True), actors, steps=10)

@@ -1,4 +1,4 @@
-"""Which secrets each component gets: those of its own site's database, and nobody those of alerts."""
+"""Each component gets only the secrets of its own site's database; none gets those of alerts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spec(tmp_path):
 
 
 class _Overheard(FakeActors):
-    """Also has the secrets in what its components are called with, by component."""
+    """Also records the secrets in each component's calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def _secrets(said: object) -> set[str]:
     return {name for name in ("hub", "a", "b", "mine", "alerts") if f"of-{name}".encode() in record}
 
 
-def test_a_site_has_its_own_connection_string_and_no_other_component_has_any(spec):
+def test_only_a_site_gets_its_own_connection_string(spec):
     actors = _Overheard()
     started(spec, actors, steps=10)
     assert {each.partition(":")[0] for each in actors.running} == {
@@ -77,10 +77,10 @@ def test_a_site_has_its_own_connection_string_and_no_other_component_has_any(spe
     wanted = {name: {name.partition(":")[2]} if name.startswith("site:") else set() for name in actors.running}
     assert {name: _secrets(record) for name, record in actors.running.items()} == wanted
     assert all(actors.told.get(name, set()) <= wanted[name] for name in wanted), actors.told
-    assert actors.told["site:a"] == {"a"}, "preflight and prepare need no other site's"
+    assert actors.told["site:a"] == {"a"}, "preflight and prepare need no other site's secrets"
 
 
-def test_a_component_that_takes_an_edit_over_gets_no_more_secrets_than_at_its_creation(spec):
+def test_component_that_adopts_an_edit_gets_no_more_secrets(spec):
     actors = _Overheard()
     started(spec, actors, steps=10)
     actors.told.clear()
@@ -89,7 +89,7 @@ def test_a_component_that_takes_an_edit_over_gets_no_more_secrets_than_at_its_cr
     assert all(found <= {name.partition(":")[2]} for name, found in actors.told.items()), actors.told
 
 
-def test_a_changed_password_restarts_its_site_and_who_connects_to_it_alone(spec):
+def test_changed_password_restarts_only_its_site_and_connected_components(spec):
     actors = _Overheard()
     started(spec, actors, steps=10)
     before = labels(actors)

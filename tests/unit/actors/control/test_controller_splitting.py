@@ -1,4 +1,4 @@
-"""The controller: splitting a stream off and merging it, and what a controller that dies in between finds."""
+"""The controller: splitting a stream off, merging it, and resuming after a controller's death in between."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CLONES = {"queue:qa.p", "capture:c.p"}
 
 @pytest.fixture
 def spec(tmp_path: Path) -> TopologySpec:
-    """From site a to b, over p, and to c, over p2."""
+    """From site a to b by p, and to c by p2."""
     return with_another_destination(one_way_spec(tmp_path))
 
 
 def report(actors: FakeActors, queue: str, **positions: int) -> None:
-    """Let a queue report where its subscribers are."""
+    """Let a queue report its subscribers' positions."""
     actors.statuses[f"queue:{queue}"] = {
         "subscribers": [
             {"subscriber": name, "source": "a", "acknowledged_scn": scn, "connected": True, "held_alone_s": 0.0}
@@ -53,7 +53,7 @@ def step_until(controller: Controller, wanted: str, propagation: str = "p") -> N
 
 
 def with_another_source(spec: TopologySpec) -> TopologySpec:
-    """From site d to b, over p3, and to c, over p4, besides."""
+    """The topology plus site d, which sends to b by p3 and to c by p4."""
     return route(
         replace(
             spec,
@@ -93,14 +93,14 @@ def split_off(spec: TopologySpec, actors: FakeActors) -> Controller:
     report(actors, "qa", p=40, p2=90)
     controller.split("p")
     step_until(controller, SPLIT)
-    for _ in range(2):  # adopt it
+    for _ in range(2):  # the components adopt it
         controller.step()
     report(actors, "qa", p2=90)
     report(actors, "qa.p", p=40)
     return controller
 
 
-def test_a_stream_is_split_off_and_merged_and_only_what_must_change_is_touched(spec, actors):
+def test_split_and_merge_touch_only_components_of_that_stream(spec, actors):
     controller = started(spec, actors)
     before = set(actors.running)
     report(actors, "qa", p=40, p2=90)
@@ -129,26 +129,26 @@ def test_a_stream_is_split_off_and_merged_and_only_what_must_change_is_touched(s
     assert controller.detail_state() == "RUNNING"
 
 
-def test_a_controller_that_begins_again_goes_on_with_what_is_split_off(spec, actors):
+def test_restarted_controller_keeps_a_split_stream(spec, actors):
     split_off(spec, actors)
     actors.calls.clear()
     again = started(spec, actors)
     assert phase(again) == SPLIT
     assert actors.killed == []
     assert reconfigured(actors) == []
-    assert again.details().fingerprint == fingerprint_of(spec)  # `up` finds that nothing changed
+    assert again.details().fingerprint == fingerprint_of(spec)  # `up` finds no change
 
 
-def test_what_is_split_off_when_everything_ends_is_split_off_when_it_starts_again(spec, actors):
+def test_split_stream_stays_split_after_down_and_up(spec, actors):
     split_off(spec, actors)
     others = FakeActors()
     again = started(spec, others)
     assert phase(again) == SPLIT
     assert set(others.running) >= CLONES
-    assert others.new == set()  # their positions are kept
+    assert others.new == set()  # the positions are kept
 
 
-def test_an_edit_of_the_file_keeps_what_is_split_off_and_one_that_takes_its_queue_away_is_refused(spec, actors):
+def test_edit_keeps_a_split_stream_unless_it_removes_its_queue(spec, actors):
     split_off(spec, actors)
     edited = replace(spec, heartbeat_s=5.0)
     controller = started(edited, actors, steps=10)
@@ -163,7 +163,7 @@ def test_an_edit_of_the_file_keeps_what_is_split_off_and_one_that_takes_its_queu
     assert set(actors.running) >= CLONES
 
 
-def test_a_phase_is_on_disk_before_anyone_adopts_it(spec, actors):
+def test_phase_is_on_disk_before_any_component_adopts_it(spec, actors):
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     controller.split("p")
@@ -176,7 +176,7 @@ def test_a_phase_is_on_disk_before_anyone_adopts_it(spec, actors):
     assert {each["name"] for each in stored["spec"]["queues"]} >= {"qa.p"}
 
 
-def test_a_destination_that_is_away_holds_up_no_split(spec, actors):
+def test_absent_destination_does_not_hold_up_a_split(spec, actors):
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     actors.silent |= {"site:b", "queue:qb", "apply:x"}
@@ -184,13 +184,13 @@ def test_a_destination_that_is_away_holds_up_no_split(spec, actors):
     step_until(controller, SPLIT)
 
 
-def test_the_controller_says_what_cannot_be_split_off(spec, actors):
+def test_split_names_a_stream_that_cannot_be_split(spec, actors):
     with pytest.raises(ConfigError, match="no propagation"):
         started(spec, actors).split("nobody")
 
 
 def merged_while_away(spec: TopologySpec, actors: FakeActors) -> Controller:
-    """A controller of which the clones of p have to end at site a, which is away."""
+    """A controller that must end the clones of p at the absent site a."""
     controller = split_off(spec, actors)
     report(actors, "qa.p", p=90)
     controller.merge("p")
@@ -201,7 +201,7 @@ def merged_while_away(spec: TopologySpec, actors: FakeActors) -> Controller:
     return controller
 
 
-def test_what_was_asked_is_done_by_a_controller_that_begins_again(spec, actors):
+def test_restarted_controller_executes_a_recorded_request(spec, actors):
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     controller.split("p")
@@ -214,10 +214,10 @@ def test_what_was_asked_is_done_by_a_controller_that_begins_again(spec, actors):
     step_until(started(spec, actors, steps=0), MERGING)
 
 
-def test_a_site_that_is_away_when_its_stream_is_merged_holds_up_nothing_and_is_cleared_when_it_is_back(spec, actors):
+def test_site_absent_during_a_merge_holds_up_nothing_and_is_cleared_later(spec, actors):
     spec = with_another_source(spec)
     controller = merged_while_away(spec, actors)
-    actors.kill = lambda name: None  # type: ignore[method-assign]  # its process is not there to end them
+    actors.kill = lambda name: None  # type: ignore[method-assign]  # its process is gone and cannot end them
     report_of_d(actors)
     controller.split("p3")
     step_until(controller, SPLIT, "p3")
@@ -232,12 +232,12 @@ def test_a_site_that_is_away_when_its_stream_is_merged_holds_up_nothing_and_is_c
     )
 
 
-def test_a_site_that_goes_away_while_its_stream_is_split_off_is_waited_for_without_an_error(spec, actors, monkeypatch):
+def test_site_absent_during_a_split_is_waited_for_without_an_error(spec, actors, monkeypatch):
     spec = with_another_source(spec)
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     report_of_d(actors)
-    # It answered when all were asked, and does not when its clones are to begin.
+    # The site answered the first question, and is away when its clones are to begin.
     answers = FakeActors.call
 
     def call(self: FakeActors, name: str, method: str, *arguments: object, timeout_s: float = 5.0) -> object:
@@ -250,7 +250,7 @@ def test_a_site_that_goes_away_while_its_stream_is_split_off_is_waited_for_witho
     for _ in range(3):
         controller.step()
     assert phase(controller) == "together"
-    actors.silent |= {"site:a", "queue:qa", "capture:c"}  # the next look finds it away: others need not wait for it
+    actors.silent |= {"site:a", "queue:qa", "capture:c"}  # the next look finds it away, so the others need not wait
     controller.split("p3")
     step_until(controller, SPLIT, "p3")
     actors.silent.clear()
@@ -258,7 +258,7 @@ def test_a_site_that_goes_away_while_its_stream_is_split_off_is_waited_for_witho
     step_until(controller, SPLIT, "p")
 
 
-def test_what_a_stream_left_that_is_split_off_again_is_not_deleted(spec, actors):
+def test_remains_of_an_earlier_split_are_not_deleted_under_a_new_one(spec, actors):
     controller = merged_while_away(spec, actors)
     controller.step()
     actors.silent.clear()
@@ -272,8 +272,8 @@ def test_what_a_stream_left_that_is_split_off_again_is_not_deleted(spec, actors)
     assert set(actors.running) >= CLONES
 
 
-def test_a_stream_is_not_split_off_while_what_captures_for_it_is_stopped_and_does_not_answer(spec, actors):
-    """Its process was killed, or has much to do: it says nothing of the stop, and its clone would run."""
+def test_split_waits_for_a_stopped_capture_process_that_does_not_answer(spec, actors):
+    """Its process was killed or is busy, and does not report the stop: its clone would run."""
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     stop(spec, "capture:c")
@@ -287,8 +287,8 @@ def test_a_stream_is_not_split_off_while_what_captures_for_it_is_stopped_and_doe
 
 
 @pytest.mark.parametrize("stopped", ["capture:c", "queue:qa"])
-def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, actors, stopped):
-    """It would get from them what the stop holds back."""
+def test_split_waits_while_a_component_is_stopped_during_it(spec, actors, stopped):
+    """The clones would deliver what the stop holds back."""
     controller = started(spec, actors)
     report(actors, "qa", p=40, p2=90)
     controller.split("p")
@@ -303,9 +303,7 @@ def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, a
 
 @pytest.mark.parametrize("stopped", ["capture:c.p", "queue:qa.p", "queue:qa"])
 @pytest.mark.parametrize("since", [SPLIT, MERGING])
-def test_a_stream_is_not_merged_while_what_fills_its_own_queue_is_stopped_and_does_not_answer(
-    spec, actors, stopped, since
-):
+def test_merge_waits_for_a_stopped_component_that_does_not_answer(spec, actors, stopped, since):
     controller = split_off(spec, actors)
     report(actors, "qa.p", p=90)
     controller.merge("p")

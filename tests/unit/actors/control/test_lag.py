@@ -15,7 +15,7 @@ def test_newest_sample_at_or_below_the_applied_scn_counts():
     assert samples.lag_s(30, 10 * SECOND_US) == 6.0
 
 
-def test_old_and_repeated_answers_prove_nothing():
+def test_stale_and_repeated_answers_prove_nothing():
     samples = PositionSamples()
     samples.add(5 * SECOND_US, 50)
     samples.add(5 * SECOND_US, 60)
@@ -24,7 +24,7 @@ def test_old_and_repeated_answers_prove_nothing():
     assert len(samples) == 1
 
 
-def test_samples_of_a_day_stay_few_and_their_answers_close():
+def test_a_day_of_samples_stays_small_and_accurate():
     samples = PositionSamples()
     for second in range(86_400):
         samples.add((second + 1) * SECOND_US, second * 10)
@@ -34,9 +34,9 @@ def test_samples_of_a_day_stay_few_and_their_answers_close():
         assert abs(samples.lag_s(applied, 86_400 * SECOND_US) - age) <= tolerance
 
 
-def test_lag_is_told_of_now_when_the_position_was_told_long_ago_or_never():
+def test_lag_counts_from_now_when_the_position_is_old_or_unknown():
     now_us = 1000 * SECOND_US
     assert seen_at_us(now_us - SECOND_US, now_us) == now_us - SECOND_US
     assert seen_at_us(now_us - int(TOLD_MAX_S * SECOND_US) - 1, now_us) == now_us
     assert seen_at_us(0, now_us) == now_us
-    assert seen_at_us(now_us + 1, now_us) == now_us, "a clock that is ahead proves nothing"
+    assert seen_at_us(now_us + 1, now_us) == now_us, "an answer from the future proves nothing"

@@ -1,4 +1,4 @@
-"""The owner of a process tells why it ended, in the process's own words; the process here is a small script."""
+"""The owner of a process reports why it ended, in the process's own words; here the process is a small script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START_S = 30.0  # a Python process starts in a tenth of a second
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ChildProcess:
-    """Its program is `tmp_path/program`, a shell script that a test writes."""
+    """The child runs `tmp_path/program`, a shell script that a test writes."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "program"))
     return make(tmp_path)
 
@@ -35,7 +35,7 @@ def script(folder: Path, *lines: str) -> None:
 
 
 @pytest.mark.parametrize(("retry", "kind"), [("timed", ChildEnded), ("manual", ChildRefused), ("never", ChildRefused)])
-def test_words_of_a_process_that_ends_before_it_serves_are_told(
+def test_error_of_a_process_that_ends_before_it_serves_is_reported(
     child: ChildProcess, tmp_path: Path, retry: str, kind: type
 ):
     words = {"error": "SparkUnavailable", "message": "no room", "hint": "make room", "retry": retry}
@@ -47,7 +47,7 @@ def test_words_of_a_process_that_ends_before_it_serves_are_told(
     assert told.value.hint == "make room"
 
 
-def test_process_that_ends_without_a_word_names_its_code_and_its_log(child: ChildProcess, tmp_path: Path):
+def test_process_that_ends_without_an_error_names_its_code_and_its_log(child: ChildProcess, tmp_path: Path):
     script(tmp_path, "echo '[1]'", "echo not json", "exit 7")
     child.start("{}")
     with pytest.raises(ChildEnded, match="ended with code 7") as told:
@@ -81,7 +81,7 @@ def test_copied_folder_does_not_end_the_process_of_the_original(child: ChildProc
     two.start("{}")
     assert one.pid
     two.end()
-    # A folder that was moved while its owner was dead still has its process.
+    # A folder that was moved while its owner was dead keeps its process.
     older = psutil.Process(one.pid)
     original.rename(tmp_path / "three")
     one._process.stdin.close()
@@ -92,7 +92,7 @@ def test_copied_folder_does_not_end_the_process_of_the_original(child: ChildProc
     one.end()
 
 
-def test_step_of_the_clock_and_an_earlier_version_s_file_do_not_hide_the_process_of_an_earlier_life(
+def test_clock_step_and_older_file_do_not_hide_an_earlier_lifes_process(
     child: ChildProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     script(tmp_path, 'echo \'{"endpoint": "a:1"}\'', "read -r nothing")

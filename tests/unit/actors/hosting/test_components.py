@@ -1,4 +1,4 @@
-"""Components that share a process, without Ray: each begins, fails, restarts and ends alone."""
+"""Components that share a process, without Ray: each begins, fails, restarts and ends on its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ended(components: Components, records: FakeRecords, name: str) -> None:
 
 
 def is_ending(records: FakeRecords) -> tuple[Components, threading.Thread]:
-    """A process whose component "slow" is about to end until `RELEASE`, and the thread that waits for that."""
+    """A process whose component "slow" is ending until `RELEASE`, and the thread that waits for it."""
     records.create("slow", "hang")
     components = Components(records, end_process=lambda: None)
     components.settle_all()
@@ -43,7 +43,7 @@ def is_ending(records: FakeRecords) -> tuple[Components, threading.Thread]:
 
 
 @pytest.mark.parametrize(("say", "state"), [("raise", "RETRYING"), ("fail", "ABORTED"), ("hang", "ENABLED")])
-def test_component_that_fails_or_hangs_leaves_the_others_of_its_process_alone(records, say, state):
+def test_failed_or_hanging_component_leaves_its_neighbours_running(records, say, state):
     records.create("well")
     records.create("sick", say)
     components = Components(records)
@@ -66,7 +66,7 @@ def test_component_is_stopped_and_started_alone(records):
     wait_for(lambda: components.call("one", "status")["state"] == "ENABLED")
 
 
-def test_component_that_is_added_or_ended_leaves_the_others_alone(records):
+def test_added_or_ended_component_leaves_its_neighbours_running(records):
     records.create("stays")
     components = Components(records)
     components.settle_all()
@@ -81,7 +81,7 @@ def test_component_that_is_added_or_ended_leaves_the_others_alone(records):
     goes_on(components, "stays")
 
 
-def test_component_that_is_created_again_runs_with_its_new_arguments(records):
+def test_recreated_component_runs_with_its_new_arguments(records):
     records.create("again", "fail")
     components = Components(records)
     components.settle_all()
@@ -91,7 +91,7 @@ def test_component_that_is_created_again_runs_with_its_new_arguments(records):
     goes_on(components, "again")
 
 
-def test_restarted_process_begins_with_all_that_is_recorded_and_forgets_what_was_to_end(records):
+def test_restarted_process_begins_recorded_components_and_no_ended_ones(records):
     records.create("one")
     records.create("two")
     records.records["ending"] = None
@@ -102,15 +102,15 @@ def test_restarted_process_begins_with_all_that_is_recorded_and_forgets_what_was
     assert records.names() == ["one", "two"]
 
 
-def test_component_that_was_recorded_and_not_announced_begins_when_it_is_called(records):
+def test_recorded_component_begins_at_its_first_call(records):
     components = Components(records)
     records.create("late")
     assert components.call("late", "status")["name"] == "late"
     goes_on(components, "late")
 
 
-def test_component_whose_thread_has_ended_begins_again_when_it_is_called(records):
-    """Its state is the last one that it entered: it would be shown as well for ever."""
+def test_component_whose_thread_ended_begins_again_at_the_next_call(records):
+    """It would show its last state for ever."""
     records.create("left")
     components = Components(records)
     components.settle_all()
@@ -118,7 +118,7 @@ def test_component_whose_thread_has_ended_begins_again_when_it_is_called(records
     goes_on(components, "left")
 
 
-def test_component_that_cannot_be_built_says_so_and_is_tried_again(records):
+def test_component_that_cannot_be_built_reports_why_and_is_retried(records):
     records.create("broken", "cannot be built")
     records.create("well")
     components = Components(records)
@@ -131,7 +131,7 @@ def test_component_that_cannot_be_built_says_so_and_is_tried_again(records):
 
 
 def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
-    """Nothing else ends a thread that hangs; what is recorded begins again with the next process."""
+    """Nothing else ends a hanging thread; the next process begins the recorded components."""
     monkeypatch.setattr("actors.hosting.host._JOIN_TIMEOUT_S", 0.05)
     ends: list[bool] = []
     records.create("hangs", "hang")
@@ -142,7 +142,7 @@ def test_component_that_does_not_end_ends_the_process(records, monkeypatch):
     assert ends == [True]
 
 
-def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(records, monkeypatch):
+def test_call_to_an_ending_component_is_refused_at_once(records, monkeypatch):
     monkeypatch.setattr("actors.hosting.host._JOIN_TIMEOUT_S", 30.0)
     components, ending = is_ending(records)
 
@@ -159,8 +159,8 @@ def test_whoever_calls_a_component_that_is_about_to_end_does_not_wait_for_it(rec
     assert not ending.is_alive()
 
 
-def test_component_whose_status_hangs_takes_no_threads_from_the_others_and_can_be_ended(records):
-    """The process has 16 threads for calls; a call that nobody waits for any more is not cancelled."""
+def test_component_with_hanging_status_takes_no_threads_and_can_be_ended(records):
+    """The process has 16 threads for calls, and a call that its caller gave up on is not cancelled."""
     records.create("hangs", "hang in status")
     records.create("well")
     components = Components(records)
@@ -181,21 +181,21 @@ def call_quietly(components: Components, name: str) -> None:
         components.call(name, "status")
 
 
-def test_component_is_settled_again_when_that_is_asked_for_while_it_ends(records):
-    """Whoever asks does not wait: a thread for each try would take them all."""
+def test_component_is_settled_again_when_asked_while_it_ends(records):
+    """The caller does not wait: one thread per attempt would take them all."""
     components, ending = is_ending(records)
     wait_for(lambda: "slow" not in components._running)
     records.create("slow")
-    components.settle("slow")  # returns
+    components.settle("slow")  # returns at once
     RELEASE.set()
     ending.join(30)
     assert not ending.is_alive()
     goes_on(components, "slow")
 
 
-def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at_once(records, tmp_path, monkeypatch):
-    """A process that was frozen gets what the controller told it twice, in any order: else it would begin again by an
-    edit that the controller takes for over.
+def test_concurrent_reconfigures_save_the_change_that_was_adopted_last(records, tmp_path, monkeypatch):
+    """A process that was frozen can get the controller's calls twice, in any order. Otherwise it would restart with an
+    edit that the controller considers superseded.
     """
     records.create("one")
     components, adopted, saved = Components(records), [], []
@@ -219,10 +219,8 @@ def test_component_begins_again_with_the_change_that_it_goes_by_when_two_come_at
     ended(components, records, "one")
 
 
-def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_and_a_start_come_at_once(
-    records, monkeypatch
-):
-    """Else it would run now, and stay stopped after the next restart of its process, or the other way round."""
+def test_concurrent_stop_and_start_save_the_state_that_holds(records, monkeypatch):
+    """Otherwise the component would run now and stay stopped after the next restart of its process, or the reverse."""
     records.create("one")
     components, save, entered = Components(records), Wanted.save, threading.Event()
     components.settle("one")
@@ -243,8 +241,8 @@ def test_what_an_operator_wants_last_is_what_the_component_goes_by_when_a_stop_a
     ended(components, records, "one")
 
 
-def test_a_stop_that_comes_when_the_component_is_created_again_is_refused_or_holds(records):
-    """It went to the one before, and the new one ran on, as long as its process did."""
+def test_stop_during_recreation_is_refused_or_holds(records):
+    """The stop reached the old component, and the new one ran as long as its process did."""
     records.create("one")
     components = Components(records)
     components.settle("one")
@@ -258,7 +256,7 @@ def test_a_stop_that_comes_when_the_component_is_created_again_is_refused_or_hol
 
     records.create("one")
     stopping, settling = threading.Thread(target=stop), threading.Thread(target=components.settle, args=("one",))
-    with components._changing["one"]:  # another change is being saved
+    with components._changing["one"]:  # as if another change is being saved
         stopping.start()
         time.sleep(0.1)
         settling.start()
@@ -275,10 +273,8 @@ def test_a_stop_that_comes_when_the_component_is_created_again_is_refused_or_hol
 
 @pytest.mark.parametrize("method", ["reconfigure", "stop_component"])
 @pytest.mark.parametrize(("say", "times"), [("hang in a function", 1), ("hang", 0), ("run", 0)])
-def test_a_change_ends_the_process_whose_component_stands_in_a_function_that_has_had_its_time(
-    records, tmp_path, method, say, times
-):
-    """Its step may never end; what was asked for is recorded, and the next process goes by it."""
+def test_change_ends_the_process_when_a_users_function_exceeds_its_time(records, tmp_path, method, say, times):
+    """The step may never end; the request is recorded, and the next process follows it."""
     ends: list[bool] = []
     records.create("one", say)
     components = Components(records, end_process=lambda: ends.append(True))

@@ -17,11 +17,11 @@ from headrace.base.errors import BugError, DatabaseUnavailable, LogGone
 from headrace.console.status_view import is_healthy, notes
 from headrace.status.overview import Overview
 
-WAIT_S = 60.0  # as `STALL_S`: what takes milliseconds
+WAIT_S = 60.0  # as long as `STALL_S`, for what takes milliseconds
 
 
 class _Mended(Life):
-    """It becomes ABORTED a moment after the operator has started it."""
+    """The operator starts the component a moment before it becomes ABORTED."""
 
     def __init__(self, clock: Clock, start: Callable[[], None]) -> None:
         super().__init__(clock)
@@ -34,7 +34,7 @@ class _Mended(Life):
 
 
 class StartedLate(Host):
-    """It is started between its error and its state: the operator has mended the cause by then."""
+    """The operator fixes the cause and starts it between its error and its state."""
 
     def __init__(self, state_dir: Path) -> None:
         super().__init__("scripted:one", state_dir)
@@ -50,7 +50,7 @@ class StartedLate(Host):
 
 
 class ScriptedHost(Host):
-    """Steps through a script: a number is a pause, an exception is raised, `threading.Event`s are set."""
+    """Step through a script: a number is a pause, an exception is raised, a `threading.Event` is set."""
 
     kind = "scripted"
 
@@ -101,8 +101,8 @@ def wait_state(host: Host, state: str) -> None:
 
 
 def wait_paused(host: ScriptedHost, *, left: int) -> None:
-    """Until the step whose pause is to be ended has begun: what wakes a host before a step does not end the pause
-    behind it.
+    """Wait until the step before the pause has begun: a wake-up that comes before a step does not end the pause after
+    it.
     """
     waiter = threading.Event()
     for _ in range(int(WAIT_S / 0.005)):
@@ -121,7 +121,7 @@ def test_backoff_doubles_up_to_its_bound():
     assert backoff.next_s() == RETRY_DELAY_MIN_S
 
 
-def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
+def test_component_reopens_after_a_timed_error(hosts):
     reached = threading.Event()
     host = hosts(DatabaseUnavailable("gone"), reached)
     host.start()
@@ -136,7 +136,7 @@ def test_component_is_opened_again_after_an_error_that_time_heals(hosts):
 def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch):
     """The manuals disable a propagation after 16 failures in a row; here an outage of any length ends by itself."""
     failures = 3 * 16
-    monkeypatch.setattr("actors.hosting.host.Backoff.next_s", lambda _self: 0.0)  # the pauses have a test of their own
+    monkeypatch.setattr("actors.hosting.host.Backoff.next_s", lambda _self: 0.0)  # another test covers the pauses
     reached = threading.Event()
     host = hosts(*(DatabaseUnavailable("gone") for _ in range(failures)), reached)
     host.start()
@@ -146,7 +146,7 @@ def test_component_that_keeps_failing_is_retried_without_end(hosts, monkeypatch)
     assert host.status().errors_total == failures
 
 
-def test_component_aborts_with_the_error_and_its_hint_when_an_operator_must_act(hosts):
+def test_component_aborts_with_error_and_hint_when_an_operator_must_act(hosts):
     host = hosts(LogGone("the slot is gone", hint="instantiate again"))
     host.start()
     wait_state(host, "ABORTED")
@@ -156,7 +156,7 @@ def test_component_aborts_with_the_error_and_its_hint_when_an_operator_must_act(
     assert host.opened == 1
 
 
-def test_aborted_component_goes_on_when_it_is_started(hosts):
+def test_aborted_component_runs_again_after_start(hosts):
     reached = threading.Event()
     host = hosts(LogGone("x"), reached)
     host.start()
@@ -174,7 +174,7 @@ def test_unexpected_exception_becomes_a_recorded_defect(hosts):
     assert "ZeroDivisionError" in host.status().last_error.message
 
 
-def test_full_disk_is_retried_and_other_errors_of_the_system_are_not(hosts):
+def test_only_a_full_disk_among_system_errors_is_retried(hosts):
     reached = threading.Event()
     host = hosts(OSError(errno.ENOSPC, "No space left on device"), reached, OSError(errno.EIO, "Input/output error"))
     host.start()
@@ -217,8 +217,8 @@ def test_stop_interrupts_the_pause_between_two_tries(hosts):
     wait_state(host, "DISABLED")
 
 
-def test_what_breaks_and_rings_is_not_tried_again_without_a_pause(hosts):
-    """A stream that ends wakes its component: that is no reason to connect again at once."""
+def test_component_that_wakes_itself_as_it_fails_still_pauses(hosts):
+    """A stream that ends wakes its component, but is no reason to reconnect at once."""
     host = hosts()
     host.step = lambda: host.wake() or (_ for _ in ()).throw(DatabaseUnavailable("gone"))
     began = time.monotonic()
@@ -241,7 +241,7 @@ def test_wake_ends_a_pause(hosts):
     assert reached.wait(WAIT_S)
 
 
-def test_component_that_is_told_to_opens_again_once_and_counts_no_error(hosts):
+def test_reopen_opens_once_more_and_counts_no_error(hosts):
     host = hosts()
     host.start()
     wait_state(host, "ENABLED")
@@ -256,7 +256,7 @@ def test_component_that_is_told_to_opens_again_once_and_counts_no_error(hosts):
 
 
 class ChangingHost(ScriptedHost):
-    """Remembers what it took over, and whether it was open then."""
+    """Records which topology it adopted, and whether it was open then."""
 
     taken: tuple[object, str, bool] | None = None
 
@@ -287,7 +287,7 @@ def wait_taken(host: ChangingHost, fingerprint: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "opened"), [(ChangingHost, 2), (ChangingOpenHost, 1)])
-def test_changed_topology_is_taken_over_between_two_steps_by_opening_again_or_without(tmp_path, kind, opened):
+def test_changed_topology_is_adopted_between_steps(tmp_path, kind, opened):
     host = kind(tmp_path, [])
     try:
         host.start()
@@ -302,7 +302,7 @@ def test_changed_topology_is_taken_over_between_two_steps_by_opening_again_or_wi
 
 
 @pytest.mark.parametrize("kind", [ChangingHost, ChangingOpenHost])
-def test_component_that_gave_up_tries_again_with_the_changed_topology_and_a_stopped_one_stays_stopped(tmp_path, kind):
+def test_changed_topology_restarts_aborted_component_but_no_stopped_one(tmp_path, kind):
     host = kind(tmp_path, [LogGone("the slot is gone")])
     try:
         host.start()
@@ -322,7 +322,7 @@ def test_component_that_gave_up_tries_again_with_the_changed_topology_and_a_stop
 
 
 class RefusingHost(ChangingHost):
-    """Cannot adopt a changed topology as long as there is an error."""
+    """Cannot adopt a changed topology while it has errors left."""
 
     refusals: list[Exception]
     tries = 0
@@ -347,7 +347,7 @@ def refusing(request, tmp_path: Path, monkeypatch):
     host.end()
 
 
-def test_topology_that_cannot_be_adopted_for_a_while_is_adopted_later(refusing):
+def test_topology_that_cannot_be_adopted_at_first_is_adopted_later(refusing):
     refusing.start()
     wait_state(refusing, "ENABLED")
     refusing.refusals = [OSError(errno.ENOSPC, "No space left on device") for _ in range(3)]
@@ -358,7 +358,7 @@ def test_topology_that_cannot_be_adopted_for_a_while_is_adopted_later(refusing):
     assert refusing.status().errors_total == 3
 
 
-def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_and_stays_stopped(refusing):
+def test_stopped_component_retries_adoption_and_stays_stopped(refusing):
     refusing.start()
     refusing.stop_component()
     wait_state(refusing, "DISABLED")
@@ -371,8 +371,8 @@ def test_stopped_component_adopts_a_topology_that_it_could_not_adopt_at_first_an
 @pytest.mark.parametrize(
     "error", [DatabaseUnavailable("gone", hint="wait"), OSError(errno.EACCES, "Permission denied")]
 )
-def test_stopped_component_says_why_it_cannot_adopt_a_topology(refusing, error):
-    """`up` waits for it, and its state is DISABLED as before."""
+def test_stopped_component_reports_why_it_cannot_adopt_a_topology(refusing, error):
+    """`up` waits for it, and its state remains DISABLED."""
     refusing.start()
     refusing.stop_component()
     wait_state(refusing, "DISABLED")
@@ -388,10 +388,10 @@ def test_stopped_component_says_why_it_cannot_adopt_a_topology(refusing, error):
     wait_problem(refusing, is_there=False)
 
 
-def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_started(refusing):
+def test_component_that_aborts_during_adoption_adopts_after_start(refusing):
     refusing.start()
     wait_state(refusing, "ENABLED")
-    # A component that fails between two steps tries once more when it is closed.
+    # A component that fails between two steps tries once more as it closes.
     refusing.refusals = [LogGone("the slot is gone", hint="instantiate again") for _ in range(1 + refusing.adopts_open)]
     refusing.reconfigure("changed", "two")
     wait_state(refusing, "ABORTED")
@@ -401,7 +401,7 @@ def test_component_that_aborts_while_it_adopts_a_topology_adopts_it_when_it_is_s
     wait_state(refusing, "ENABLED")
 
 
-def test_component_that_is_started_while_its_error_is_noted_runs_again(tmp_path):
+def test_component_started_while_its_error_is_recorded_runs_again(tmp_path):
     host = StartedLate(tmp_path)
     host.start()
     try:
@@ -410,7 +410,7 @@ def test_component_that_is_started_while_its_error_is_noted_runs_again(tmp_path)
         host.end()
 
 
-def test_start_of_a_component_that_runs_does_not_retry_a_later_error(hosts):
+def test_start_of_a_running_component_does_not_retry_a_later_error(hosts):
     stepped, again = threading.Event(), threading.Event()
     host = hosts(stepped, 60.0, again, 60.0, BugError("no"))
     host.start()
@@ -425,7 +425,7 @@ def test_start_of_a_component_that_runs_does_not_retry_a_later_error(hosts):
 
 
 class Waiting(Host):
-    """It stands in a user's function."""
+    """It waits in a user's function."""
 
     kind = "waiting"
     late = ""
@@ -437,7 +437,7 @@ class Waiting(Host):
         return self.late
 
 
-def test_a_function_that_has_had_its_time_and_does_not_return_is_told_and_is_no_healthy_state(tmp_path):
+def test_function_that_exceeds_its_time_is_shown_and_unhealthy(tmp_path):
     host = Waiting("waiting:one", tmp_path)
     host.start()
     wait_state(host, "ENABLED")

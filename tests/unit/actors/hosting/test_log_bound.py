@@ -9,7 +9,7 @@ from actors.hosting.log_bound import bound_log
 WRITER = "import sys\nfor line in sys.stdin:\n    sys.stderr.write(line)\n    print('written', flush=True)\n"
 
 
-def test_log_of_a_running_process_stays_bounded_and_what_comes_after_is_in_it(tmp_path: Path):
+def test_log_of_a_running_process_stays_bounded_and_keeps_later_lines(tmp_path: Path):
     file = tmp_path / "driver.log"
     assert not bound_log(file, 10)
     with file.open("ab") as log:
@@ -29,5 +29,5 @@ def test_log_of_a_running_process_stays_bounded_and_what_comes_after_is_in_it(tm
     writer.stdin.close()
     assert writer.wait() == 0
     writer.stdout.close()
-    assert file.read_bytes() == b"the last\n"  # from the beginning: no hole of zeros
+    assert file.read_bytes() == b"the last\n"  # at the beginning of the file, without a hole of zeros
     assert (tmp_path / "driver.log.1").read_text() == "line 2 of eighteen bytes\nline 3 of eighteen bytes\n"

@@ -38,9 +38,7 @@ def test_apply_processes_of_a_site_share_a_process_by_fours(spec: TopologySpec):
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_stand_in_the_file(
-    spec: TopologySpec, *, at_the_end: bool
-):
+def test_added_apply_processes_share_a_process_by_fours_wherever_added(spec: TopologySpec, *, at_the_end: bool):
     held: dict[str, set[str]] = {}
     (apply,), applies = spec.applies, ()
     for number in range(2 * APPLIES_TOGETHER + 1):
@@ -52,13 +50,13 @@ def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_s
     assert sorted(len(each) for each in held.values()) == [1, APPLIES_TOGETHER, APPLIES_TOGETHER]
 
 
-def test_a_site_has_a_process_of_its_own(spec: TopologySpec):
+def test_site_has_a_process_of_its_own(spec: TopologySpec):
     assert {process for name, process in processes(spec).items() if name.startswith("site:")} == {
         f"site:{site.name}" for site in spec.sites
     }
 
 
-def test_of_processes_that_are_apart_each_component_has_one_with_its_own_name(spec: TopologySpec):
+def test_each_component_has_its_own_process_when_processes_are_apart(spec: TopologySpec):
     apart = replace(with_applies(spec, APPLIES_TOGETHER + 1), processes_apart=True)
     assert processes(apart) == {component.name: component.name for component in components_of(apart)}
     assert (
@@ -66,7 +64,7 @@ def test_of_processes_that_are_apart_each_component_has_one_with_its_own_name(sp
     )
 
 
-def test_a_site_that_moves_to_another_node_has_other_processes(spec: TopologySpec):
+def test_site_that_moves_to_another_node_has_other_processes(spec: TopologySpec):
     site = spec.applies[0].site
     moved = replace(
         spec, sites=tuple(replace(each, node=(("site_x", 1.0),)) if each.name == site else each for each in spec.sites)

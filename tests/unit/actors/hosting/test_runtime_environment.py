@@ -1,4 +1,4 @@
-"""The environment of a process that turns from one Ray cluster to another."""
+"""The environment of a process that switches from one Ray cluster to another."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "_own_environment", {})
     for name in (*runtime.LOOPBACK, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_DEDUP_LOGS_SKIP_REGEX"):
         monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv(name, "")  # so that monkeypatch takes it away again
+        monkeypatch.setenv(name, "")  # so that monkeypatch removes it again
         monkeypatch.delenv(name)
 
 
-def test_cluster_that_is_known_is_reached_with_its_own_token_by_its_address_alone():
+def test_known_cluster_is_reached_with_its_own_token_by_its_address_alone():
     runtime.prepare_process(FIRST, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "first"})
     runtime.prepare_process(SECOND, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "second"})
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "second"
@@ -31,7 +31,7 @@ def test_cluster_that_is_known_is_reached_with_its_own_token_by_its_address_alon
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "first"
 
 
-def test_cluster_of_the_users_is_reached_with_what_the_process_was_started_with(monkeypatch: pytest.MonkeyPatch):
+def test_users_cluster_is_reached_with_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "the user's")
     runtime.prepare_process(FIRST, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "first"})
     runtime.prepare_process(REMOTE, {})

@@ -1,4 +1,4 @@
-"""An apply process that keeps existing rows does so once, whatever its process goes through later."""
+"""An apply process keeps existing rows only once, whatever happens to its process later."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def status(*states: str, ready: bool = True) -> ApplyStatus:
     return ApplyStatus(name="x", ready=ready, instantiation=tuple(tables))
 
 
-def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the_process(spec):
-    """A destination that is restored from a backup of before the first apply has no records, and older rows."""
+def test_rows_are_kept_until_every_table_is_recorded_and_never_later(spec):
+    """A destination restored from a backup older than the first apply has no records, and old rows."""
     first = host(spec)
     first._note_kept(status("KEPT", "DONE"))
     assert first._keep_existing == frozenset()
     assert host(spec)._keep_existing == frozenset(), "Ray restarts the process with the arguments of its creation"
-    assert host(spec, "two")._keep_existing == {"id of t", "id of u"}, "another call"
+    assert host(spec, "two")._keep_existing == {"id of t", "id of u"}, "another call of `up`"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_rows_are_kept_until_every_table_is_recorded_and_by_no_later_life_of_the
         status("DONE", "COPIED"),
     ],
 )
-def test_rows_are_still_kept_by_the_next_life_while_a_table_is_not_recorded(spec, seen):
+def test_next_life_keeps_rows_while_a_table_is_not_recorded(spec, seen):
     first = host(spec)
     first._note_kept(seen)
     assert first._keep_existing == host(spec)._keep_existing == {"id of t", "id of u"}

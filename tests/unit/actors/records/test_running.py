@@ -1,4 +1,4 @@
-"""One process at a time runs a component on a disk."""
+"""Only one process at a time runs a component on a disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_component_does_not_begin_while_another_process_runs_it_and_begins_when_that_was_killed(tmp_path, other):
+def test_component_begins_only_when_its_other_process_is_dead(tmp_path, other):
     records = FakeRecords(tmp_path)
     records.create("part:p")
     records.create("well")
@@ -51,7 +51,7 @@ def test_component_does_not_begin_while_another_process_runs_it_and_begins_when_
     goes_on(components, "part:p")
 
 
-def test_component_that_ended_or_could_not_be_built_can_begin_elsewhere(tmp_path):
+def test_ended_or_unbuilt_component_can_begin_elsewhere(tmp_path):
     records = FakeRecords(tmp_path)
     records.create("ends")
     records.create("broken", "cannot be built")
@@ -65,13 +65,13 @@ def test_component_that_ended_or_could_not_be_built_can_begin_elsewhere(tmp_path
         Running(tmp_path, name).release()
 
 
-def test_component_whose_lock_cannot_be_made_says_so(tmp_path):
+def test_component_whose_lock_cannot_be_made_reports_it(tmp_path):
     (tmp_path / "components").write_text("in the way")
     with pytest.raises(PropagationError, match="part:p cannot begin"):
         Running(tmp_path, "part:p")
 
 
-def test_no_program_that_a_component_starts_holds_it(tmp_path):
+def test_program_that_a_component_starts_does_not_hold_its_lock(tmp_path):
     running = Running(tmp_path, "part:p")
     child = subprocess.Popen(["sleep", "600"], close_fds=False)
     try:

@@ -1,4 +1,4 @@
-"""A component that Ray restarts begins with the topology that it took over, not with the one it was created with."""
+"""A component that Ray restarts begins with the topology that it adopted last, not with that of its creation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from actors.records.taken_over import TakenOver
 from tests.support.topologies.files import ONE_WAY, read
 
 
-def test_a_restarted_component_has_what_it_took_over_and_one_that_is_created_anew_has_not(tmp_path):
+def test_restarted_component_has_its_adopted_topology_and_a_new_one_not(tmp_path):
     spec = replace(read(tmp_path, ONE_WAY), state_dir=tmp_path)
     changed = replace(spec, heartbeat_s=77.0)
     created = {"spec": spec, "name": "q", "fingerprint": "first"}
@@ -24,7 +24,7 @@ def test_a_restarted_component_has_what_it_took_over_and_one_that_is_created_ane
     assert TakenOver(tmp_path, "queue:other", "creation 1").arguments(created) == created
 
 
-def test_a_connection_string_comes_from_the_creation(tmp_path):
+def test_connection_string_comes_from_the_creation(tmp_path):
     text = ONE_WAY.replace("b: {database: {kind: embedded}}", 'b: {database: {kind: postgres, dsn: "${D}"}}')
     spec = replace(read(tmp_path, text, {"D": "password=hunter2"}), state_dir=tmp_path)
     life = TakenOver(tmp_path, "site:b", "creation")

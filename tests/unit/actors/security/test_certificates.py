@@ -1,4 +1,4 @@
-"""Certificates: what `headrace certs` makes, and what `check` finds wrong with the files of a topology."""
+"""Certificates: what `headrace certs` makes, and which faults `check` finds in the files of a topology."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _problems(file: Path, now: dt.datetime = NOW) -> dict[str, tuple[str, bool]]
     return {found.path: (found.problem, found.is_error) for found in tls_findings(read_topology(file), now=now)}
 
 
-def test_made_certificates_carry_the_site_live_a_year_and_hide_their_keys(tmp_path: Path) -> None:
+def test_new_certificates_name_their_site_and_hide_their_keys(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "certs"
     made = make_certificates(folder, "hr_net", ["dbs1", "dbs2"], now=NOW)
     assert sorted(path.name for path in made.made) == [
@@ -81,7 +81,7 @@ def test_made_certificates_carry_the_site_live_a_year_and_hide_their_keys(tmp_pa
     assert permitted == [x509.DNSName("headrace.internal")]
 
 
-def test_nothing_is_overwritten_and_a_new_site_gets_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
+def test_new_site_gets_a_certificate_and_no_file_is_overwritten(tmp_path: Path) -> None:
     make_certificates(tmp_path, "hr_net", ["dbs1"], now=NOW)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     made = make_certificates(tmp_path, "hr_net", ["dbs1", "dbs3"], now=NOW)
@@ -97,7 +97,7 @@ def test_nothing_is_overwritten_and_a_new_site_gets_a_certificate_of_the_same_au
     assert (tmp_path / "dbs1.key").read_bytes() == before[tmp_path / "dbs1.key"]
 
 
-def test_certificates_as_they_were_made_have_no_finding(file: Path) -> None:
+def test_new_certificates_have_no_finding(file: Path) -> None:
     assert _problems(file) == {}
 
 
@@ -123,7 +123,7 @@ def _foreign(folder: Path) -> None:
         (_foreign, "certificate", "is not signed by"),
     ],
 )
-def test_each_thing_that_is_wrong_with_a_file_is_found_and_named(
+def test_each_fault_of_a_file_is_found_and_named(
     file: Path, change: Callable[[Path], object], key: str, words: str
 ) -> None:
     change(file.parent / "certs")
@@ -136,7 +136,7 @@ def test_each_thing_that_is_wrong_with_a_file_is_found_and_named(
 
 
 def _signed_by_authority(folder: Path, key: Any) -> None:
-    """A certificate for dbs2, as the operator's own authority may make it."""
+    """Write a certificate for dbs2 as the operator's own authority could make it."""
     authority = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
     signer: Any = load_pem_private_key((folder / "ca.key").read_bytes(), None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dbs2")])
@@ -158,20 +158,18 @@ def _signed_by_authority(folder: Path, key: Any) -> None:
         (ed25519.Ed25519PrivateKey.generate, ""),
     ],
 )
-def test_key_of_a_site_that_somebody_else_can_compute_is_warned_of(
-    file: Path, make: Callable[[], Any], words: str
-) -> None:
+def test_weak_key_of_a_site_is_a_warning(file: Path, make: Callable[[], Any], words: str) -> None:
     _signed_by_authority(file.parent / "certs", make())
     found = tls_findings(read_topology(file), now=NOW)
     assert [(each.path, each.is_error) for each in found] == [("sites.dbs2.tls.certificate", False)] * bool(words)
     assert all(words in each.problem for each in found)
 
 
-def test_key_of_an_authority_that_somebody_else_can_compute_is_warned_of(file: Path) -> None:
+def test_weak_key_of_an_authority_is_a_warning(file: Path) -> None:
     folder, key = file.parent / "certs", rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weak")])
     weak = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + dt.timedelta(days=90))
-    with (folder / "ca.pem").open("ab") as authorities:  # beside the one that signed: both are trusted
+    with (folder / "ca.pem").open("ab") as authorities:  # next to the signing one: both are trusted
         authorities.write(weak.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
     found = tls_findings(read_topology(file), now=NOW)
     assert {(each.path, each.is_error) for each in found} == {
@@ -181,7 +179,7 @@ def test_key_of_an_authority_that_somebody_else_can_compute_is_warned_of(file: P
     assert all("has a key of 1024 bits (RSA)" in each.problem for each in found)
 
 
-def test_printed_command_closes_a_key_in_a_folder_whose_name_has_a_blank(file: Path) -> None:
+def test_printed_command_closes_a_key_in_a_folder_with_a_blank_in_its_name(file: Path) -> None:
     moved = (file.parent / "my certs").absolute()
     (file.parent / "certs").rename(moved)
     file.write_text(file.read_text().replace("certs/", "my certs/"))
@@ -192,7 +190,7 @@ def test_printed_command_closes_a_key_in_a_folder_whose_name_has_a_blank(file: P
 
 
 def _lists(file: Path, text: str | None) -> TopologySpec:
-    """The topology with a list of revoked certificates; None: the file that it names is not there."""
+    """The topology with a list of revoked certificates. If `text` is None, the file does not exist."""
     file.write_text(file.read_text().replace("tls: {", 'tls: {revoked: "certs/revoked of {site}", '))
     if text is not None:
         for site in ("dbs1", "dbs2"):
@@ -204,7 +202,7 @@ def _lists(file: Path, text: str | None) -> TopologySpec:
     ("text", "words"),
     [(None, "there is no such file"), ("# ok\nAB:CD\n", "no SHA-256 fingerprint stands in line 2"), ("# empty\n", "")],
 )
-def test_list_of_revoked_certificates_that_is_not_one_is_refused_by_check(
+def test_check_refuses_an_invalid_or_missing_list_of_revoked_certificates(
     file: Path, text: str | None, words: str
 ) -> None:
     spec = _lists(file, text)
@@ -221,7 +219,7 @@ def test_list_of_revoked_certificates_that_is_not_one_is_refused_by_check(
     assert all(identity.must_list for site in ("dbs1", "dbs2") if (identity := identity_of(spec, site)) is not None)
 
 
-def test_site_whose_own_certificate_is_revoked_is_refused_by_check_until_it_has_another_one(file: Path) -> None:
+def test_check_refuses_a_site_with_a_revoked_certificate(file: Path) -> None:
     spec = _lists(file, "")
     shown: dict[str, str] = {}
 
@@ -276,7 +274,7 @@ def test_expiry_warns_a_month_before_and_is_an_error_afterwards(
         assert found_error == is_error
 
 
-def test_authority_that_is_being_replaced_is_trusted_beside_the_old_one(file: Path) -> None:
+def test_replacement_authority_is_trusted_together_with_the_old_one(file: Path) -> None:
     folder = file.parent / "certs"
     _foreign(folder)
     both = (folder / "ca.pem").read_bytes() + (folder / "foreign" / "ca.pem").read_bytes()
@@ -284,7 +282,7 @@ def test_authority_that_is_being_replaced_is_trusted_beside_the_old_one(file: Pa
     assert _problems(file) == {}
 
 
-def test_files_of_a_site_on_nodes_of_its_own_may_be_elsewhere(file: Path) -> None:
+def test_missing_files_of_a_site_with_its_own_node_are_only_a_warning(file: Path) -> None:
     _file(file.parent, "node: {site_dbs2: 1}")
     for ending in ("pem", "key"):
         (file.parent / "certs" / f"dbs2.{ending}").unlink()
@@ -292,12 +290,10 @@ def test_files_of_a_site_on_nodes_of_its_own_may_be_elsewhere(file: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "dbs1.pem", "", "shared"])
-def test_file_that_others_may_write_or_put_another_in_the_place_of_is_named_with_what_ends_that(
-    file: Path, name: str
-) -> None:
-    """Who can write the authority's certificate is taken for any site."""
+def test_file_that_others_could_write_or_replace_is_named_with_the_fix(file: Path, name: str) -> None:
+    """The owner of the authority's certificate can impersonate any site."""
     certs = file.parent / "certs"
-    if name == "shared":  # where a link leads to
+    if name == "shared":  # the target of a link
         (certs / "shared").mkdir()
         (certs / "ca.pem").rename(certs / "shared" / "ca.pem")
         (certs / "ca.pem").symlink_to("shared/ca.pem")
@@ -312,7 +308,7 @@ def test_file_that_others_may_write_or_put_another_in_the_place_of_is_named_with
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_file_that_another_user_made_is_named(file: Path) -> None:
+def test_file_of_another_user_is_named(file: Path) -> None:
     authority = file.parent / "certs" / "ca.pem"
     os.chown(authority, NOBODY, -1)
     ((path, (problem, is_error)),) = _problems(file).items()
@@ -320,7 +316,7 @@ def test_file_that_another_user_made_is_named(file: Path) -> None:
     assert f"{authority} belongs to user {NOBODY}" in problem
 
 
-def test_check_refuses_certificates_and_status_does_not(file: Path) -> None:
+def test_missing_certificate_stops_check_and_not_status(file: Path) -> None:
     (file.parent / "certs" / "dbs2.pem").unlink()
     errors = [finding for finding in check_topology(file, ask_databases=False).findings if finding.is_error]
     assert [finding.path for finding in errors] == ["sites.dbs2.tls.certificate"]

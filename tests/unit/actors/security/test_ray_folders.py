@@ -1,4 +1,4 @@
-"""A node on which others can take the place of Ray's sockets is named, and one where nobody comes to them is not."""
+"""A node where other users can replace Ray's sockets is a finding; one that they cannot reach is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SITE = SiteSpec(name="dbs1", database=DatabaseSpec(kind="embedded"), node=(("sit
 
 
 def session_in(folder: Path, mode: int) -> Path:
-    """As Ray makes it, in a folder of a mode."""
+    """A session folder as Ray makes it, in a folder with this mode."""
     session = folder / "own" / "ray" / "session_1"
     session.mkdir(parents=True)
     for each, its_mode in ((session, 0o777), (session.parent, 0o777), (session.parent.parent, mode)):
@@ -23,7 +23,7 @@ def session_in(folder: Path, mode: int) -> Path:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o711])
-def test_the_outermost_folder_that_others_may_write_is_named(mode: int):
+def test_outermost_folder_that_others_may_write_is_named(mode: int):
     with open_folder() as folder:
         session = session_in(folder, mode)
         (found,) = ray_folder_findings(SITE, session)
@@ -34,7 +34,7 @@ def test_the_outermost_folder_that_others_may_write_is_named(mode: int):
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o600])
-def test_what_nobody_else_comes_to_may_be_open(mode: int):
+def test_open_folder_behind_a_closed_one_is_no_finding(mode: int):
     with open_folder() as folder:
         session = session_in(folder, mode)
         assert list(ray_folder_findings(SITE, session)) == []
@@ -44,5 +44,5 @@ def test_folders_that_others_may_not_write_are_no_finding():
     with open_folder() as folder:
         session = session_in(folder, 0o755)
         session.chmod(0o755)
-        session.parent.chmod(0o1777)  # as /tmp: nobody replaces what is another user's
+        session.parent.chmod(0o1777)  # sticky, as /tmp: other users cannot replace it
         assert list(ray_folder_findings(SITE, session)) == []

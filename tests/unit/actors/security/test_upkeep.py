@@ -1,4 +1,6 @@
-"""Certificates that a topology makes for itself: when they are made anew, and that what runs can use them all the time."""
+"""Certificates that a topology makes for itself: when they are renewed, and that running components can always use
+them.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +59,14 @@ def test_each_site_gets_a_certificate_that_only_this_user_can_read(spec: Topolog
     assert tls_findings(spec, now=NOW) == ()
 
 
-def test_nothing_is_made_anew_while_two_thirds_of_a_life_are_not_over(spec: TopologySpec, folder: Path) -> None:
+def test_certificates_are_kept_for_two_thirds_of_their_life(spec: TopologySpec, folder: Path) -> None:
     keep_certificates(spec, now=NOW)
     before = _contents(folder)
     assert keep_certificates(spec, now=NOW + dt.timedelta(days=SITE_DAYS * 2 // 3 - 1)) == ()
     assert _contents(folder) == before
 
 
-def test_site_certificate_with_less_than_a_third_of_its_life_is_made_anew_by_the_same_authority(
-    spec: TopologySpec, folder: Path
-) -> None:
+def test_site_certificate_in_its_last_third_is_renewed_by_its_authority(spec: TopologySpec, folder: Path) -> None:
     keep_certificates(spec, now=NOW)
     before = _contents(folder)
     assert keep_certificates(spec, now=NOW + dt.timedelta(days=SITE_DAYS * 2 // 3 + 1)) == ("a", "b")
@@ -75,7 +75,7 @@ def test_site_certificate_with_less_than_a_third_of_its_life_is_made_anew_by_the
     _verify(folder, "a", "b")
 
 
-def test_revoked_certificate_is_made_anew_and_stays_revoked(spec: TopologySpec, folder: Path) -> None:
+def test_revoked_certificate_is_replaced_and_stays_revoked(spec: TopologySpec, folder: Path) -> None:
     keep_certificates(spec, now=NOW)
     before = _contents(folder)
     listed = spec.state_dir / REVOKED
@@ -88,7 +88,7 @@ def test_revoked_certificate_is_made_anew_and_stays_revoked(spec: TopologySpec, 
     assert _contents(folder)["b.pem"] == before["b.pem"]
     assert keep_certificates(spec, now=NOW) == ()
     assert tls_findings(spec, now=NOW) == ()
-    # A mistake in it is refused, and hides no line that is right.
+    # A faulty line is refused, and does not disable the valid lines.
     listed.write_text(f"oops\n{fingerprint_of(before['b.pem'].decode())}\n")
     assert [(found.path, found.is_error) for found in tls_findings(spec, now=NOW)] == [
         ("sites.b.tls.certificate", False),
@@ -97,12 +97,12 @@ def test_revoked_certificate_is_made_anew_and_stays_revoked(spec: TopologySpec, 
     assert keep_certificates(spec, now=NOW) == ("b",)
 
 
-def test_authority_is_renewed_with_its_key_and_what_it_signed_stays_valid(spec: TopologySpec, folder: Path) -> None:
+def test_authority_is_renewed_with_its_key_and_old_signatures_stay_valid(spec: TopologySpec, folder: Path) -> None:
     later = NOW + dt.timedelta(days=AUTHORITY_DAYS * 2 // 3 + 1)
     keep_certificates(spec, now=NOW)
     before = _contents(folder)
     (folder / f"{MADE_AUTHORITY}.pem").rename(folder / "old.pem")
-    for name in ("a", "b"):  # as the daily looks between the two have left them
+    for name in ("a", "b"):  # as the daily checks in between leave them
         (folder / f"{name}.pem").unlink()
     (folder / "old.pem").rename(folder / f"{MADE_AUTHORITY}.pem")
     keep_certificates(spec, now=later - dt.timedelta(days=2))
@@ -146,7 +146,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("damage", "made"), [each[1:] for each in DAMAGE], ids=[each[0] for each in DAMAGE])
-def test_what_cannot_be_used_is_made_anew_and_nothing_else(
+def test_only_unusable_certificates_are_replaced(
     spec: TopologySpec, folder: Path, damage: Callable[[Path], object], made: tuple[str, ...]
 ) -> None:
     keep_certificates(spec, now=NOW)
@@ -159,9 +159,7 @@ def test_what_cannot_be_used_is_made_anew_and_nothing_else(
     assert keep_certificates(spec, now=NOW) == ()
 
 
-def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one_that_is_new(
-    spec: TopologySpec, folder: Path, tmp_path: Path
-) -> None:
+def test_check_names_lost_certificates_of_prepared_sites_only(spec: TopologySpec, folder: Path, tmp_path: Path) -> None:
     spec.state_dir.mkdir(parents=True, exist_ok=True)
     assert tls_findings(spec, now=NOW) == ()
     keep_certificates(spec, now=NOW)
@@ -176,16 +174,14 @@ def test_check_names_what_is_gone_of_a_site_that_was_prepared_and_nothing_of_one
     }
 
 
-def test_a_topology_that_ran_without_certificates_lacks_none(spec: TopologySpec) -> None:
+def test_topology_that_ran_without_certificates_lacks_none(spec: TopologySpec) -> None:
     spec.state_dir.mkdir(parents=True, exist_ok=True)
     earlier = replace(spec, sites=tuple(replace(site, tls=None) for site in spec.sites))
     (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"spec": spec_to_json(earlier)}))
     assert tls_findings(spec, now=NOW) == ()
 
 
-def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are_valid_then(
-    spec: TopologySpec, folder: Path
-) -> None:
+def test_clock_set_back_gets_certificates_that_are_valid_then(spec: TopologySpec, folder: Path) -> None:
     keep_certificates(spec, now=NOW)
     earlier = NOW - dt.timedelta(days=30)
     assert keep_certificates(spec, now=earlier) == ALL
@@ -193,7 +189,7 @@ def test_clock_that_was_set_back_behind_the_beginning_gets_certificates_that_are
     _verify(folder, "a", "b")
 
 
-def test_folder_that_others_could_open_is_closed_and_one_that_is_no_folder_is_refused(
+def test_folder_open_to_others_is_closed_and_a_link_is_refused(
     spec: TopologySpec, folder: Path, tmp_path: Path
 ) -> None:
     folder.mkdir(parents=True)
@@ -218,7 +214,7 @@ def test_folder_of_another_user_is_refused(spec: TopologySpec, folder: Path) -> 
         keep_certificates(spec, now=NOW)
 
 
-def test_site_that_joins_gets_a_certificate_and_a_file_that_names_some_is_left_alone(
+def test_joining_site_gets_a_certificate_and_files_own_ones_are_left_alone(
     spec: TopologySpec, folder: Path, tmp_path: Path
 ) -> None:
     keep_certificates(spec, now=NOW)

@@ -1,4 +1,4 @@
-"""Who a state folder is towards a user's database: itself when it was moved, another one when it is a copy."""
+"""The identity of a state folder at a user's database: a moved folder keeps it, a copy gets a new one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def identity(spec: TopologySpec, site: SiteSpec) -> str:
     return claim._identity
 
 
-def test_purge_of_a_copy_that_never_ran_leaves_the_database_to_the_original(spec: TopologySpec, tmp_path: Path):
+def test_purge_of_a_copy_that_never_ran_leaves_the_originals_objects(spec: TopologySpec, tmp_path: Path):
     first = identity(spec, spec.site("a"))
     file = Path(shutil.copytree(tmp_path / "one", tmp_path / "two")) / spec.file.name
     copy, site = at(file)
@@ -48,7 +48,7 @@ def test_purge_of_a_copy_that_never_ran_leaves_the_database_to_the_original(spec
     assert identity(spec, spec.site("a")) == first
 
 
-def test_copy_that_ran_is_another_place_and_a_moved_folder_is_the_same(spec: TopologySpec, tmp_path: Path):
+def test_copy_that_ran_has_a_new_identity_and_a_moved_folder_keeps_its_own(spec: TopologySpec, tmp_path: Path):
     first = identity(spec, spec.site("a"))
     copy, site = at(Path(shutil.copytree(tmp_path / "one", tmp_path / "two")) / spec.file.name)
     second = identity(copy, site)

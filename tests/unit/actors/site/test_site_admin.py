@@ -34,7 +34,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TopologySpec:
     )
 
 
-def test_what_was_published_at_one_source_is_taken_back_when_another_one_cannot_be(
+def test_publication_at_one_source_is_undone_when_another_source_refuses(
     spec: TopologySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = AdministeredSource(["t", "new"], ["t"]), AdministeredSource(["u"])
@@ -45,16 +45,14 @@ def test_what_was_published_at_one_source_is_taken_back_when_another_one_cannot_
         publish_as_admin(spec, spec)
     assert one.published == {"t"}
     assert refused.value.hint == "GRANT it"
-    # Taken up meanwhile by another `up`: it stays.
+    # Another `up` has taken it up meanwhile, so it stays.
     record(spec, {"one": ["t", "new"]})
     with pytest.raises(DatabaseError):
         publish_as_admin(spec, spec)
     assert one.published == {"t", "new"}
 
 
-def test_what_could_not_be_taken_back_is_told_with_the_refusal(
-    spec: TopologySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_undo_is_reported_with_the_refusal(spec: TopologySpec, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = AdministeredSource(["new"]), AdministeredSource(["u"])
     two.refuses = DatabaseError("site two: the role may not", hint="GRANT it")
     administer(monkeypatch, {"one": one, "two": two})
@@ -71,7 +69,7 @@ def test_what_could_not_be_taken_back_is_told_with_the_refusal(
     assert "ADD TABLE new" in said
 
 
-def test_tables_that_are_not_in_the_log_at_the_end_are_named_once_with_the_command(
+def test_tables_missing_from_the_log_are_named_once_with_the_command(
     spec: TopologySpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = AdministeredSource(["t", "late", "later"], ["t"]), AdministeredSource(["u"], ["u"])
@@ -80,10 +78,10 @@ def test_tables_that_are_not_in_the_log_at_the_end_are_named_once_with_the_comma
     (found,) = finish_as_admin(spec)
     assert (found.path, found.is_error, found.fix) == ("sites.one.database.admin_dsn", False, "headrace up FILE")
     assert "public.late, public.later" in found.problem
-    # The reason why the administrator could not be asked names them, too.
+    # The error about the unreachable administrator names them, too.
     one.is_admin_away = True
     told, made = publish_as_admin(spec, spec)
     assert (len(told), made) == (1, {})
     assert finish_as_admin(spec, told=told) == ()
     one.is_away = True
-    assert finish_as_admin(spec) == (), "then what runs says that it is away"
+    assert finish_as_admin(spec) == (), "the site's own status reports its absence"

@@ -1,4 +1,4 @@
-"""What is asked of a site by the name of a method goes to the part of the site that it is about."""
+"""A call to a site goes to the part of the site that has the named method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part_of(host: DatabaseSite, path: str) -> object:
 
 
 @pytest.mark.parametrize("path", PARTS)
-def test_a_part_answers_with_methods_that_it_has_and_the_site_has_not(host, path):
+def test_part_answers_only_methods_that_the_site_lacks(host, path):
     part = part_of(host, path)
     assert part.answers
     for name in part.answers:
@@ -37,18 +37,18 @@ def test_a_part_answers_with_methods_that_it_has_and_the_site_has_not(host, path
         assert not hasattr(host, name)
 
 
-def test_no_two_parts_answer_for_the_same_method(host):
+def test_no_two_parts_answer_the_same_method(host):
     for one, other in itertools.combinations(PARTS, 2):
         assert not part_of(host, one).answers & part_of(host, other).answers
 
 
-def test_everything_else_is_the_sites(host):
+def test_site_answers_all_other_methods(host):
     for name in ("status", "prepare", "preflight", "end_source", "endpoint", "stopped"):
         assert host.answering(name) is host
 
 
 class _OneRecord:
-    """The cluster has one component on record, site a, and forgets it when it ends."""
+    """The cluster's record of one component, site a, which is dropped when it ends."""
 
     def __init__(self, folder: Path) -> None:
         arguments = {"spec": one_way_spec(folder), "name": "a", "fingerprint": ""}
@@ -66,11 +66,11 @@ class _OneRecord:
         return self.record
 
     def ended(self, _component: str) -> None:
-        """Nothing else knows it."""
+        """No other record exists."""
 
 
-def test_a_call_by_name_reaches_the_part(tmp_path, monkeypatch):
-    monkeypatch.setattr(DatabaseSite, "start", lambda _host: None)  # no server is started for it
+def test_call_by_name_reaches_the_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(DatabaseSite, "start", lambda _host: None)  # without a server
     records = _OneRecord(tmp_path)
     components = Components(records)
     assert components.call("site:a", "receivers") == Receivers()

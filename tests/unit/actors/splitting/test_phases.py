@@ -1,4 +1,4 @@
-"""When a stream goes from one phase to the next, on facts that the test writes."""
+"""When a stream moves from one phase to the next, for facts that the test sets."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Known:
 
 @pytest.fixture
 def spec(tmp_path) -> TopologySpec:
-    """From site a to b, over p, and to c, over p2: two subscribers of one queue."""
+    """From site a to b by p, and to c by p2: two subscribers of one queue."""
     return with_another_destination(one_way_spec(tmp_path))
 
 
@@ -75,7 +75,7 @@ def recorded(phase: str, *, merges: bool = True) -> tuple[Split, ...]:
 
 
 def phases(splitting: Splitting, facts: Known) -> list[str] | None:
-    """What is wanted next, and recorded."""
+    """Take the next wanted phases, and return them."""
     found = splitting.next(facts, 5)
     if found is None:
         return None
@@ -83,7 +83,7 @@ def phases(splitting: Splitting, facts: Known) -> list[str] | None:
     return [each.phase for each in found]
 
 
-def test_an_operator_splits_a_stream_off_and_it_stays_so_until_it_is_merged_by_hand(spec):
+def test_stream_split_by_operator_stays_split_until_merged_by_hand(spec):
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known()
     assert phases(splitting, facts) is None
     splitting.ask("p", split=True)
@@ -103,14 +103,14 @@ def test_an_operator_splits_a_stream_off_and_it_stays_so_until_it_is_merged_by_h
 
 
 @pytest.mark.parametrize("away", ["site:a", "queue:qa.p"])
-def test_the_original_queue_waits_for_a_stream_until_its_own_queue_runs_and_redo_is_kept_for_it(spec, away):
+def test_split_waits_for_the_clone_queue_and_its_redo(spec, away):
     splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(away={away})
     assert phases(splitting, facts) is None
     facts.away.clear()
     assert phases(splitting, facts) == [SPLIT]
 
 
-def test_downstream_redo_is_kept_by_the_receiver(spec):
+def test_receiver_keeps_downstream_redo_for_a_split(spec):
     captures = (replace(spec.captures[0], source="b"),)
     spec = replace(
         spec, captures=captures, propagations=tuple(replace(each, sources=("b",)) for each in spec.propagations)
@@ -126,7 +126,7 @@ def test_nothing_begins_while_a_component_lacks_its_part_of_the_last_edit(spec):
     assert phases(splitting, facts) is None
 
 
-def test_a_stream_whose_queue_holds_something_for_it_alone_for_its_threshold_is_split_off_and_is_to_be_merged(spec):
+def test_stream_over_its_threshold_is_split_and_will_be_merged(spec):
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1799)
     assert phases(splitting, facts) is None
     facts.held_alone_s = 1800
@@ -136,16 +136,16 @@ def test_a_stream_whose_queue_holds_something_for_it_alone_for_its_threshold_is_
     assert phases(Splitting(never, clock=VirtualClock()), facts) is None
 
 
-def test_a_stream_is_not_split_off_while_an_operator_has_stopped_what_captures_for_it(spec):
-    """Its clone would run: the destination would get what the stop holds back."""
+def test_stream_is_not_split_while_its_capture_process_is_stopped(spec):
+    """Its clone would run, and deliver what the stop holds back."""
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(held_alone_s=1800.0, stopped={"capture:c"})
     assert phases(splitting, facts) is None
     facts.stopped = set()
     assert phases(splitting, facts) == [SPLITTING]
 
 
-def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_it_alone(spec):
-    """Merged, its destination would get what the stop holds back."""
+def test_stream_is_not_merged_while_its_own_capture_process_is_stopped(spec):
+    """A merge would deliver what the stop holds back."""
     splitting, facts = (
         Splitting(spec, recorded(SPLIT), VirtualClock()),
         Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 90}}, stopped={"capture:c.p"}),
@@ -161,7 +161,7 @@ def test_a_stream_is_not_merged_while_an_operator_has_stopped_what_captures_for_
 
 
 @pytest.mark.parametrize("component", ["queue:qa", "capture:c"])
-def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, component):
+def test_split_does_not_complete_while_a_component_is_stopped(spec, component):
     splitting, facts = Splitting(spec, recorded(SPLITTING), VirtualClock()), Known(stopped={component})
     assert phases(splitting, facts) is None
     assert splitting.described(facts)[0].stopped == (component,)
@@ -172,8 +172,8 @@ def test_a_stream_goes_on_reading_what_is_stopped_while_its_clones_begin(spec, c
     assert splitting.described(facts)[0].stopped == ()
 
 
-def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
-    """A component that does not answer may be: the stop would end with it, or its clone would run."""
+def test_nothing_changes_while_a_site_does_not_report_stops(spec):
+    """A silent component may be stopped: the stop would end with it, or its clone would run."""
     facts = Known(held_alone_s=1800.0, unsaid={"capture:c"})
     assert phases(Splitting(spec, clock=VirtualClock()), facts) is None
     clock = VirtualClock()
@@ -189,7 +189,7 @@ def test_nothing_changes_while_a_site_does_not_say_what_is_stopped_there(spec):
     assert phases(merging, facts) == [MERGING]
 
 
-def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_not_known_before_it_mines():
+def test_redo_is_required_from_the_durable_scn_the_capture_process_heard():
     status = CaptureStatus(name="capture:c")
     assert required_of(status) is None
     assert required_of(replace(status, required_checkpoint_scn=900)) is None
@@ -207,13 +207,13 @@ def test_redo_is_required_from_what_a_capture_process_heard_to_be_durable_and_no
         ({"away": {"queue:qa"}}, False),
     ],
 )
-def test_a_stream_is_merged_when_it_is_connected_and_close(spec, change, is_close):
+def test_stream_is_merged_when_it_is_connected_and_close(spec, change, is_close):
     splitting = Splitting(spec, recorded(SPLIT), VirtualClock())
-    facts = replace(Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 80}}), **change)  # 10 s behind, or 70
+    facts = replace(Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 80}}), **change)  # 10 s behind, or 70 s
     assert phases(splitting, facts) == ([MERGING] if is_close else None)
 
 
-def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_does_not_hold_for_it(spec):
+def test_merge_completes_when_the_queue_holds_all_the_destination_lacks(spec):
     splitting, facts = (
         Splitting(spec, recorded(MERGING), VirtualClock()),
         Known(positions={"qa": {"p": 90, "p2": 95}, "qa.p": {"p": 89}}),
@@ -223,14 +223,14 @@ def test_a_stream_comes_back_only_when_its_destination_has_all_that_the_queue_do
     for away in ("queue:qa", "capture:c"):
         facts.away = {away}
         assert phases(splitting, facts) is None
-    # redo is not kept from 90 on: the most advanced one stood there, and lost commits
+    # redo is no longer kept from 90 on: the most advanced subscriber stood there, and lost commits
     facts.away, facts.required = set(), 91
     assert phases(splitting, facts) is None
     facts.required = 90
     assert phases(splitting, facts) == []
 
 
-def test_a_merge_that_takes_too_long_is_given_up_also_by_a_controller_that_began_since(spec):
+def test_overlong_merge_is_abandoned_also_by_a_restarted_controller(spec):
     clock = VirtualClock()
     splitting, facts = (
         Splitting(spec, recorded(MERGING), clock),
@@ -241,7 +241,7 @@ def test_a_merge_that_takes_too_long_is_given_up_also_by_a_controller_that_began
     assert phases(splitting, facts) == [SPLIT]
 
 
-def test_an_operator_who_splits_again_what_is_being_merged_has_it_stay_split(spec):
+def test_split_request_during_a_merge_keeps_the_stream_split(spec):
     splitting, facts = Splitting(spec, recorded(MERGING), VirtualClock()), Known()
     splitting.ask("p", split=True)
     assert phases(splitting, facts) == [MERGING]
@@ -249,7 +249,7 @@ def test_an_operator_who_splits_again_what_is_being_merged_has_it_stay_split(spe
     assert not splitting.splits[0].merges
 
 
-def test_what_cannot_be_done_is_refused_at_once(spec, tmp_path):
+def test_impossible_requests_are_refused_at_once(spec, tmp_path):
     splitting = Splitting(spec, recorded(SPLIT), VirtualClock())
     with pytest.raises(ConfigError, match="no propagation 'p3'"):
         splitting.ask("p3", split=True)
@@ -259,9 +259,7 @@ def test_what_cannot_be_done_is_refused_at_once(spec, tmp_path):
         Splitting(one_way_spec(tmp_path), clock=VirtualClock()).ask("p", split=True)
 
 
-def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and_one_that_takes_the_stream_away_does(
-    spec, tmp_path
-):
+def test_edit_may_remove_a_split_stream_but_not_only_its_queue(spec, tmp_path):
     other = Splitting(
         replace(spec, propagations=tuple(replace(each, from_queue="qb") for each in spec.propagations)), recorded(SPLIT)
     )
@@ -276,20 +274,20 @@ def test_an_edit_that_takes_away_what_a_split_stream_is_made_of_does_not_fit_and
     assert (alone.misfits, len(alone.splits)) == ((), 1)
 
 
-def test_what_an_operator_asked_is_done_by_a_controller_that_begins_later(spec, tmp_path):
+def test_restarted_controller_executes_a_pending_request(spec, tmp_path):
     file = tmp_path / "split_requests.json"
     Splitting(spec, clock=VirtualClock(), requests=Requests(file)).ask("p", split=True)
     later = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
     found = later.next(Known(), 5)
     assert found is not None
     assert (found[0].phase, found[0].by) == (SPLITTING, "operator")
-    # It died before that was recorded.
+    # It died before it recorded that.
     again = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
     assert phases(again, Known()) == [SPLITTING]
     assert Requests(file).names() == ()
 
 
-def test_a_merge_that_was_asked_is_not_forgotten_before_it_is_recorded(spec, tmp_path):
+def test_merge_request_is_not_forgotten_before_it_is_recorded(spec, tmp_path):
     file, by_hand = tmp_path / "split_requests.json", recorded(SPLIT, merges=False)
     Splitting(spec, by_hand, VirtualClock(), Requests(file)).ask("p", split=False)
     far = Known(positions={"qa": {"p2": 90}, "qa.p": {"p": 35}}, seconds_per_scn=None)
@@ -300,7 +298,7 @@ def test_a_merge_that_was_asked_is_not_forgotten_before_it_is_recorded(spec, tmp
     assert Requests(file).names() == ()
 
 
-def test_a_request_to_split_that_waits_can_be_taken_back(spec):
+def test_pending_split_request_can_be_withdrawn(spec):
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(quiet=False)
     splitting.ask("p", split=True)
     splitting.ask("p", split=False)
@@ -310,8 +308,8 @@ def test_a_request_to_split_that_waits_can_be_taken_back(spec):
         splitting.ask("p", split=False)
 
 
-def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_again(spec):
-    """The controller asks the site, and writes, between the two; the operator was told that nothing is split off."""
+def test_split_request_withdrawn_while_it_is_recorded_is_merged_again(spec):
+    """Between the two, the controller asks the site and writes; the operator was told that nothing is split off."""
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known()
     splitting.ask("p", split=True)
     found = splitting.next(facts, 5)
@@ -320,12 +318,12 @@ def test_a_request_to_split_that_is_taken_back_while_it_is_recorded_is_merged_ag
     splitting.take(found)
     facts.positions = {"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}}
     while splitting.splits:
-        assert phases(splitting, facts) is not None, "it stays split off"
+        assert phases(splitting, facts) is not None, "the stream must not stay split off"
     assert splitting._requests.names() == ()
 
 
-def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for(spec):
-    """A stop may last for days, and nobody would know why nothing happens."""
+def test_pending_split_is_shown_with_its_reason(spec):
+    """A stop can last for days: the operator must see why nothing happens."""
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(stopped={"capture:c"})
     assert splitting.described(facts) == ()
     splitting.ask("p", split=True)
@@ -339,13 +337,13 @@ def test_a_stream_that_waits_for_being_split_off_is_shown_with_what_it_waits_for
     )
     facts.away = {"queue:qa"}
     assert phases(splitting, facts) is None
-    assert splitting.described(facts)[0].stopped == (), "that is not known now"
+    assert splitting.described(facts)[0].stopped == (), "stops are unknown while the queue is away"
     splitting.ask("p", split=False)
     assert splitting.described(facts) == ()
 
 
-def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_says_so(spec):
-    """Before maintenance, say. That it could be merged at that moment makes no difference."""
+def test_stream_due_for_merge_stays_split_at_the_operators_request(spec):
+    """For example before maintenance, even if the stream could be merged at that moment."""
     splitting, facts = (
         Splitting(spec, recorded(MERGING), VirtualClock()),
         Known(positions={"qa": {"p2": 90, "p": 90}, "qa.p": {"p": 90}}),
@@ -359,7 +357,7 @@ def test_a_stream_that_is_about_to_be_merged_stays_split_off_when_an_operator_sa
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_it(spec, monkeypatch, asked):
+def test_request_made_as_the_previous_one_completes_is_kept(spec, monkeypatch, asked):
     requests = Requests()
     splitting = Splitting(spec, recorded(SPLIT, merges=asked), VirtualClock(), requests)
     requests.put("p", split=asked)
@@ -377,17 +375,17 @@ def test_a_request_that_comes_when_the_one_before_is_done_is_not_forgotten_with_
     assert requests.get("p") is (not asked)
 
 
-def test_a_request_of_a_propagation_that_left_the_file_is_forgotten(spec, tmp_path):
+def test_request_for_a_removed_propagation_is_forgotten(spec, tmp_path):
     file = tmp_path / "split_requests.json"
     Requests(file).put("gone", split=True)
     Requests(file).put("p", split=True)
     splitting = Splitting(spec, clock=VirtualClock(), requests=Requests(file))
-    assert set(Requests(file).names()) == {"gone", "p"}, "the file may be refused yet, and the one of before come back"
+    assert set(Requests(file).names()) == {"gone", "p"}, "the file can still be refused, and the previous one return"
     splitting.in_force()
     assert Requests(file).names() == ("p",)
 
 
-def test_a_request_that_cannot_be_kept_is_refused_and_a_damaged_file_asks_nothing(spec, tmp_path):
+def test_request_that_cannot_be_stored_is_refused(spec, tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     damaged = tmp_path / "damaged.json"
@@ -400,8 +398,8 @@ def test_a_request_that_cannot_be_kept_is_refused_and_a_damaged_file_asks_nothin
     assert requests.get("p") is None
 
 
-def test_a_request_waits_for_the_queue_to_answer(spec):
-    """Its clone could not begin at a site that is away, and the streams of other sites would wait for it."""
+def test_request_waits_until_the_queue_answers(spec):
+    """At an absent site the clone could not begin, and would hold up the streams of other sites."""
     splitting, facts = Splitting(spec, clock=VirtualClock()), Known(away={"queue:qa"})
     splitting.ask("p", split=True)
     assert phases(splitting, facts) is None

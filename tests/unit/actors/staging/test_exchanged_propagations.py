@@ -1,6 +1,4 @@
-"""Queues by hand: propagations that change places with an edit, and one that gets its changes from another capture
-process of the same source.
-"""
+"""Queues by hand: an edit swaps two propagations, or moves one to another capture process of the same source."""
 
 from __future__ import annotations
 
@@ -23,7 +21,9 @@ from topology.spec import ApplySpec, PropagationSpec, QueueSpec, TopologySpec
 
 
 def two_destinations(folder: Path, *, is_sibling: bool = False) -> TopologySpec:
-    """dbs1 to dbs2 and dbs3 over to_b and to_c; with a second capture process of dbs1, whose queue to_c reads."""
+    """dbs1 to dbs2 by to_b and to dbs3 by to_c. With `is_sibling`, to_c reads the queue of a second capture process of
+    dbs1.
+    """
     spec = one_way(folder, subscribers=("to_b",))
     queue = "q_also" if is_sibling else "q_dbs1"
     return dataclasses.replace(
@@ -50,7 +50,7 @@ def two_destinations(folder: Path, *, is_sibling: bool = False) -> TopologySpec:
 
 
 class Network:
-    """The queues of a topology, and what moves between them; a capture process sends what its queue asks for, as long
+    """The queues of a topology, and the transfers between them. A capture process sends what its queue asks for, as far
     as its redo has it.
     """
 
@@ -63,7 +63,7 @@ class Network:
         self.connect()
 
     def begin(self, name: str) -> None:
-        """A queue begins, without what it held in memory."""
+        """Start a queue without what it held in memory."""
         self.queues[name] = QueueCore(self.topology, name, self.folder / name, self.clock)
 
     def connect(self) -> None:
@@ -110,7 +110,7 @@ class Network:
                     queue.positions_saved(positions, None)
 
     def apply(self, name: str, queue: str, *, needed: int, through: int) -> list[int]:
-        """An apply process takes what there is, and has it durably up to an SCN; the SCNs that it was sent."""
+        """Let an apply process take everything and make it durable up to an SCN; return the SCNs that it was sent."""
         self.lives += 1
         stream = DirectDequeue(lambda: self.queues[queue], name, f"{self.lives:03d}")
         stream.subscribe({"dbs1": needed}, 1 << 20)
@@ -124,7 +124,7 @@ class Network:
         return found
 
     def edit(self, topology: TopologySpec) -> None:
-        """Queues go by it while they run; the others begin again."""
+        """Queues adopt the topology while they run, or restart with it."""
         self.topology = topology
         for core in self.moving:
             core.close()
@@ -134,7 +134,7 @@ class Network:
 
 
 def exchanged(topology: TopologySpec) -> TopologySpec:
-    """The two propagations have each other's name; that of dbs2, which is behind, connects first."""
+    """The two propagations swap names; that of dbs2, which is behind, connects first."""
     one, two = topology.propagations
     return dataclasses.replace(
         topology, propagations=(dataclasses.replace(one, name=two.name), dataclasses.replace(two, name=one.name))
@@ -142,7 +142,7 @@ def exchanged(topology: TopologySpec) -> TopologySpec:
 
 
 def exchanged_other_first(topology: TopologySpec) -> TopologySpec:
-    """As `exchanged`; that of dbs3, which has everything, connects first."""
+    """The two propagations swap names; that of dbs3, which is up to date, connects first."""
     return dataclasses.replace(topology, propagations=exchanged(topology).propagations[::-1])
 
 
@@ -163,14 +163,15 @@ def from_the_other(topology: TopologySpec) -> TopologySpec:
         (from_the_other, True, True),
     ],
 )
-def test_a_destination_that_is_behind_gets_what_it_lacks_once_or_is_refused(
+def test_lagging_destination_gets_its_changes_exactly_once_or_is_refused(
     tmp_path: Path,
     edit: Callable[[TopologySpec], TopologySpec],
     *,
     is_purged: bool,
     is_refused: bool,
 ) -> None:
-    """A position in a queue is a name's, and may be of another site by now: what a destination needs it says itself.
+    """A queue stores positions by name, and a name can now mean another site, so each destination reports its own
+    position.
 
     `up` refuses such an edit (`topology.edits.overtaken`).
     """
@@ -181,7 +182,7 @@ def test_a_destination_that_is_behind_gets_what_it_lacks_once_or_is_refused(
     network.run()
     if is_purged:
         network.purged = 40
-    network.begin("q_dbs2")  # 30 and 40 are lost with it
+    network.begin("q_dbs2")  # 30 and 40 are lost with that queue
     network.edit(edit(network.topology))
     network.run()
     if is_refused:

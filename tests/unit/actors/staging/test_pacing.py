@@ -1,4 +1,4 @@
-"""The pace of a bandwidth and the gate of a schedule, in virtual time: smooth, whole batches, nothing lost."""
+"""The pace of a bandwidth and the gate of a schedule, in virtual time: smooth, in whole batches, without loss."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Line:
         self.position += 10
 
     def run(self, seconds: float) -> None:
-        """As a host does: step, pause as long as the step says."""
+        """Step as a host does, with the pause that each step asks for."""
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
             pause = self.runner.step()
@@ -72,7 +72,7 @@ class Line:
 
 
 class SlowEnqueue(DirectEnqueue):
-    """Accepts what was sent when it is told to."""
+    """Accepts batches only while `is_slow` is False."""
 
     is_slow = True
 
@@ -82,12 +82,12 @@ class SlowEnqueue(DirectEnqueue):
 
 
 class TwoSources:
-    """dbs1 and dbs3 -> q_dbs1 -> to_dbs2 -> q_dbs2: large batches of the one, large transactions in small parts of the
-    other.
+    """dbs1 and dbs3 -> q_dbs1 -> to_dbs2 -> q_dbs2: large batches from one source, large transactions in small parts
+    from the other.
 
     Args:
         folder: of the queues.
-        seed: of what is committed and how it is cut.
+        seed: of the transactions and of how they are cut.
         keys: of the propagation.
     """
 
@@ -123,7 +123,7 @@ class TwoSources:
             self.planned[source] = named.through_scn
 
     def step(self) -> None:
-        """The host's turn, and the pause that the step asks for; what arrives is checked part by part."""
+        """One turn of the host with the pause that the step asks for; arriving parts are checked."""
         pause = self.runner.step()
         for source, session in self.sessions.items():
             while (delivery := self.far.dequeue(session)) is not None:
@@ -136,7 +136,7 @@ class TwoSources:
         self.clock.advance(max(1e-6, pause))
 
 
-def test_pace_is_the_bandwidth_over_any_second_and_what_was_not_used_is_not_saved_up() -> None:
+def test_pace_is_the_bandwidth_in_every_second_and_saves_up_nothing() -> None:
     pacer, now, sent = Pacer(RATE), 0.0, []
     assert pacer.piece_bytes == RATE // 10
     for idle_s in (0.0, 3600.0):
@@ -155,17 +155,17 @@ def test_pace_is_the_bandwidth_over_any_second_and_what_was_not_used_is_not_save
 @pytest.mark.parametrize(
     ("rate", "piece"), [(8192, PIECE_BYTES_MIN), (1 << 20, (1 << 20) // 10), (1 << 30, FRAGMENT_BYTES)]
 )
-def test_piece_is_a_tenth_of_a_second_within_what_a_fragment_may_be(rate: int, piece: int) -> None:
+def test_piece_is_a_tenth_of_a_second_within_the_bounds_of_a_fragment(rate: int, piece: int) -> None:
     assert Pacer(rate).piece_bytes == piece
 
 
-def test_backlog_of_small_and_large_batches_takes_as_long_as_the_bandwidth_says(tmp_path: Path) -> None:
+def test_backlog_of_mixed_batches_drains_at_the_bandwidth(tmp_path: Path) -> None:
     line = Line(tmp_path, bandwidth_max=RATE)
     for size in (1_000_000, 10, 10, 500_000, 10):
         line.publish(size)
     line.runner.open()
     line.run(5.0)
-    assert line.arrived() == []  # half of the first one is on its way
+    assert line.arrived() == []  # half of the first batch is sent
     assert line.runner.state == "PAUSED FOR BANDWIDTH"
     line.run(5.5)
     assert line.arrived() == [10, 20, 30]
@@ -180,16 +180,18 @@ def test_backlog_of_small_and_large_batches_takes_as_long_as_the_bandwidth_says(
     assert status.sources["dbs1"].accepted_scn == 50
 
 
-def test_batch_that_has_begun_when_the_other_end_rewinds_ends_the_stream_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_rewind_during_a_batch_ends_the_stream_and_loses_nothing(tmp_path: Path) -> None:
     line = Line(tmp_path, bandwidth_max=RATE)
     line.publish(10)
     line.runner.open()
     line.run(1.0)
     assert line.arrived() == [10]
-    line.far.acknowledge(line.subscriber, "dbs1", 10)  # dropped there; the near queue has not heard of it
+    line.far.acknowledge(line.subscriber, "dbs1", 10)  # dropped there; the near queue does not know yet
     line.publish(1_000_000)
     line.run(2.0)
-    line.subscriber = line.far.open_subscriber("apply_far", "2", {"dbs1": 5}, 1 << 40)  # its queue must ask for more
+    line.subscriber = line.far.open_subscriber(
+        "apply_far", "2", {"dbs1": 5}, 1 << 40
+    )  # the far queue must ask for more
     with pytest.raises(PropagationError, match="in the middle of a batch"):
         line.run(1.0)
     line.runner.close()
@@ -198,7 +200,7 @@ def test_batch_that_has_begun_when_the_other_end_rewinds_ends_the_stream_and_not
     assert line.arrived() == [10, 20]
 
 
-def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) -> None:
+def test_closed_window_opens_no_connection_and_its_queue_spills(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY)
     line.is_up = False
     line.runner.open()
@@ -213,7 +215,7 @@ def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) 
     assert (near.state, near.rows) == ("ENABLED", 40)
     assert near.spilled_rows > 20
     line.is_up = True
-    line.run(9 * 60)  # 49 minutes past
+    line.run(9 * 60)  # at 49 minutes past the hour
     assert line.arrived() == []
     line.run(300)
     assert line.arrived() == [10 * k + 10 for k in range(40)]
@@ -223,7 +225,7 @@ def test_closed_window_connects_to_nothing_and_its_queue_spills(tmp_path: Path) 
     assert line.runner.state == "CLOSED"
 
 
-def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_nothing_else(tmp_path: Path) -> None:
+def test_window_that_closes_during_a_batch_completes_that_batch_only(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
     line.runner.open()
     line.run(59 * 60 + 55)
@@ -240,7 +242,7 @@ def test_window_that_closes_in_the_middle_of_a_batch_sends_it_to_its_end_and_not
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
+def test_windows_at_random_times_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
     seed = seed_of("windows that close and open at any moment")
     rng = random.Random(seed)
     windows = tuple(Window(hour=None, minute=minute, duration_s=rng.randint(20, 59)) for minute in range(60))
@@ -258,7 +260,7 @@ def test_windows_that_close_and_open_at_any_moment_lose_no_part_of_a_large_trans
     assert world.links.opens > 4, "no window closed: this proves less than it says"
 
 
-def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_path: Path) -> None:
+def test_sources_share_the_pace_when_wake_ups_fall_between_their_turns(tmp_path: Path) -> None:
     world = TwoSources(tmp_path, 1, bandwidth_max=16_384)
     for source, value in (("dbs1", bytes(3000)), ("dbs3", bytes(3000))):
         world.histories[source].value = value
@@ -266,13 +268,13 @@ def test_sources_share_the_pace_also_if_a_wake_up_falls_between_their_turns(tmp_
             world.publish(source, 1)
     world.runner.open()
     while world.clock.monotonic() < 10:
-        world.step()  # its pause is over: a piece may be sent
+        world.step()  # the pause is over: a piece can be sent
         world.runner.step()  # an answer arrived before the next piece
     counts = {source: each.batches_total for source, each in world.runner.status().sources.items()}
     assert min(counts.values()) > 0.4 * sum(counts.values()), counts
 
 
-def test_closing_waits_for_an_answer_without_asking_for_another_step_at_once(tmp_path: Path) -> None:
+def test_closing_gate_waits_for_an_answer_without_a_busy_loop(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
     slow = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
     line.links.publisher = lambda *_: slow  # type: ignore[method-assign,assignment]
@@ -288,7 +290,7 @@ def test_closing_waits_for_an_answer_without_asking_for_another_step_at_once(tmp
     assert line.runner.state == "CLOSED"
 
 
-def test_closed_propagation_that_is_stopped_shows_no_window(tmp_path: Path) -> None:
+def test_stopped_propagation_shows_no_window(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY)
     line.runner.open()
     line.run(1.0)
@@ -298,7 +300,7 @@ def test_closed_propagation_that_is_stopped_shows_no_window(tmp_path: Path) -> N
     assert line.runner.status().closed_until is None
 
 
-def test_gate_notices_a_clock_that_is_set_back() -> None:
+def test_gate_notices_a_clock_that_was_set_back() -> None:
     class Wall:
         now_us = START_US + 55 * 60_000_000
 

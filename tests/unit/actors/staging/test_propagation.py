@@ -31,7 +31,7 @@ from topology.spec import PropagationSpec
 
 
 def all_durable_then_restored(folder: Path) -> tuple[TwoQueues, SubscriberSession]:
-    """Everything up to 40 was told as durable; then the destination came back from a backup that ends at 10."""
+    """Everything up to 40 was reported as durable; then the destination was restored from a backup that ends at 10."""
     queues = TwoQueues(folder)
     assert queues.far is not None
     queues.publish(insert_batch([10, 20, 30, 40]))
@@ -56,14 +56,14 @@ def test_batches_arrive_in_order_and_byte_for_byte(tmp_path: Path) -> None:
     assert queues.core.state == "WAITING FOR LCRS"
 
 
-def test_progress_marks_pass(tmp_path: Path) -> None:
+def test_propagation_sends_progress_marks(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     queues.publish(insert_batch([], through=70))
     queues.work()
     assert [codec.read_header(data).through_scn for data in queues.arrived()] == [70]
 
 
-def test_rules_leave_out_tables_and_the_chain_stays_whole(tmp_path: Path) -> None:
+def test_rules_discard_tables_and_the_chain_of_batches_stays_whole(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path, RuleSet(include=(Rule(name="other"),)))
     queues.publish(insert_batch([10, 20], rows_each=3))
     queues.publish(insert_batch([30], previous=20, is_open=True))
@@ -86,11 +86,11 @@ def test_rules_that_keep_everything_leave_the_bytes_untouched(tmp_path: Path) ->
     assert queues.arrived() == [sent]
 
 
-def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_those_that_move_out_deletes(
+def test_subset_turns_rows_that_move_in_or_out_into_inserts_and_deletes(
     tmp_path: Path,
 ) -> None:
-    """One transaction in two parts of four UPDATEs: the destination queue gets the changes of the subset, and no part
-    is missing in the chain.
+    """One transaction in two parts of four UPDATEs each: the destination queue gets the changes of the subset, and the
+    chain has no gap.
     """
     queues = TwoQueues(tmp_path, RuleSet(include=(Rule(owner="public", name="t", subset=parse("c1 = 5", "subset")),)))
     moved = [(b"5", b"6"), (b"6", b"5"), (b"5", b"5"), (b"6", b"6")]
@@ -122,7 +122,7 @@ def test_a_subset_at_a_propagation_makes_of_rows_that_move_in_inserts_and_of_tho
     assert (queues.statistics.rows_discarded_total, queues.statistics.rows_total) == (2, 6)
 
 
-def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_queue(tmp_path: Path) -> None:
+def test_durable_at_the_destination_is_acknowledged_at_the_source_queue(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     queues.publish(insert_batch([10]))
     queues.work()
@@ -131,14 +131,14 @@ def test_durable_at_the_destination_becomes_an_acknowledgement_at_the_source_que
     assert queues.near.status().batches == 1
     queues.far.acknowledge(queues.subscriber, "dbs1", 10)
     queues.work()
-    assert queues.near.status().batches == 1  # the far queue has not remembered it yet
+    assert queues.near.status().batches == 1  # the far queue has not saved it yet
     queues.save()
     queues.work()
     assert queues.near.status().batches == 0
     assert queues.statistics.acknowledged_scn == 10
 
 
-def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
+def test_state_shows_waiting_sending_and_paused(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path, memory=1 << 20, spill=0)
     assert not queues.core.step()
     assert queues.core.state == "WAITING FOR LCRS"
@@ -156,7 +156,7 @@ def test_state_says_whether_it_waits_sends_or_is_paused(tmp_path: Path) -> None:
     assert queues.core.state == "PAUSED FOR FLOW CONTROL"
 
 
-def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_full_destination_holds_back_the_source_queue_without_loss(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path, memory=100_000, spill=0)
     assert queues.far is not None
     assert queues.near is not None
@@ -178,7 +178,7 @@ def test_destination_that_is_full_holds_back_the_source_queue_and_nothing_is_los
     assert queues.statistics.batches_total == 8
 
 
-def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_again(tmp_path: Path) -> None:
+def test_batch_without_credit_during_a_drain_is_sent_after_the_gate_opens(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     assert queues.far is not None
     roomy = queues.far._space.bounds
@@ -197,10 +197,10 @@ def test_batch_that_waits_for_credit_while_draining_goes_on_when_the_gate_opens_
     assert queues.arrived() == sent
 
 
-def test_purged_redo_that_shows_while_draining_is_passed_on(tmp_path: Path) -> None:
+def test_purged_redo_found_while_draining_is_reported_to_the_destination(tmp_path: Path) -> None:
     queues, restored = all_durable_then_restored(tmp_path)
     assert queues.near is not None
-    # The near queue learned that redo is gone from another stream of this propagation.
+    # The near queue learned of the purged redo from another stream of this propagation.
     held = queues.near.open_subscriber("to_dbs2", "9", {"dbs1": 10}, 1 << 30)
     queues.near.gone(queues.publisher, 30)
     assert isinstance(held.ended, LogGone)
@@ -209,7 +209,7 @@ def test_purged_redo_that_shows_while_draining_is_passed_on(tmp_path: Path) -> N
     assert isinstance(restored.ended, LogGone)
 
 
-def test_source_queue_gets_its_credit_back_only_as_the_destination_accepts(tmp_path: Path) -> None:
+def test_source_queue_gets_credit_back_only_as_the_destination_accepts(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     assert queues.near is not None
     sent = len(queues.publish(insert_batch([10], value=bytes(5000))))
@@ -220,7 +220,7 @@ def test_source_queue_gets_its_credit_back_only_as_the_destination_accepts(tmp_p
     assert queues.near.status().subscribers[0].credit_bytes == CREDIT_BYTES
 
 
-def test_credit_of_a_filtered_batch_is_what_it_took(tmp_path: Path) -> None:
+def test_discarded_batch_returns_all_its_credit(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path, RuleSet(include=()))
     assert queues.near is not None
     for k in range(3):
@@ -230,7 +230,7 @@ def test_credit_of_a_filtered_batch_is_what_it_took(tmp_path: Path) -> None:
     assert queues.near.status().subscribers[0].credit_bytes == CREDIT_BYTES
 
 
-def test_reconnected_propagation_goes_on_where_the_destination_stands(tmp_path: Path) -> None:
+def test_reconnected_propagation_resumes_at_the_destinations_position(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     for k in range(4):
         queues.publish(insert_batch([10 * k + 10], previous=10 * k))
@@ -242,7 +242,7 @@ def test_reconnected_propagation_goes_on_where_the_destination_stands(tmp_path: 
     assert [codec.read_header(data).through_scn for data in queues.arrived()] == [10, 20, 30, 40, 50]
 
 
-def test_destination_queue_that_restarted_empty_gets_what_it_lacks_again(tmp_path: Path) -> None:
+def test_destination_queue_that_restarted_empty_gets_its_backlog_again(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     assert queues.far is not None
     queues.publish(insert_batch([10]))
@@ -260,11 +260,11 @@ def test_destination_queue_that_restarted_empty_gets_what_it_lacks_again(tmp_pat
     assert [codec.read_header(data).through_scn for data in queues.arrived()] == [20]
 
 
-def test_source_queue_that_restarted_is_asked_for_the_destinations_position(tmp_path: Path) -> None:
+def test_restarted_source_queue_is_asked_for_the_destinations_position(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     queues.publish(insert_batch([10]))
     queues.work()
-    queues.start_near()  # nothing was acknowledged, so it begins at 0, cut differently now
+    queues.start_near()  # nothing was acknowledged, so it begins at 0, now cut differently
     queues.core.close()
     queues.connect()
     queues.publish(insert_batch([10, 20]))
@@ -284,7 +284,7 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     queues.work()
     queues.save()
     assert queues.near.status().batches == 0
-    queues.subscriber = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)  # from a backup
+    queues.subscriber = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)  # restored from a backup
     queues.work()
     news = queues.near.publisher_news(queues.publisher)
     assert news is not None
@@ -294,10 +294,10 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     assert [codec.read_header(data).through_scn for data in queues.arrived()] == [30]
     queues.save()
     queues.work()
-    assert queues.statistics.acknowledged_scn == 10, "what was durable before the backup is not durable any more"
+    assert queues.statistics.acknowledged_scn == 10, "changes after the backup are no longer durable"
 
 
-def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the_way_goes_on(tmp_path: Path) -> None:
+def test_purged_redo_refuses_only_the_subscriber_behind_the_relay(tmp_path: Path) -> None:
     queues, restored = all_durable_then_restored(tmp_path)
     assert queues.near is not None
     queues.work()
@@ -315,7 +315,7 @@ def test_purged_redo_behind_a_relay_refuses_the_subscriber_that_needs_it_and_the
     assert [codec.read_header(data).through_scn for data in queues.arrived()][-1] == 60
 
 
-def test_statistics_are_the_manuals(tmp_path: Path) -> None:
+def test_statistics_match_the_manuals(tmp_path: Path) -> None:
     queues = TwoQueues(tmp_path)
     size = len(queues.publish(insert_batch([10, 20], rows_each=2)))
     queues.work()
@@ -326,7 +326,7 @@ def test_statistics_are_the_manuals(tmp_path: Path) -> None:
     assert statistics.last_commit_time_us == 20_000
 
 
-def test_runner_without_a_queue_to_reach_says_so_and_shows_its_state() -> None:
+def test_runner_without_a_reachable_queue_reports_it_and_shows_its_state() -> None:
     def resolve(name: str) -> str:
         raise PropagationError(f"{name} does not answer")
 

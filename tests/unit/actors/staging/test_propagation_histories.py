@@ -1,7 +1,7 @@
-"""Random histories of two queues and the propagation between them, with crashes of all three and both ends.
+"""Random histories of two queues and the propagation between them, with crashes of all three and of both ends.
 
-Whatever happens, the destination sees every transaction once and in order, and the source purges nothing that somebody
-may need again.
+In every history the destination sees every transaction once and in order, and the source purges nothing that is still
+needed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PropagationHistories(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------- life and death
 
-    # A hundred rows are more than a queue holds.
+    # A hundred rows exceed what a queue holds.
     @rule(rows=st.sampled_from([1, 1, 1, 1, 2, 30, 100]), count=st.integers(1, 4))
     def commit(self, rows: int, count: int) -> None:
         for _ in range(count):
@@ -71,7 +71,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.plan(self.capture.connect().needed_scn)
 
     def plan(self, scn: int) -> None:
-        assert scn >= self.purged or self.restored, "redo is needed that was purged"
+        assert scn >= self.purged or self.restored, "purged redo is still needed"
         self.asks_for_more = scn < self.purged and scn > 0
         if self.asks_for_more:
             assert self.capture is not None
@@ -105,7 +105,7 @@ class PropagationHistories(RuleBasedStateMachine):
             self.copy_again(error)
 
     def copy_again(self, error: LogGone) -> None:
-        """What the operator does about a refusal: the apply process begins anew, and its tables are copied."""
+        """The operator's answer to a refusal: the apply process begins anew, and its tables are copied."""
         assert self.restored
         assert self.model.durable < error.context["first_scn"] <= self.purged
         self.model = Subscriber()
@@ -113,8 +113,8 @@ class PropagationHistories(RuleBasedStateMachine):
 
     @rule(back=st.integers(1, 60))
     def destination_is_restored_from_a_backup(self, back: int) -> None:
-        self.model.restore(max(1, self.model.begin, self.model.durable - back))  # with nothing it would begin anew
-        self.restored = True  # more may be purged than it has
+        self.model.restore(max(1, self.model.begin, self.model.durable - back))  # an empty destination would begin anew
+        self.restored = True  # redo may be purged beyond its position
         self.apply_restarts()
 
     # ------------------------------------------------------------------- work
@@ -127,7 +127,7 @@ class PropagationHistories(RuleBasedStateMachine):
             for _ in range(count):
                 progress = self.capture.poll()
                 self.purged = max(self.purged, progress.durable_scn)
-                assert progress.durable_scn <= self.model.durable or self.restored, "told durable what is not"
+                assert progress.durable_scn <= self.model.durable or self.restored, "reported as durable too early"
                 if progress.rewind_scn is not None:
                     self.plan(progress.rewind_scn)
                 if self.asks_for_more:
@@ -186,7 +186,7 @@ class PropagationHistories(RuleBasedStateMachine):
     @invariant()
     def destination_has_a_part_of_the_history_without_gaps(self) -> None:
         if hasattr(self, "model"):
-            first = self.model.begin // 10 * 10 + 10  # what is before was copied
+            first = self.model.begin // 10 * 10 + 10  # earlier changes were copied
             assert self.model.applied == list(range(first, first + 10 * len(self.model.applied), 10))
             for commit, rows in self.model.rows_of.items():
                 assert rows == self.history.rows[commit // 10 - 1]
@@ -208,7 +208,7 @@ class PropagationHistories(RuleBasedStateMachine):
         self.capture_restarts()
         self.propagation_restarts()
         self.apply_restarts()
-        # Small queues, and everything that could die has died: a turn moves a few rows.
+        # The queues are small, and every component may have died: one turn moves a few rows.
         for _ in range(1500 + sum(self.history.rows)):
             if self.is_done() and not any(queue.status().batches for queue in self.queues.values()):
                 break
@@ -218,7 +218,7 @@ class PropagationHistories(RuleBasedStateMachine):
             self.time_passes(SAVE_PERIOD_S)
         assert self.is_done(), "something never arrived"
         for queue in self.queues.values():
-            assert queue.status().batches == 0, "something is never released"
+            assert queue.status().batches == 0, "something was never released"
         self.destination_has_a_part_of_the_history_without_gaps()
 
 

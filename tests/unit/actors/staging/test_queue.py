@@ -31,7 +31,7 @@ def test_subscriber_gets_batches_in_order_and_byte_for_byte(tmp_path: Path) -> N
     assert queue.core.dequeue(subscriber) is None
 
 
-def test_each_subscriber_has_a_pace_of_its_own(tmp_path: Path) -> None:
+def test_each_subscriber_has_its_own_pace(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, fast, slow = queue.publisher(), queue.subscriber(), queue.subscriber("to_b", credit=1)
     for k in range(5):
@@ -42,7 +42,7 @@ def test_each_subscriber_has_a_pace_of_its_own(tmp_path: Path) -> None:
     assert queue.spans(slow) == [(10, 20), (20, 30), (30, 40), (40, 50)]
 
 
-def test_batch_leaves_only_when_every_subscriber_has_it_durably(tmp_path: Path) -> None:
+def test_batch_is_released_only_when_every_subscriber_has_it_durably(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, one, other = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10]))
@@ -56,7 +56,7 @@ def test_batch_leaves_only_when_every_subscriber_has_it_durably(tmp_path: Path) 
     assert (status.batches, status.memory_bytes, status.rows, status.rows_total) == (0, 0, 0, 1)
 
 
-def test_publisher_is_told_durable_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
+def test_publisher_gets_durable_only_after_the_position_is_on_disk(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))
@@ -72,14 +72,14 @@ def test_publisher_is_told_durable_only_after_the_position_is_on_disk(tmp_path: 
     assert queue.core.publisher_news(publisher) is None
 
 
-def test_restarted_queue_asks_for_everything_after_the_lowest_acknowledged_position(tmp_path: Path) -> None:
+def test_restarted_queue_asks_for_everything_above_its_lowest_position(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, one, other = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10, 20, 30]))
     queue.core.acknowledge(one, "dbs1", 30)
     queue.core.acknowledge(other, "dbs1", 20)
     queue.save()
-    queue.core.acknowledge(other, "dbs1", 30)  # not saved any more
+    queue.core.acknowledge(other, "dbs1", 30)  # never saved
     queue.restart()
     publisher = queue.core.open_publisher("capture_dbs1", "9", "dbs1")
     assert queue.core.resume(publisher)[0] == 20
@@ -93,7 +93,7 @@ def test_close_saves_the_last_positions(tmp_path: Path) -> None:
     assert queue.core.resume(queue.publisher())[0] == 70
 
 
-def test_positions_are_saved_at_most_once_a_period(tmp_path: Path) -> None:
+def test_positions_are_saved_at_most_once_per_period(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     subscriber = queue.subscriber(needed=20)
     queue.core.acknowledge(subscriber, "dbs1", 10)
@@ -104,7 +104,7 @@ def test_positions_are_saved_at_most_once_a_period(tmp_path: Path) -> None:
     assert queue.core.positions_to_save() == {"dbs1": {"apply_a": 20}}
 
 
-def test_positions_that_cannot_be_saved_are_not_told_and_the_problem_is_shown(tmp_path: Path) -> None:
+def test_unsaved_positions_are_not_reported_and_the_problem_is_shown(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber(needed=10)
     queue.core.publisher_news(publisher)
@@ -119,7 +119,7 @@ def test_positions_that_cannot_be_saved_are_not_told_and_the_problem_is_shown(tm
     assert queue.core.status().problem == ""
 
 
-def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_acknowledgement_of_changes_never_sent_is_refused(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))
@@ -133,8 +133,8 @@ def test_acknowledgement_of_what_was_never_sent_is_refused_and_changes_nothing(t
     assert queue.core.status().sources["dbs1"].durable_scn == 10
 
 
-def test_what_a_propagation_passes_on_may_be_ahead_of_a_queue_that_began_again(tmp_path: Path) -> None:
-    """The apply process behind it has 11, and said so to a queue that had begun again, too."""
+def test_propagation_may_acknowledge_more_than_a_restarted_queue_has(tmp_path: Path) -> None:
+    """The apply process behind it has 11, and acknowledged that to a queue that had restarted as well."""
     queue = Queue(tmp_path, subscribers=("to_b",))
     queue.core.acknowledge(queue.subscriber("to_b", needed=5), "dbs1", 5)
     queue.save()
@@ -153,7 +153,7 @@ def test_gap_is_refused(tmp_path: Path) -> None:
         queue.send(queue.publisher(), insert_batch([20], previous=10))
 
 
-def test_batch_sent_again_is_taken_once(tmp_path: Path) -> None:
+def test_duplicate_batch_is_taken_once(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     sent = queue.send(publisher, insert_batch([10, 20])) + queue.send(publisher, insert_batch([10, 20]))
@@ -163,7 +163,7 @@ def test_batch_sent_again_is_taken_once(tmp_path: Path) -> None:
     assert news.accepted_bytes == sent
 
 
-def test_batch_that_overlaps_is_cut_to_what_is_new(tmp_path: Path) -> None:
+def test_overlapping_batch_is_cut_to_its_new_part(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10, 20]))
@@ -173,7 +173,7 @@ def test_batch_that_overlaps_is_cut_to_what_is_new(tmp_path: Path) -> None:
     assert deliveries[1].header.previous_scn == 20
 
 
-def test_transaction_sent_again_replaces_its_open_beginning(tmp_path: Path) -> None:
+def test_retransmitted_transaction_replaces_its_open_beginning(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     model = Subscriber()
@@ -181,7 +181,7 @@ def test_transaction_sent_again_replaces_its_open_beginning(tmp_path: Path) -> N
     queue.send(publisher, insert_batch([10], is_open=True, continues=True, first_position=1))
     for each in queue.taken(subscriber):
         model.take(each.header, each.data)
-    publisher = queue.publisher()  # began again, and cuts it differently
+    publisher = queue.publisher()  # restarted, and cuts the transaction differently
     queue.send(publisher, insert_batch([10], is_open=True, rows_each=2))
     queue.send(publisher, insert_batch([10], continues=True, first_position=2))
     for each in queue.taken(subscriber):
@@ -222,7 +222,7 @@ def test_progress_marks_take_no_room_and_arrive_as_one(tmp_path: Path) -> None:
     assert queue.spans(subscriber) == [(0, 10), (10, 1000), (1000, 1010)]
 
 
-def test_mark_arrives_also_when_nothing_follows(tmp_path: Path) -> None:
+def test_progress_mark_arrives_when_nothing_follows(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([], through=50))
@@ -244,7 +244,7 @@ def test_subscriber_ahead_of_the_queue_gets_only_what_it_lacks(tmp_path: Path) -
     publisher, subscriber = queue.publisher(), queue.subscriber(needed=45)
     queue.send(publisher, insert_batch([10, 20, 30]))
     assert queue.spans(subscriber) == []
-    # A large transaction below its position, then one above it, cut differently than when it was applied.
+    # A large transaction below its position, then one above it, cut differently than when the subscriber applied it.
     queue.send(publisher, insert_batch([40], previous=30, is_open=True))
     queue.send(publisher, insert_batch([40], previous=30, continues=True, first_position=1))
     queue.send(publisher, insert_batch([50], previous=40, is_open=True))
@@ -253,7 +253,7 @@ def test_subscriber_ahead_of_the_queue_gets_only_what_it_lacks(tmp_path: Path) -
     assert queue.spans(subscriber) == [(45, 50)]
 
 
-def test_what_every_subscriber_has_already_is_not_kept_and_not_asked_for_again(tmp_path: Path) -> None:
+def test_changes_that_every_subscriber_has_are_neither_kept_nor_asked_for(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     subscriber = queue.subscriber(needed=45)
     queue.core.acknowledge(subscriber, "dbs1", 45)
@@ -261,7 +261,7 @@ def test_what_every_subscriber_has_already_is_not_kept_and_not_asked_for_again(t
     queue.core.close_subscriber(subscriber)
     publisher = queue.publisher()
     assert queue.core.resume(publisher)[0] == 45
-    # A publisher that knew nothing of it, and a subscriber that acknowledges later.
+    # A publisher that does not know the position, and a subscriber that acknowledges later.
     queue = Queue(tmp_path / "other")
     publisher = queue.publisher()
     queue.core.acknowledge(queue.subscriber(needed=45), "dbs1", 45)
@@ -272,7 +272,7 @@ def test_what_every_subscriber_has_already_is_not_kept_and_not_asked_for_again(t
     assert queue.core.resume(queue.publisher())[0] == 45
 
 
-def test_subscriber_that_needs_what_is_gone_makes_the_publisher_begin_again(tmp_path: Path) -> None:
+def test_subscriber_that_needs_released_changes_rewinds_the_publisher(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, one, other = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10, 20]))
@@ -285,12 +285,12 @@ def test_subscriber_that_needs_what_is_gone_makes_the_publisher_begin_again(tmp_
     news = queue.core.publisher_news(publisher)
     assert news is not None
     assert (news.rewind_scn, news.through_scn) == (10, 10)
-    # What was on its way when the publisher was told is passed over.
+    # Batches already in flight at the rewind are ignored.
     queue.send(publisher, insert_batch([30], previous=20))
     queue.send(publisher, insert_batch([20, 30], previous=10))
     assert queue.spans(one) == [(10, 30)]
     assert queue.spans(other) == [(20, 30)]
-    # Less is durable now than was told before; a restarted queue must know.
+    # Less is durable now than was reported before, and a restarted queue must know it.
     queue.save()
     queue.restart()
     assert queue.core.resume(queue.publisher())[0] == 10
@@ -319,7 +319,7 @@ def test_publisher_has_no_credit_when_memory_and_disk_are_full(tmp_path: Path) -
     assert queue.core.state == "ENABLED"
 
 
-def test_spilled_batches_come_back_byte_for_byte_and_their_files_go(tmp_path: Path) -> None:
+def test_spilled_batches_return_byte_for_byte_and_their_files_are_removed(tmp_path: Path) -> None:
     queue = Queue(tmp_path, memory=20_000, spill=1 << 20)
     publisher, subscriber = queue.publisher(), queue.subscriber(credit=0)
     batches = [insert_batch([10 * k + 10], previous=10 * k, value=bytes([k]) * 3000) for k in range(50)]
@@ -338,7 +338,7 @@ def test_spilled_batches_come_back_byte_for_byte_and_their_files_go(tmp_path: Pa
     assert list((tmp_path / "q" / "spill").iterdir()) == []
 
 
-def test_what_a_fast_subscriber_needs_next_stays_in_memory(tmp_path: Path) -> None:
+def test_batches_that_a_fast_subscriber_needs_next_stay_in_memory(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"), memory=400_000, spill=1 << 22)
     publisher, fast = queue.publisher(), queue.subscriber()
     queue.subscriber("to_b", credit=0)
@@ -358,7 +358,7 @@ def test_what_a_fast_subscriber_needs_next_stays_in_memory(tmp_path: Path) -> No
     assert read_back == 0
 
 
-def test_tiny_batches_on_disk_are_bounded_by_the_memory_they_need(tmp_path: Path) -> None:
+def test_memory_bounds_the_number_of_tiny_batches_on_disk(tmp_path: Path) -> None:
     queue = Queue(tmp_path, memory=100 * ENTRY_BYTES, spill=1 << 22)
     publisher = queue.publisher()
     sent = 0
@@ -369,10 +369,8 @@ def test_tiny_batches_on_disk_are_bounded_by_the_memory_they_need(tmp_path: Path
 
 
 @pytest.mark.parametrize("spill", [0, 1 << 22])
-def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_the_memory(
-    tmp_path: Path, spill: int
-) -> None:
-    """Credit is in bytes of batches, and an entry costs more than a tiny batch has."""
+def test_publisher_of_tiny_batches_within_its_credit_stays_within_memory(tmp_path: Path, spill: int) -> None:
+    """Credit counts bytes of batches, and an entry costs more memory than a tiny batch has bytes."""
     memory = 400 * ENTRY_BYTES
     queue = Queue(tmp_path, memory=memory, spill=spill)
     publisher = queue.publisher()
@@ -387,15 +385,13 @@ def test_a_publisher_of_tiny_batches_that_uses_all_its_credit_does_not_exceed_th
             size += len(codec.encode(on_its_way[-1]))
         for batch in on_its_way:
             sent += queue.send(publisher, batch)
-    assert queue.core.status().memory_bytes <= memory + ENTRY_BYTES + 200, "one batch may be larger than what was left"
+    assert queue.core.status().memory_bytes <= memory + ENTRY_BYTES + 200, "one batch may exceed the rest"
     assert sent > memory // 10
 
 
 @pytest.mark.parametrize("free", [-1, 0, 1, 4, 5, 6, 1000])
-def test_there_is_credit_as_long_as_anything_is_free(
-    tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parts of a large transaction are given up only when nothing is free: with some bytes left and no credit, nothing
+def test_credit_is_given_while_any_space_is_free(tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a large transaction are dropped only when no space is free: with a few free bytes and no credit, nothing
     ever moved again.
     """
     queue = Queue(tmp_path)
@@ -404,11 +400,11 @@ def test_there_is_credit_as_long_as_anything_is_free(
     assert (queue.core.resume(publisher)[1] > 0) == (free > 0) == (queue.core.state == "ENABLED")
 
 
-def test_no_batch_with_a_row_is_smaller_than_what_credit_reckons_with() -> None:
+def test_smallest_batch_with_a_row_is_not_smaller_than_credit_assumes() -> None:
     assert len(codec.encode(insert_batch([1], value=b""))) >= BATCH_BYTES_MIN
 
 
-def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_pauses_the_publisher_until_space_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = Queue(tmp_path, memory=20_000, spill=1 << 20)
     publisher, subscriber = queue.publisher(), queue.subscriber(credit=0)
 
@@ -435,7 +431,7 @@ def test_full_disk_pauses_the_publisher_and_heals(tmp_path: Path, monkeypatch: p
     assert len(queue.taken(subscriber)) == 6
 
 
-def test_damaged_spill_file_makes_the_publisher_send_again(tmp_path: Path) -> None:
+def test_damaged_spill_file_makes_the_publisher_retransmit(tmp_path: Path) -> None:
     queue = Queue(tmp_path, memory=5_000, spill=1 << 20)
     publisher, subscriber = queue.publisher(), queue.subscriber(credit=0)
     batches = [insert_batch([10 * k + 10], previous=10 * k, value=bytes(3000)) for k in range(5)]
@@ -458,7 +454,7 @@ def test_damaged_spill_file_makes_the_publisher_send_again(tmp_path: Path) -> No
     assert model.applied == [10, 20, 30, 40, 50]
 
 
-def test_left_over_spill_files_are_removed_at_start(tmp_path: Path) -> None:
+def test_stale_spill_files_are_removed_at_start(tmp_path: Path) -> None:
     folder = tmp_path / "q" / "spill"
     folder.mkdir(parents=True)
     (folder / "00000007.spill").write_bytes(b"old")
@@ -480,7 +476,7 @@ def test_transaction_larger_than_the_queue_passes_through(tmp_path: Path) -> Non
             model.take(each.header, each.data)
     assert model.rows_of == {10: 100}
     assert queue.core.status().given_up_rows_total > 50
-    # Whoever comes back before it is durable needs it again from the source.
+    # A subscriber that reconnects before the transaction is durable needs it again from the source.
     again = queue.subscriber(needed=0)
     news = queue.core.publisher_news(publisher)
     assert news is not None
@@ -488,7 +484,7 @@ def test_transaction_larger_than_the_queue_passes_through(tmp_path: Path) -> Non
     assert queue.taken(again) == []
 
 
-def test_batches_nobody_wants_leave_at_once(tmp_path: Path) -> None:
+def test_batches_without_subscribers_are_released_at_once(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=())
     publisher = queue.publisher()
     queue.send(publisher, insert_batch([10]))
@@ -498,7 +494,7 @@ def test_batches_nobody_wants_leave_at_once(tmp_path: Path) -> None:
     assert news.durable_scn == 10
 
 
-def test_damaged_positions_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_damaged_positions_are_an_error_with_its_fix(tmp_path: Path) -> None:
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / "acknowledged.json").write_text("{")
     with pytest.raises(QueueError, match="damaged") as caught:
@@ -506,7 +502,7 @@ def test_damaged_positions_are_an_error_that_says_what_to_do(tmp_path: Path) -> 
     assert "remove the file" in caught.value.hint
 
 
-def test_statistics_speak_of_row_lcrs(tmp_path: Path) -> None:
+def test_statistics_count_row_lcrs(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10, 20], rows_each=3))

@@ -1,6 +1,6 @@
-"""Random histories of a queue, its publisher and its subscribers, with crashes of each; one subscriber joins later.
+"""Random histories of a queue, its publisher and its subscribers, with crashes of each; one subscriber is added later.
 
-Whatever happens, every subscriber sees every transaction once and in order, a progress mark never overtakes data, and
+In every history each subscriber sees every transaction once and in order, a progress mark never overtakes data, and
 memory stays within its bound.
 """
 
@@ -81,10 +81,10 @@ class QueueHistories(RuleBasedStateMachine):
 
     @rule()
     def connect_publisher(self) -> None:
-        """Also a restart of the publisher: the batches are cut anew."""
+        """Connect, also after a restart of the publisher: the batches are cut anew."""
         self.publisher = self.core.open_publisher("capture_dbs1", self.next_incarnation(), "dbs1")
         needed, self.credit = self.core.resume(self.publisher)
-        assert needed >= self.durable_told, "the queue asks for what the publisher may have purged"
+        assert needed >= self.durable_told, "the queue asks for redo that the publisher can have purged"
         self.sent = 0
         self.plan(needed)
 
@@ -116,9 +116,9 @@ class QueueHistories(RuleBasedStateMachine):
             return
         self.credit = news.credit_bytes
         if news.durable_scn is not None:
-            # Who never said anything is kept what comes after it was put down: seen when it begins.
+            # The queue holds everything for a silent subscriber from where it was placed; that is seen when it begins.
             lowest = min((m.durable for name, m in self.models.items() if name != NEW or m.durable), default=0)
-            assert news.durable_scn <= lowest, "told durable what is not"
+            assert news.durable_scn <= lowest, "reported as durable too early"
             self.durable_told = news.durable_scn
         if news.rewind_scn is not None:
             assert news.rewind_scn >= self.durable_told
@@ -169,9 +169,9 @@ class QueueHistories(RuleBasedStateMachine):
     @precondition(lambda self: any(model.durable for model in self.models.values()))
     @rule(name=st.sampled_from(NAMES), back=st.integers(1, 100))
     def destination_is_restored_from_a_backup(self, name: str, back: int) -> None:
-        """It needs again what it had acknowledged: the one way to need less than before."""
+        """It needs again what it had acknowledged: only a restore lowers a position."""
         model = self.models[name]
-        model.restore(max(1, model.begin, model.durable - back))  # whoever had nothing yet begins anew
+        model.restore(max(1, model.begin, model.durable - back))  # a subscriber without a position begins anew
         self.durable_told = min(self.durable_told, model.durable)
         self.connect_subscriber(name)
 
@@ -203,7 +203,7 @@ class QueueHistories(RuleBasedStateMachine):
             is_first = self.models[name].durable == 0
             self.models[name].commit()
             if is_first and self.models[name].durable:
-                assert self.models[name].begin >= self.durable_told, "it begins with what may be purged"
+                assert self.models[name].begin >= self.durable_told, "it begins at redo that can be purged"
 
     @rule(name=st.sampled_from((*NAMES, NEW)))
     def acknowledge(self, name: str) -> None:
@@ -242,16 +242,16 @@ class QueueHistories(RuleBasedStateMachine):
     @invariant()
     def memory_stays_within_its_bound(self) -> None:
         if hasattr(self, "core"):
-            # One batch may be larger than what was left.
+            # One batch may exceed the rest of the memory.
             assert self.core.status().memory_bytes <= MEMORY + SPILL + 4 * len(VALUE) + 2000
             assert self.core.status().spill_bytes <= SPILL
 
     def drain(self) -> None:
-        """Everybody comes back and keeps running: then everything arrives everywhere."""
+        """Reconnect everybody and keep running: everything must arrive everywhere."""
         self.connect_publisher()
         for name in self.models:
             self.connect_subscriber(name)
-            self.acknowledge(name)  # what it had committed before it came back
+            self.acknowledge(name)  # what it had committed before it reconnected
         for _ in range(2000):
             if all(
                 model.position >= self.history.end and model.position == model.durable for model in self.models.values()

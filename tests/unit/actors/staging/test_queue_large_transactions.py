@@ -1,5 +1,5 @@
-"""Transactions larger than memory and spill together: parts are given up, and whoever lacks them gets the transaction
-from its beginning.
+"""Transactions larger than memory and spill together: the queue drops parts, and a subscriber that lacks them gets the
+transaction from its beginning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VALUE = bytes(3000)
 
 
 class Publisher:
-    """Sends a history within its credit, and again from where it is asked to."""
+    """Sends a history within its credit, and rewinds when asked to."""
 
     def __init__(self, queue: Queue, history: History) -> None:
         self.queue, self.history, self.cuts = queue, history, random.Random(1)
@@ -38,7 +38,7 @@ class Publisher:
         self.waiting = self.history.batches_after(scn, self.cuts)
 
     def step(self) -> bool:
-        """Send a batch; False: there is none, or no credit."""
+        """Send a batch. Return False if none is left or the credit is used up."""
         news = self.queue.core.publisher_news(self.session)
         if news is not None:
             self.credit = news.credit_bytes
@@ -85,7 +85,7 @@ class World:
         self.a, self.b = Reader(self.queue, "apply_a"), Reader(self.queue, "apply_b")
 
     def run(self, *readers: Reader, until: int, steps: int = 2000) -> None:
-        """Send and take until these have everything up to an SCN."""
+        """Send and take until the given readers have everything up to an SCN."""
         for _ in range(steps):
             if self.publisher.step() + sum(reader.take(1) for reader in readers) == 0 and all(
                 each.model.durable >= until for each in readers
@@ -99,14 +99,14 @@ class World:
         )
 
 
-def test_a_subscriber_that_is_away_does_not_stop_a_transaction_larger_than_the_queue(tmp_path: Path) -> None:
+def test_absent_subscriber_does_not_block_a_transaction_larger_than_queue(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.history.commit()
     small = world.history.end
     world.publisher._plan(0)
     world.run(world.a, world.b, until=small)
     world.b.leave()
-    world.history.commit()  # is held for the one that is away, before the large one
+    world.history.commit()  # held for the absent subscriber, ahead of the large transaction
     large = world.history.commit(PARTS)
     world.publisher._plan(small)
     world.run(world.a, until=large)
@@ -120,8 +120,8 @@ def test_a_subscriber_that_is_away_does_not_stop_a_transaction_larger_than_the_q
     assert world.publisher.rewinds == 1
 
 
-def test_one_that_comes_and_goes_does_not_make_the_others_begin_again(tmp_path: Path) -> None:
-    """Each return made the publisher send the transaction from its beginning, to all."""
+def test_reconnecting_subscriber_does_not_rewind_the_others(tmp_path: Path) -> None:
+    """Each reconnection made the publisher send the transaction from its beginning, to all subscribers."""
     world = World(tmp_path)
     large = world.history.commit(PARTS)
     world.publisher._plan(0)
@@ -143,8 +143,8 @@ def test_one_that_comes_and_goes_does_not_make_the_others_begin_again(tmp_path: 
     assert world.a.model.applied == world.b.model.applied == [large]
 
 
-def test_nothing_is_given_up_while_nobody_is_connected(tmp_path: Path) -> None:
-    """It would have to be sent again to everyone."""
+def test_no_part_is_dropped_while_no_subscriber_is_connected(tmp_path: Path) -> None:
+    """Every subscriber would need it again."""
     world = World(tmp_path)
     large = world.history.commit(PARTS)
     world.publisher._plan(0)
@@ -158,7 +158,7 @@ def test_nothing_is_given_up_while_nobody_is_connected(tmp_path: Path) -> None:
     world.run(world.a, until=large)
 
 
-def test_a_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> None:
+def test_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     large = world.history.commit(PARTS)
     world.publisher._plan(0)
@@ -168,7 +168,7 @@ def test_a_slow_subscriber_sets_the_pace_and_loses_nothing(tmp_path: Path) -> No
 
 
 def _begun(world: World) -> Scn:
-    """Both have read three parts of a transaction that is larger than the queue; where it ends."""
+    """Let both read three parts of a transaction that is larger than the queue; return where it ends."""
     large = world.history.commit(PARTS)
     world.publisher._plan(0)
     for _ in range(3):
@@ -182,11 +182,11 @@ def _held_alone(world: World) -> list[float]:
     return [each.held_alone_s for each in world.queue.core.status().subscribers]
 
 
-def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the_rest_of_a_transaction_larger_than_it(
+def test_status_shows_how_long_one_subscriber_blocks_a_large_transaction(
     tmp_path: Path,
 ) -> None:
-    """It waits in the middle of it (for an ALTER, say): nobody can acknowledge the transaction, and without the time it
-    was never split off.
+    """The subscriber waits inside the transaction, for an ALTER for example: nobody can acknowledge the transaction,
+    and without this time it would never be split off.
     """
     world = World(tmp_path)
 
@@ -194,7 +194,7 @@ def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the
     world.publisher.step()
     world.b.take(1)
     world.queue.clock.advance(100)
-    assert _held_alone(world) == [0.0, 0.0], "there is room for more"
+    assert _held_alone(world) == [0.0, 0.0], "the queue has room for more"
     while world.publisher.step():
         world.b.take()
     world.queue.clock.advance(1000)
@@ -204,9 +204,9 @@ def test_queue_tells_for_how_long_one_subscriber_alone_keeps_the_others_from_the
     assert _held_alone(world) == [0.0]
 
 
-def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_the_middle(tmp_path: Path) -> None:
-    """That one gets the transaction from its beginning, once the first one has all of it: it waits, and has read
-    nothing more than the first one.
+def test_status_shows_the_subscriber_that_blocks_a_reconnected_one(tmp_path: Path) -> None:
+    """The reconnected subscriber gets the transaction from its beginning after the first one has all of it. It waits,
+    and has read no more than the first one.
     """
     world = World(tmp_path)
 
@@ -218,7 +218,7 @@ def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_t
     world.queue.clock.advance(1000)
     assert _held_alone(world) == [1000.0, 0.0]
     world.a.take()
-    assert _held_alone(world) == [0.0, 0.0], "it has read what there is"
+    assert _held_alone(world) == [0.0, 0.0], "it has read everything available"
     while world.publisher.step():
         pass
     world.queue.clock.advance(10)
@@ -230,8 +230,8 @@ def test_queue_tells_it_of_the_one_that_holds_up_another_whose_stream_broke_in_t
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("comings and goings", test=4, soak=60))
-def test_everything_arrives_once_whoever_comes_and_goes(tmp_path: Path, seed: int) -> None:
-    """Random comings and goings, transactions of all sizes, and a publisher that begins again in the middle."""
+def test_every_transaction_arrives_once_through_random_reconnections(tmp_path: Path, seed: int) -> None:
+    """Random disconnections, transactions of all sizes, and a publisher that rewinds in between."""
     rng, world = random.Random(seed), World(tmp_path)
     here = {world.a: True, world.b: True}
     for _ in range(1500):
@@ -264,7 +264,7 @@ def _appended(log: SourceLog, batch: LcrBatch) -> None:
     log.append(Delivery(header=header_of(batch), data=codec.encode(batch)), now_s=0.0, now_us=0)
 
 
-def test_a_transaction_of_which_parts_were_given_up_is_no_place_to_begin_and_others_are() -> None:
+def test_no_subscriber_begins_at_a_transaction_with_dropped_parts() -> None:
     log = SourceLog("dbs1", Scn(0))
     _appended(log, insert_batch([10]))
     for part in range(4):
@@ -283,7 +283,7 @@ def test_a_transaction_of_which_parts_were_given_up_is_no_place_to_begin_and_oth
     assert (log.start_for(Scn(20)), len(log)) == (6, 1)
 
 
-def test_an_open_transaction_that_is_sent_again_has_its_parts_again() -> None:
+def test_retransmitted_open_transaction_has_all_its_parts() -> None:
     log = SourceLog("dbs1", Scn(0))
     _appended(log, insert_batch([10]))
     for part in range(4):
@@ -295,10 +295,10 @@ def test_an_open_transaction_that_is_sent_again_has_its_parts_again() -> None:
     assert (len(log), log.rows_from(0)) == (2, 2)
 
 
-def test_a_transaction_larger_than_the_queue_is_taken_although_its_only_subscriber_is_refused(tmp_path: Path) -> None:
+def test_refused_only_subscriber_does_not_block_a_large_transaction(tmp_path: Path) -> None:
     """Nothing is held for it.
 
-    The queue waited for it to read the parts, took nothing more, and the redo of the source filled.
+    The queue used to wait until it had read the parts, took nothing more, and the redo of the source filled.
     """
     queue = Queue(tmp_path, memory=20_000, spill=20_000)
     history = History(value=VALUE)
@@ -308,7 +308,7 @@ def test_a_transaction_larger_than_the_queue_is_taken_although_its_only_subscrib
     queue.core.gone(publisher.session, Scn(6))
     for _ in range(PARTS):
         publisher.step()
-    assert queue.core.status().sources["dbs1"].position_scn < large, "a newer process of the subscriber may come"
+    assert queue.core.status().sources["dbs1"].position_scn < large, "a newer process of the subscriber may connect"
     queue.clock.advance(REFUSED_HOLD_S)
     queue.core.housekeeping()
     for _ in range(10 * PARTS):

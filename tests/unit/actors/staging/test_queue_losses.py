@@ -1,4 +1,4 @@
-"""The buffered queue by hand: subscribers whose destinations lost commits, and redo that is gone."""
+"""The buffered queue by hand: subscribers whose destinations lost commits, and purged redo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.wire.queues import Queue
 
 
 def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession, SubscriberSession]:
-    """`apply_b` came back from a backup and needs everything after 10; the publisher has it after 30 only."""
+    """`apply_b` was restored from a backup and needs everything after 10; the publisher only has what follows 30."""
     queue = Queue(folder, subscribers=("apply_a", "apply_b"))
     publisher, one, two = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
     queue.send(publisher, insert_batch([10, 20, 30, 40]))
@@ -33,7 +33,7 @@ def restored_below_redo(folder: Path) -> tuple[Queue, PublisherSession, Subscrib
 
 
 def goes_on_without_the_refused(folder: Path) -> tuple[Queue, PublisherSession, SubscriberSession]:
-    """`apply_b` is refused, two minutes are over, and `apply_a` has everything through 50."""
+    """`apply_b` is refused, two minutes have passed, and `apply_a` has everything up to 50."""
     queue, publisher, one, _ = restored_below_redo(folder)
     queue.core.gone(publisher, 30)
     queue.clock.advance(REFUSED_HOLD_S)
@@ -44,7 +44,7 @@ def goes_on_without_the_refused(folder: Path) -> tuple[Queue, PublisherSession, 
     return queue, publisher, one
 
 
-def test_subscriber_that_needs_purged_redo_is_refused_alone_and_told_which(tmp_path: Path) -> None:
+def test_only_the_subscriber_that_needs_purged_redo_is_refused(tmp_path: Path) -> None:
     queue, publisher, one, two = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     assert one.ended is None
@@ -52,21 +52,21 @@ def test_subscriber_that_needs_purged_redo_is_refused_alone_and_told_which(tmp_p
     assert "SCN 0/0000000A" in two.ended.message
     assert "SCN 0/0000001E" in two.ended.message
     assert "copied again" in two.ended.hint
-    assert queue.core.publisher_news(publisher).rewind_scn == 40, "where those stand that go on"
+    assert queue.core.publisher_news(publisher).rewind_scn == 40, "the position of the remaining subscribers"
     queue.send(publisher, insert_batch([50], previous=40))
     assert queue.spans(one) == [(40, 50)]
     with pytest.raises(LogGone):
         queue.subscriber("apply_b", needed=10)
 
 
-def test_nothing_is_held_for_a_refused_subscriber_and_the_others_move_on(tmp_path: Path) -> None:
+def test_nothing_is_held_for_a_refused_subscriber(tmp_path: Path) -> None:
     queue, publisher, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
     assert queue.core.publisher_news(publisher).durable_scn == 50
     assert queue.core.status().batches == 0
 
 
-def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_be_split_off_for_it(
+def test_backlog_of_a_slow_subscriber_is_not_blamed_on_a_refused_one(
     tmp_path: Path,
 ) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "apply_b", "apply_c"))
@@ -92,8 +92,8 @@ def test_what_a_slow_subscriber_lacks_is_not_held_for_a_refused_one_that_would_b
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_old_driver_that_is_refused_frees_nothing_that_the_newest_one_needs(tmp_path: Path, *, others: bool) -> None:
-    """The newest one's stream is broken for a moment; an old one that slept since 10 subscribes meanwhile."""
+def test_refused_old_driver_releases_nothing_that_the_newest_one_needs(tmp_path: Path, *, others: bool) -> None:
+    """The newest driver's stream is briefly broken; an old one that slept since 10 subscribes meanwhile."""
     names = ("apply_a", "apply_b") if others else ("apply_b",)
     queue = Queue(tmp_path, subscribers=names)
     publisher = queue.publisher()
@@ -121,7 +121,7 @@ def test_old_driver_that_is_refused_frees_nothing_that_the_newest_one_needs(tmp_
     assert queue.spans(newest) == [(40, 60)]
 
 
-def test_what_was_held_for_a_refused_subscriber_goes_when_nobody_came_for_it(tmp_path: Path) -> None:
+def test_changes_held_for_a_refused_subscriber_are_released_after_a_while(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_b",))
     publisher, session = queue.publisher(), queue.subscriber("apply_b")
     queue.send(publisher, insert_batch([10, 20, 30, 40]))
@@ -139,25 +139,27 @@ def test_what_was_held_for_a_refused_subscriber_goes_when_nobody_came_for_it(tmp
     assert queue.core.publisher_news(publisher).durable_scn == 60
 
 
-def test_refused_subscriber_that_begins_anew_gets_everything_after_its_beginning(tmp_path: Path) -> None:
+def test_refused_subscriber_that_begins_anew_gets_everything_from_there(tmp_path: Path) -> None:
     queue, publisher, one = goes_on_without_the_refused(tmp_path)
     anew = queue.subscriber("apply_b", needed=0)
     queue.send(publisher, insert_batch([60], previous=50))
-    assert queue.spans(anew) == [], "it copies its tables by the mark: the queue's next life would ask for what is gone"
+    assert queue.spans(anew) == [], (
+        "it copies its tables by the mark, and the queue's next life would ask for purged redo"
+    )
     queue.save()
     assert queue.spans(anew) == [(0, 50), (50, 60)]
     queue.core.acknowledge(one, "dbs1", 60)
     queue.save()
     news = queue.core.publisher_news(publisher)
-    assert news.durable_scn is None or news.durable_scn <= 50, "it is held for the one that began anew"
+    assert news.durable_scn is None or news.durable_scn <= 50, "the changes are held for the subscriber that began anew"
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_new_subscriber_beside_refused_ones_begins_where_the_others_are(tmp_path: Path, *, is_running: bool) -> None:
-    """What follows the refused one's position is gone: the new one would be refused, too."""
+def test_new_subscriber_next_to_refused_ones_begins_where_the_others_are(tmp_path: Path, *, is_running: bool) -> None:
+    """Changes after the refused subscriber's position are purged: the new one would be refused, too."""
     queue, publisher, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
-    names = ("apply_b", "apply_c")  # the one that goes on leaves with the same edit
+    names = ("apply_b", "apply_c")  # the remaining subscriber leaves with the same edit
     if is_running:
         queue.adopt(*names)
     else:
@@ -172,16 +174,16 @@ def test_new_subscriber_beside_refused_ones_begins_where_the_others_are(tmp_path
 
 @pytest.mark.parametrize("was_running", [True, False])
 @pytest.mark.parametrize("then", ["runs", "begins again", "is stopped"])
-def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_was_interrupted_either(
+def test_refused_subscriber_is_no_predecessor_after_an_interrupted_edit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     then: str,
     *,
     was_running: bool,
 ) -> None:
-    """A full disk, or a kill, between the queue's two files.
+    """A full disk, or a kill, interrupts the edit between the queue's two files.
 
-    What the refused one lacked is gone: the new one would be refused for it.
+    What the refused subscriber lacked is purged, so its successor would be refused as well.
     """
     queue, _, _ = goes_on_without_the_refused(tmp_path)
     queue.save()
@@ -205,9 +207,7 @@ def test_refused_subscriber_that_leaves_is_nobodys_predecessor_where_the_edit_wa
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_new_subscriber_of_a_queue_that_refuses_all_others_is_not_refused_for_what_they_lacked(
-    tmp_path: Path, *, is_running: bool
-) -> None:
+def test_new_subscriber_is_not_refused_although_all_others_are(tmp_path: Path, *, is_running: bool) -> None:
     queue = Queue(tmp_path, subscribers=("apply_b",))
     publisher, session = queue.publisher(), queue.subscriber("apply_b")
     queue.send(publisher, insert_batch([10, 20, 30, 40]))
@@ -231,12 +231,12 @@ def test_new_subscriber_of_a_queue_that_refuses_all_others_is_not_refused_for_wh
         queue.send(publisher, insert_batch([], through=60))  # whatever it has
     new = queue.subscriber("apply_c")
     news = queue.core.publisher_news(publisher)
-    assert news is None or news.rewind_scn is None, "it was told that this is durable"
+    assert news is None or news.rewind_scn is None, "the publisher heard that this is durable"
     queue.send(publisher, insert_batch([70], previous=60))
     assert queue.spans(new) == [(0, 60), (60, 70)]
 
 
-def test_refused_subscriber_that_was_restored_from_a_later_backup_goes_on(tmp_path: Path) -> None:
+def test_refused_subscriber_restored_from_a_later_backup_is_admitted(tmp_path: Path) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     queue.core.publisher_news(publisher)
@@ -246,7 +246,7 @@ def test_refused_subscriber_that_was_restored_from_a_later_backup_goes_on(tmp_pa
     assert queue.spans(later) == [(35, 50)]
 
 
-def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> None:
+def test_status_shows_a_destination_that_lost_commits(tmp_path: Path) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     shown = {each.subscriber: each for each in queue.core.status().subscribers}
     assert shown["apply_a"].lost is None
@@ -256,8 +256,8 @@ def test_destination_that_lost_commits_is_shown_by_its_queue(tmp_path: Path) -> 
     assert (shown["apply_a"].gone_scn, shown["apply_b"].gone_scn) == (None, 30)
 
 
-def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
-    """The destination failed over and lost commits; what its driver of before had said of them arrives late."""
+def test_replaced_stream_acknowledges_nothing_for_its_successor(tmp_path: Path) -> None:
+    """The destination failed over and lost commits; acknowledgements of its previous driver arrive late."""
     queue = Queue(tmp_path, subscribers=("apply_a", "apply_b"))
     publisher, before, other = queue.publisher(), queue.subscriber("apply_a"), queue.subscriber("apply_b")
     for k in range(3):
@@ -275,7 +275,7 @@ def test_stream_that_was_replaced_acknowledges_nothing_for_its_successor(tmp_pat
     ]
 
 
-def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_path: Path) -> None:
+def test_closed_stream_adds_nothing_to_its_successors_transaction(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     before, subscriber = queue.publisher(), queue.subscriber()
     first, second = insert_batch([10], is_open=True), insert_batch([10], is_open=True, continues=True)
@@ -288,7 +288,7 @@ def test_stream_that_was_closed_adds_nothing_to_its_successors_transaction(tmp_p
     assert sum(each.header.row_count for each in queue.taken(subscriber)) == 1
 
 
-def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp_path: Path) -> None:
+def test_late_acknowledgement_counts_until_a_new_stream_opens(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10, 20]))
@@ -301,10 +301,10 @@ def test_last_word_of_a_stream_that_was_closed_counts_until_there_is_another(tmp
     assert queue.core.status().subscribers[0].acknowledged_scn == 10
 
 
-def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either(tmp_path: Path) -> None:
-    """It has aborted, and does not subscribe to be refused once more.
+def test_nothing_is_held_for_a_refused_subscriber_after_a_restart(tmp_path: Path) -> None:
+    """The subscriber has aborted, and does not subscribe again to be refused.
 
-    Found by simulation: the redo log filled, and the others stood still.
+    Found by simulation: the redo log filled, and the other subscribers stood still.
     """
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
@@ -321,7 +321,7 @@ def test_nothing_is_held_for_a_refused_subscriber_by_the_queues_next_life_either
     assert queue.core.status().batches == 0
 
 
-def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_changes_are_held_for_a_while(
+def test_restarted_queue_refuses_an_old_driver_and_holds_for_the_newest(
     tmp_path: Path,
 ) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
@@ -339,9 +339,7 @@ def test_an_old_driver_is_refused_by_the_queues_next_life_and_the_newest_ones_ch
 
 
 @pytest.mark.parametrize(("needed", "held"), [(0, 40), (40, 30)])
-def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(
-    tmp_path: Path, needed: int, held: int
-) -> None:
+def test_restarted_queue_admits_a_subscriber_that_began_anew(tmp_path: Path, needed: int, held: int) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
     queue.core.gone(publisher, 30)
     queue.subscriber("apply_b", needed=needed)
@@ -357,9 +355,7 @@ def test_subscriber_that_began_anew_is_not_refused_by_the_queues_next_life(
     assert queue.core.publisher_news(publisher).durable_scn == held
 
 
-def test_subscriber_learns_of_its_refusal_only_when_that_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subscriber_gets_its_refusal_only_when_that_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, publisher, _, two = restored_below_redo(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("actors.staging.refusals.replace_file", no_space)
@@ -370,7 +366,7 @@ def test_subscriber_learns_of_its_refusal_only_when_that_is_durable(
     assert isinstance(two.ended, LogGone)
 
 
-def test_subscriber_that_begins_anew_is_admitted_only_when_the_end_of_its_refusal_is_durable(
+def test_subscriber_is_readmitted_only_when_its_refusals_end_is_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, publisher, _, _ = restored_below_redo(tmp_path)
@@ -398,9 +394,9 @@ def no_space(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_publisher_is_not_asked_for_what_everybody_has_said_to_have_meanwhile(tmp_path: Path) -> None:
-    """The queue behind a propagation began again, empty; before the publisher heard of it, that queue's own subscriber
-    had come and had more.
+def test_publisher_is_not_asked_for_changes_acknowledged_meanwhile(tmp_path: Path) -> None:
+    """The queue behind a propagation restarted empty; before the publisher heard of it, that queue's own subscriber
+    connected with a higher position.
     """
     queue = Queue(tmp_path, subscribers=("to_b",))
     publisher, relay = queue.publisher(), queue.subscriber("to_b")
@@ -412,9 +408,11 @@ def test_a_publisher_is_not_asked_for_what_everybody_has_said_to_have_meanwhile(
     queue.core.acknowledge(relay, "dbs1", 20)
     queue.save()
     news = queue.core.publisher_news(publisher)
-    assert (news.rewind_scn, news.durable_scn) == (20, 20), "it may purge what is durable: it must not need it"
+    assert (news.rewind_scn, news.durable_scn) == (20, 20), (
+        "the publisher can purge durable changes, so it must not need them"
+    )
     queue.send(publisher, insert_batch([30], previous=20))
     assert queue.spans(relay)[-1] == (20, 30)
     queue.core.acknowledge(relay, "dbs1", 30)
-    queue.core.capture_again("capture_dbs1", Scn(10))  # the operator's wish stays what it is
+    queue.core.capture_again("capture_dbs1", Scn(10))  # the operator's request is unchanged
     assert queue.core.publisher_news(publisher).rewind_scn == 10

@@ -1,4 +1,4 @@
-"""The buffered queue by hand: who is connected, and where a subscriber that is new begins."""
+"""The buffered queue by hand: who is connected, and where a new subscriber begins."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.support.wire.queues import Queue
 from tests.support.wire.staging import one_way
 
 
-def test_subscriber_ahead_of_the_queue_never_makes_it_jump_over_what_others_need(tmp_path: Path) -> None:
+def test_subscriber_ahead_of_the_queue_never_moves_it_past_the_others(tmp_path: Path) -> None:
     queue = Queue(tmp_path, memory=20_000, spill=20_000)
     publisher, subscriber = queue.publisher(), queue.subscriber()
-    for part in range(50):  # an open transaction, its beginning given up
+    for part in range(50):  # an open transaction whose beginning was dropped
         queue.send(
             publisher, insert_batch([10], is_open=True, continues=part > 0, first_position=part, value=bytes(3000))
         )
@@ -66,7 +66,7 @@ def test_older_incarnation_is_refused_while_the_newer_one_is_connected(tmp_path:
     assert session.ended is None
 
 
-def test_strangers_are_refused(tmp_path: Path) -> None:
+def test_unknown_components_and_sources_are_refused(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
     with pytest.raises(QueueError, match="takes no LCRs of dbs9"):
         queue.core.open_publisher("capture_dbs1", "1", "dbs9")
@@ -84,7 +84,7 @@ def test_strangers_are_refused(tmp_path: Path) -> None:
 
 
 def grown(folder: Path) -> Queue:
-    """A queue that did without `to_c` until now: apply_a has acknowledged 60, to_b 50."""
+    """A queue that gains `to_c`: apply_a has acknowledged 60, to_b 50."""
     queue = Queue(folder, subscribers=("apply_a", "to_b"))
     publisher = queue.publisher()
     queue.send(publisher, insert_batch([10, 20, 30, 40, 50, 60]))
@@ -99,13 +99,13 @@ def saved(queue: Queue) -> dict[str, int]:
     return PositionsFile(queue.folder / "q").load()["dbs1"]
 
 
-def test_new_subscriber_is_put_down_where_the_furthest_one_is_and_that_is_on_disk_at_once(tmp_path: Path) -> None:
+def test_new_subscriber_is_placed_at_the_most_advanced_one_and_saved(tmp_path: Path) -> None:
     queue = grown(tmp_path)
     assert saved(queue) == {"apply_a": 60, "to_b": 50, "to_c": 60}
     publisher = queue.core.open_publisher("capture_dbs1", "9", "dbs1")
-    assert queue.core.resume(publisher)[0] == 50  # as without it
+    assert queue.core.resume(publisher)[0] == 50  # as without the new subscriber
     new = queue.subscriber("to_c")
-    # Cut otherwise than before, so that a batch reaches over where it begins.
+    # Cut differently than before, so that a batch spans the new subscriber's position.
     queue.send(publisher, insert_batch([60, 70], previous=50))
     assert queue.spans(new) == [(0, 60), (60, 70)]
 
@@ -127,7 +127,7 @@ def test_nothing_is_durable_without_the_new_subscriber(tmp_path: Path) -> None:
     assert queue.core.resume(queue.publisher())[0] == 80
 
 
-def test_new_subscriber_stays_where_it_was_put_down_however_far_the_others_come(tmp_path: Path) -> None:
+def test_new_subscriber_keeps_its_place_however_far_the_others_move(tmp_path: Path) -> None:
     queue = grown(tmp_path)
     queue.core.acknowledge(queue.subscriber("apply_a", needed=600), "dbs1", 600)
     queue.core.acknowledge(queue.subscriber("to_b", needed=600), "dbs1", 600)
@@ -137,7 +137,7 @@ def test_new_subscriber_stays_where_it_was_put_down_however_far_the_others_come(
     assert saved(queue) == {"apply_a": 600, "to_b": 600, "to_c": 60}
 
 
-def test_subscriber_that_is_gone_does_not_come_back_to_a_position_of_long_ago(tmp_path: Path) -> None:
+def test_returning_subscriber_does_not_get_its_old_position(tmp_path: Path) -> None:
     queue = grown(tmp_path)
     queue.restart("apply_a")
     assert saved(queue) == {"apply_a": 60}
@@ -147,7 +147,7 @@ def test_subscriber_that_is_gone_does_not_come_back_to_a_position_of_long_ago(tm
     assert saved(queue) == {"apply_a": 900, "to_b": 900}
 
 
-def test_queue_whose_subscribers_are_all_new_begins_where_its_publisher_does(tmp_path: Path) -> None:
+def test_queue_of_new_subscribers_begins_at_its_publishers_beginning(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
     assert queue.core.resume(publisher)[0] == 0
@@ -157,14 +157,14 @@ def test_queue_whose_subscribers_are_all_new_begins_where_its_publisher_does(tmp
     queue.send(publisher, insert_batch([410, 420], previous=400))
     assert queue.spans(early) == [(0, 400), (400, 420)]
     assert queue.spans(queue.subscriber("to_b")) == [(0, 400), (400, 420)]
-    # One has begun, the other has not: it still needs everything the publisher has.
+    # One has begun, the other has not and still needs everything that the publisher has.
     queue.core.acknowledge(early, "dbs1", 420)
     queue.save()
     queue.restart()
     assert queue.core.resume(queue.publisher())[0] == 0
 
 
-def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_misses_it_in_silence(
+def test_subscriber_below_its_publishers_beginning_causes_a_rewind(
     tmp_path: Path,
 ) -> None:
     queue = Queue(tmp_path)
@@ -177,7 +177,7 @@ def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_miss
     assert queue.taken(connected) == []
     with pytest.raises(ProtocolError, match="begins above what the queue has"):
         queue.send(publisher, insert_batch([], through=400))
-    # The same when it connects later.
+    # The same if it connects later.
     queue = Queue(tmp_path / "later")
     publisher = queue.publisher()
     queue.send(publisher, insert_batch([], through=400))
@@ -188,7 +188,7 @@ def test_subscriber_that_needs_what_is_below_its_publishers_beginning_never_miss
     assert news.rewind_scn == 300
 
 
-def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_disturbs_nobody(tmp_path: Path) -> None:
+def test_subscriber_added_to_a_running_queue_disturbs_nobody(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10]))
@@ -198,7 +198,7 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
     queue.adopt("apply_a", "to_b", "to_c")
     assert PositionsFile(tmp_path / "q").load() == {"dbs1": {"apply_a": 10, "to_b": 0, "to_c": 10}}
 
-    # The streams of the others go on.
+    # The streams of the others continue.
     assert (publisher.ended, first.ended, second.ended) == (None, None, None)
     queue.send(publisher, insert_batch([30], previous=20))
     assert [each.header.through_scn for each in queue.taken(first)] == [30]
@@ -210,7 +210,7 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
         (20, 30),
     ]
 
-    # Nothing after 10 is DURABLE without the new one.
+    # Nothing after 10 is DURABLE without the new subscriber.
     for session in (first, second):
         queue.core.acknowledge(session, "dbs1", 30)
     assert queue.core.status().sources["dbs1"].durable_scn == 0  # not yet saved
@@ -222,7 +222,7 @@ def test_subscriber_added_while_the_queue_runs_begins_where_the_furthest_is_and_
     assert queue.core.status().sources["dbs1"].durable_scn == 10
 
 
-def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_path: Path) -> None:
+def test_subscriber_removed_from_a_running_queue_holds_nothing(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10]))
@@ -236,13 +236,13 @@ def test_subscriber_removed_while_the_queue_runs_is_told_and_holds_nothing(tmp_p
     assert (queue.core.status().batches, queue.core.status().memory_bytes) == (0, 0)
     with pytest.raises(QueueError, match="no subscriber"):
         queue.subscriber("to_b")
-    # It comes back as a new one.
+    # It returns as a new one.
     queue.adopt("apply_a", "to_b")
     assert [each.header.through_scn for each in queue.taken(queue.subscriber("to_b"))] == [10]
 
 
-def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_path: Path) -> None:
-    """The redo before that may be gone: DURABLE was told."""
+def test_all_new_subscribers_begin_where_the_previous_ones_were(tmp_path: Path) -> None:
+    """Earlier redo may be purged, because DURABLE was reported."""
     queue = Queue(tmp_path)
     publisher, first = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))
@@ -255,9 +255,7 @@ def test_subscribers_that_are_all_new_begin_where_those_before_them_were(tmp_pat
     assert [(each.header.previous_scn, each.header.through_scn) for each in found] == [(0, 10), (10, 20)]
 
 
-def test_queue_goes_on_as_before_when_the_positions_of_new_subscribers_cannot_be_saved(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_queue_stays_as_it_was_when_new_positions_cannot_be_saved(tmp_path: Path, monkeypatch) -> None:
     queue = Queue(tmp_path)
     publisher, first = queue.publisher(), queue.subscriber()
     with monkeypatch.context() as broken:
@@ -273,13 +271,13 @@ def full(*_: object) -> None:
     raise OSError(28, "full")
 
 
-def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_left(tmp_path: Path) -> None:
-    """One that comes back, in a later edit, began anew meanwhile: its old position may be below what redo has."""
+def test_stopped_queue_forgets_subscribers_that_left(tmp_path: Path) -> None:
+    """A subscriber that returns with a later edit begins anew: its old position can be below the available redo."""
     topology = one_way(tmp_path, subscribers=("apply_a", "apply_b"))
     host = QueueHost(topology, "q_dbs1", "1")
     positions = PositionsFile(tmp_path / "sites" / "dbs1" / "queues" / "q_dbs1")
     host.adopt(topology, "1")
-    assert positions.load() == {}, "it never ran"
+    assert positions.load() == {}, "the queue never ran"
     positions.save({"dbs1": {"apply_a": Scn(40), "apply_b": Scn(90)}})
     host.adopt(one_way(tmp_path, subscribers=("apply_b",)), "2")
     assert positions.load() == {"dbs1": {"apply_b": 90}}
@@ -292,7 +290,7 @@ def test_queue_that_is_stopped_while_the_subscribers_change_forgets_those_that_l
     }
 
 
-def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other(tmp_path: Path) -> None:
+def test_component_publishes_only_the_sources_of_its_topology(tmp_path: Path) -> None:
     core = QueueCore(
         one_way(tmp_path, subscribers=("to_dbs2",), also=("dbs3",)), "q_dbs1", tmp_path / "q", VirtualClock()
     )
@@ -301,7 +299,7 @@ def test_component_publishes_the_sources_that_the_topology_gives_it_and_no_other
     core.open_publisher("capture_dbs3", "1", "dbs3")
 
 
-def test_publisher_that_left_the_topology_is_ended_also_if_its_source_stays(tmp_path: Path) -> None:
+def test_publisher_that_left_the_topology_is_ended_if_its_source_stays(tmp_path: Path) -> None:
     spec = one_way(tmp_path, subscribers=("to_dbs2",))
     core = QueueCore(spec, "q_dbs2", tmp_path / "q", VirtualClock())
     former = core.open_publisher("to_dbs2", "1", "dbs1")
@@ -322,7 +320,7 @@ def test_publisher_that_ignores_its_credit_is_ended_after_one_batch(tmp_path: Pa
     assert queue.core.status().memory_bytes < 6_500
 
 
-def test_batch_that_begins_beyond_the_credit_is_refused_unless_nothing_else_is_on_its_way(tmp_path: Path) -> None:
+def test_batch_beyond_the_credit_is_refused_unless_it_is_alone_in_flight(tmp_path: Path) -> None:
     queue = Queue(tmp_path, memory=20_000, spill=0)
     publisher = queue.core.open_publisher("capture_dbs1", "1", "dbs1")
     _, credit = queue.core.resume(publisher)
@@ -330,11 +328,11 @@ def test_batch_that_begins_beyond_the_credit_is_refused_unless_nothing_else_is_o
     sent = queue.send(publisher, insert_batch([10]))
     queue.core.check_credit(publisher, credit - sent)
     with pytest.raises(ProtocolError, match="than it has credit for"):
-        queue.core.check_credit(publisher, credit - sent + 1)  # the publisher knows that one is on its way
+        queue.core.check_credit(publisher, credit - sent + 1)  # the publisher knows that one batch is in flight
     news = queue.core.publisher_news(publisher)
     assert news is not None
     assert news.credit_bytes > 0
-    queue.core.check_credit(publisher, 1_200_000_000)  # it was told that this one arrived
+    queue.core.check_credit(publisher, 1_200_000_000)  # the publisher heard that this one arrived
     queue.send(publisher, insert_batch([20], previous=10, value=bytes(20_000)))
     news = queue.core.publisher_news(publisher)
     assert news is not None
@@ -343,7 +341,7 @@ def test_batch_that_begins_beyond_the_credit_is_refused_unless_nothing_else_is_o
         queue.core.check_credit(publisher, 1)
 
 
-def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tmp_path: Path) -> None:
+def test_status_shows_how_long_changes_are_held_for_one_subscriber_alone(tmp_path: Path) -> None:
     clock = VirtualClock()
     core = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path, clock)
 
@@ -360,7 +358,7 @@ def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tm
     for session in sessions.values():
         while core.dequeue(session) is not None:
             pass
-    assert alone() == {"apply_a": 0.0, "apply_b": 0.0}  # nobody has acknowledged: neither is behind the other
+    assert alone() == {"apply_a": 0.0, "apply_b": 0.0}  # nobody has acknowledged, so neither is behind the other
     core.acknowledge(sessions["apply_a"], "dbs1", Scn(10))
     assert alone() == {"apply_a": 0.0, "apply_b": 200.0}
     core.acknowledge(sessions["apply_a"], "dbs1", Scn(20))
@@ -370,7 +368,7 @@ def test_queue_tells_for_how_long_it_holds_something_for_one_subscriber_alone(tm
     assert alone() == {"apply_a": 0.0, "apply_b": 0.0}
 
 
-def test_what_is_captured_again_goes_only_to_those_that_lack_it(tmp_path: Path) -> None:
+def test_recaptured_changes_go_only_to_subscribers_that_lack_them(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, has_all, slow = queue.publisher(), queue.subscriber(), queue.subscriber("to_b")
     queue.send(publisher, insert_batch([10, 20, 30, 40]))
@@ -381,7 +379,7 @@ def test_what_is_captured_again_goes_only_to_those_that_lack_it(tmp_path: Path) 
     queue.core.capture_again("capture_dbs1", Scn(10))
     news = queue.core.publisher_news(publisher)
     assert news is not None
-    assert (news.rewind_scn, news.durable_scn) == (10, 20), "what is durable stays so"
+    assert (news.rewind_scn, news.durable_scn) == (10, 20), "durable changes stay durable"
     queue.send(publisher, insert_batch([20, 30, 40, 50], previous=10))
     assert queue.spans(has_all) == [(40, 50)]
     assert queue.spans(slow) == [(0, 20), (20, 50)]
@@ -391,8 +389,8 @@ def test_what_is_captured_again_goes_only_to_those_that_lack_it(tmp_path: Path) 
         queue.core.capture_again("capture_dbs7", Scn(10))
 
 
-def test_capturing_again_above_what_the_queue_has_asks_for_no_more_than_that(tmp_path: Path) -> None:
-    """Believed, it would jump over what is missing."""
+def test_recapture_above_the_queues_position_begins_at_that_position(tmp_path: Path) -> None:
+    """Taken literally, the request would skip the changes in between."""
     queue = Queue(tmp_path)
     publisher, subscriber = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10, 20]))
@@ -404,8 +402,8 @@ def test_capturing_again_above_what_the_queue_has_asks_for_no_more_than_that(tmp
     assert queue.spans(subscriber)[-1] == (20, 30)
 
 
-def test_positions_that_were_to_be_saved_before_an_edit_do_not_replace_those_of_the_edit(tmp_path: Path) -> None:
-    """The service saves outside of its lock, so an edit may come in between."""
+def test_late_save_of_positions_does_not_overwrite_those_of_an_edit(tmp_path: Path) -> None:
+    """The service saves outside of its lock, so an edit can come in between."""
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     first = queue.subscriber(needed=10)
     queue.core.acknowledge(first, "dbs1", 10)
@@ -422,7 +420,9 @@ def test_positions_that_were_to_be_saved_before_an_edit_do_not_replace_those_of_
 
 
 def test_edit_waits_for_positions_that_are_being_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both write one file beside the other: at once, one would take the other's away, or both write into it."""
+    """Both write the same temporary file: at the same time, one would move the other's file away, or both write into
+    it.
+    """
     queue = Queue(tmp_path)
     queue.core.acknowledge(queue.subscriber(needed=10), "dbs1", 10)
     queue.clock.advance(2.0)
@@ -432,7 +432,7 @@ def test_edit_waits_for_positions_that_are_being_saved(tmp_path: Path, monkeypat
     saved: list[str] = []
 
     def slow(path: Path, text: str) -> None:
-        assert not (begun.is_set() and not go_on.is_set()), "two at once"
+        assert not (begun.is_set() and not go_on.is_set()), "two writers at once"
         begun.set()
         assert go_on.wait(60)
         replace_file(path, text)

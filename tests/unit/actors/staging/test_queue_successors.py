@@ -1,4 +1,4 @@
-"""The buffered queue by hand: a subscriber that takes the place of another one with an edit begins where that one was."""
+"""The buffered queue by hand: a subscriber that replaces another one with an edit begins at its position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def saved(queue: Queue) -> dict[str, int]:
 
 
 def with_one_behind(queue: Queue, name: str) -> SubscriberSession:
-    """Of what came up to 30, `apply_a` has acknowledged everything, and the other one what came up to 20."""
+    """Of the changes up to 30, `apply_a` has acknowledged everything, and the other subscriber those up to 20."""
     publisher, first, second = queue.publisher(), queue.subscriber(), queue.subscriber(name)
     for scn in (10, 20, 30):
         queue.send(publisher, insert_batch([scn], previous=scn - 10))
@@ -37,10 +37,8 @@ def with_one_behind(queue: Queue, name: str) -> SubscriberSession:
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_not_acknowledged(
-    tmp_path: Path, is_running: bool
-) -> None:
-    """The queue behind it is the same as before, and needs the rest; a new name is a new subscriber."""
+def test_renamed_propagation_begins_at_its_former_position(tmp_path: Path, is_running: bool) -> None:
+    """The queue behind it is the same and needs the rest; a new name is a new subscriber."""
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     with_one_behind(queue, "to_b")
     if is_running:
@@ -55,10 +53,8 @@ def test_propagation_that_is_renamed_misses_nothing_of_what_its_former_name_had_
 
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_other_one_was(
-    tmp_path: Path, is_running: bool, is_direct: bool
-) -> None:
-    """Direct dequeuing begins, or ends: what one of the two had not acknowledged, the other one needs."""
+def test_begin_or_end_of_direct_dequeuing_keeps_the_position(tmp_path: Path, is_running: bool, is_direct: bool) -> None:
+    """Direct dequeuing begins or ends: what one of the two had not acknowledged, the other one needs."""
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
 
     def switch(spec: TopologySpec, *, to_direct: bool) -> TopologySpec:
@@ -87,9 +83,9 @@ def test_apply_process_that_bypasses_a_propagation_or_no_more_begins_where_the_o
 
 @pytest.mark.parametrize("edits", [1, 2])
 @pytest.mark.parametrize("becomes", ["to_b", "to_b2"])
-def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: Path, edits: int, becomes: str) -> None:
-    """The apply process behind it goes on from where it is, with the same edit that ends direct dequeuing or with one
-    before.
+def test_renamed_queue_behind_a_renamed_propagation_is_the_same_place(tmp_path: Path, edits: int, becomes: str) -> None:
+    """The apply process behind it continues from its position, whether the edit that ends direct dequeuing is the same
+    or a later one.
     """
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     before = _direct(queue.topology, is_direct=True)
@@ -113,10 +109,10 @@ def test_queue_behind_a_propagation_that_is_renamed_is_the_same_place(tmp_path: 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
 @pytest.mark.parametrize("ends", [True, False])
-def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_more_misses_nothing(
+def test_destination_that_moves_behind_a_hub_or_back_misses_nothing(
     tmp_path: Path, *, ends: bool, meanwhile: str
 ) -> None:
-    """It goes on from where it is, which the propagation that leaves had not acknowledged beyond."""
+    """It continues from its position: the leaving propagation has acknowledged nothing beyond it."""
     straight = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     over_hub = _over_hub(tmp_path)
     (before, was), (after, becomes) = (
@@ -131,12 +127,10 @@ def test_destination_that_gets_its_changes_over_another_site_from_now_on_or_no_m
 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
-def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_though_the_other_one_stays(
-    tmp_path: Path, *, meanwhile: str
-) -> None:
-    """The propagation to the hub waits for the hub alone from now on.
+def test_destination_that_leaves_a_hub_misses_nothing(tmp_path: Path, *, meanwhile: str) -> None:
+    """The propagation to the hub now waits for the hub alone.
 
-    A queue that is killed before it takes the edit over begins again by the new topology.
+    A queue that is killed before it adopts the edit restarts with the new topology.
     """
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
@@ -146,10 +140,8 @@ def test_destination_that_one_of_two_gets_changes_over_no_more_misses_nothing_th
 
 
 @pytest.mark.parametrize("meanwhile", ["runs", "is stopped", "is killed"])
-def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_nothing_though_the_other_one_goes_on_as_before(
-    tmp_path: Path, *, meanwhile: str
-) -> None:
-    """The propagation to the hub brings changes to the same sites as before, but not those of each source."""
+def test_destination_that_gets_one_of_two_sources_directly_misses_nothing(tmp_path: Path, *, meanwhile: str) -> None:
+    """The propagation to the hub brings changes to the same sites as before, but no longer those of each source."""
     spec = one_way(tmp_path, subscribers=("apply_a",), also=("dbs3",))
     both = ("dbs1", "dbs3")
     before = _direct(
@@ -180,10 +172,10 @@ def test_destination_that_gets_one_of_two_sources_straight_from_now_on_misses_no
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b": 20}
 
 
-def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the_places_of_its_positions_with_the_next_one(
+def test_queue_killed_before_it_adopts_an_edit_knows_the_former_places(
     tmp_path: Path,
 ) -> None:
-    """What it went by when it stopped is in its file: its process knows only the edits since."""
+    """The topology of its stop is in its file: its process knows only later edits."""
     before, queue = _over_hub(tmp_path), Queue(tmp_path)
     queue.core = QueueCore(before, "q_dbs1", queue.folder / "q", queue.clock)
     with_one_behind(queue, "to_hub")
@@ -198,8 +190,8 @@ def test_queue_that_is_stopped_and_killed_before_it_takes_an_edit_over_knows_the
     assert saved(queue) == {"apply_a": 30, "to_hub": 20, "to_b2": 20}
 
 
-def test_killed_queue_holds_nothing_for_a_new_subscriber_of_what_one_that_left_lacked_elsewhere(tmp_path: Path) -> None:
-    """It knows where both bring the changes, as a queue that goes on does."""
+def test_killed_queue_holds_nothing_for_a_new_subscriber_elsewhere(tmp_path: Path) -> None:
+    """It knows where both subscribers bring the changes, as a running queue does."""
     straight = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     queue = Queue(tmp_path)
     queue.core = QueueCore(straight, "q_dbs1", queue.folder / "q", queue.clock)
@@ -218,7 +210,7 @@ def test_killed_queue_holds_nothing_for_a_new_subscriber_of_what_one_that_left_l
 
 
 def _take(queue: Queue, topology: TopologySpec, meanwhile: str) -> None:
-    """Let a queue that runs, or is stopped or killed during an edit, go by another topology."""
+    """Let a queue that runs, or that is stopped or killed during an edit, adopt another topology."""
     if meanwhile == "runs":
         queue.core.adopt(topology)
     elif meanwhile == "is stopped":
@@ -228,7 +220,7 @@ def _take(queue: Queue, topology: TopologySpec, meanwhile: str) -> None:
 
 
 def _beside_hub(over_hub: TopologySpec) -> TopologySpec:
-    """From dbs1 to the hub, and to dbs2."""
+    """From dbs1 to the hub, and directly to dbs2."""
     to_hub, from_hub = over_hub.propagations
     return dataclasses.replace(
         over_hub, propagations=(to_hub, dataclasses.replace(from_hub, name="to_b", from_queue="q_dbs1"))
@@ -236,7 +228,7 @@ def _beside_hub(over_hub: TopologySpec) -> TopologySpec:
 
 
 def _over_hub(folder: Path) -> TopologySpec:
-    """From dbs1 over a hub to dbs2."""
+    """From dbs1 by way of a hub to dbs2."""
     straight = _direct(one_way(folder, subscribers=("apply_a", "to_b")), is_direct=False)
     return dataclasses.replace(
         straight,
@@ -249,8 +241,8 @@ def _over_hub(folder: Path) -> TopologySpec:
     )
 
 
-def test_queue_is_told_when_a_destination_far_behind_it_is_another_one(tmp_path: Path) -> None:
-    """Else it would not know, with a later edit, whose place a subscriber had."""
+def test_queue_adopts_an_edit_that_changes_a_destination_far_behind_it(tmp_path: Path) -> None:
+    """Otherwise it would not know, at a later edit, whose place a subscriber had."""
     before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     beyond = dataclasses.replace(
         before,
@@ -264,8 +256,8 @@ def test_queue_is_told_when_a_destination_far_behind_it_is_another_one(tmp_path:
     assert [each.action for each in changes(before, beyond) if each.component == "queue:q_dbs1"] == ["takes over"]
 
 
-def test_queue_is_told_when_a_subscriber_brings_the_changes_elsewhere(tmp_path: Path) -> None:
-    """Else it would take the one that replaces this subscriber later for one of another place."""
+def test_queue_adopts_an_edit_that_moves_a_subscribers_target(tmp_path: Path) -> None:
+    """Otherwise it would later take this subscriber's successor for one of another place."""
     before = one_way(tmp_path, subscribers=("apply_a", "to_b"))
     before = _direct(
         dataclasses.replace(before, queues=(*before.queues, dataclasses.replace(before.queues[0], name="q_here"))),
@@ -277,7 +269,7 @@ def test_queue_is_told_when_a_subscriber_brings_the_changes_elsewhere(tmp_path: 
     assert [each.action for each in changes(before, after) if each.component == "queue:q_dbs1"] == ["takes over"]
 
 
-def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_that_one_lacked(tmp_path: Path) -> None:
+def test_subscriber_elsewhere_holds_nothing_that_a_dead_one_lacked(tmp_path: Path) -> None:
     queue = Queue(tmp_path, subscribers=("apply_a", "to_b"))
     publisher, first = queue.publisher(), queue.subscriber()
     queue.send(publisher, insert_batch([10]))
@@ -301,10 +293,8 @@ def test_subscriber_that_replaces_a_dead_one_elsewhere_holds_nothing_of_what_tha
 
 
 @pytest.mark.parametrize("becomes", ["to_b2", "apply_far"])
-def test_queue_that_is_stopped_while_a_subscriber_is_replaced_holds_for_its_successor_what_it_had_not_acknowledged(
-    tmp_path: Path, becomes: str
-) -> None:
-    """A propagation is renamed, or apply processes bypass it from now on; another destination is far ahead."""
+def test_stopped_queue_gives_a_successor_its_predecessors_position(tmp_path: Path, becomes: str) -> None:
+    """A propagation is renamed, or direct dequeuing begins; another destination is far ahead."""
     before = _direct(one_way(tmp_path, subscribers=("apply_a", "to_b")), is_direct=False)
     after = (
         _direct(before, is_direct=True)

@@ -1,4 +1,4 @@
-"""What a queue keeps of its subscribers' refusals: also of the one that a capture process mounts."""
+"""A queue's record of its subscribers' refusals, including the queue that a capture process mounts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def gone_scn(folder: Path, subscriber: str = "apply") -> int | None:
     return refusals(folder).gone_scn("dbs1", subscriber)
 
 
-def test_refusal_is_there_in_the_next_life_until_it_ends(tmp_path: Path) -> None:
+def test_refusal_survives_a_restart_until_it_ends(tmp_path: Path) -> None:
     assert gone_scn(tmp_path) is None
     record(tmp_path, 40)
     record(tmp_path, 60)
@@ -58,7 +58,7 @@ def test_refusal_that_cannot_be_written_is_an_error_and_does_not_count(tmp_path:
     assert kept.gone_scn("dbs1", "apply") is None
 
 
-def test_capture_process_that_is_not_combined_any_more_forgets_the_refusal(tmp_path: Path) -> None:
+def test_capture_process_that_is_no_longer_combined_forgets_the_refusal(tmp_path: Path) -> None:
     spec = one_way(tmp_path)
     Refusals(tmp_path / "components" / "capture.capture_dbs1~queue").record("dbs1", {"apply": Scn(40)})
     forget_refusal(spec, spec.captures[0])

@@ -1,4 +1,4 @@
-"""Three queues by hand: a destination gets its changes over a hub from now on that is ahead of it."""
+"""Three queues by hand: an edit moves a destination behind a hub that is ahead of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topology.spec import ApplySpec, PropagationSpec, TopologySpec
 
 
 class Chain:
-    """The queues of dbs1, the hub and dbs2, and what moves between them."""
+    """The queues of dbs1, the hub and dbs2, and the transfers between them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock, self.lives = folder, VirtualClock(), 0
@@ -48,7 +48,7 @@ class Chain:
         self.queues[name] = QueueCore(self.topology, name, self.folder / name, self.clock)
 
     def connect(self) -> None:
-        """Everything connects anew."""
+        """Reconnect everything."""
         self.lives += 1
         life = f"{self.lives:03d}"
         self.capture = DirectEnqueue(lambda: self.queues["q_dbs1"], "capture_dbs1", life, "dbs1")
@@ -70,7 +70,7 @@ class Chain:
         )
 
     def apply(self, name: str, queue: str, *, needed: int, through: int) -> None:
-        """An apply process takes what there is, and has it durably up to an SCN."""
+        """Let an apply process take everything, and make it durable up to an SCN."""
         self.lives += 1
         stream = DirectDequeue(lambda: self.queues[queue], name, f"{self.lives:03d}")
         stream.subscribe({"dbs1": needed}, 1 << 20)
@@ -96,12 +96,12 @@ class Chain:
             core.adopt(topology)
 
 
-def test_destination_that_is_rerouted_onto_a_hub_ahead_of_it_and_whose_redo_is_purged_is_refused_by_name(
+def test_destination_rerouted_behind_a_hub_ahead_without_redo_is_refused(
     tmp_path: Path,
 ) -> None:
-    """Only what its own queue had in memory had gone past the hub; that is lost with the queue.
+    """Only its own queue had the missing changes in memory, and lost them when it died.
 
-    It must not go on behind a gap.
+    It must not continue behind a gap.
     """
     chain = Chain(tmp_path)
     for scn in (10, 20, 30, 40):

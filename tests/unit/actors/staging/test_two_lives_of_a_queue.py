@@ -1,11 +1,11 @@
-"""Two lives of one queue at once: its site, which has no database, was begun again on a spare machine, and the machine
-that was given up goes on.
+"""Two lives of one queue at once: its site, which has no database, was restarted on a spare machine, and the abandoned
+machine keeps running.
 
-The locks of components are of one machine, and there is no database that would choose between the two. The spare
-machine has none of the files of the other one. Whoever connects finds the newer life, as Ray has its name now; streams
-into and out of the older one stay until they break. The older life's propagation goes on, too, and may connect again
-before Ray ends it; the machines' clocks may disagree, so that its incarnation is the greater one. Whatever happens, the
-destination sees every transaction once and in order, and the source purges nothing that somebody may need again.
+Locks of components are local to a machine, and no database decides between the two. The spare machine has none of the
+other one's files. New connections reach the newer life, because Ray's name points to it; streams into and out of the
+older one remain until they break. The older life's propagation keeps running, too, and can reconnect before Ray ends
+it. The machines' clocks can disagree, so that its incarnation is the greater one. In every history the destination sees
+every transaction once and in order, and the source purges nothing that is still needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STREAM_ENDS = (PropagationError, QueueError)
 
 
 def over_a_relay(folder: Path, *, is_direct: bool, added: bool = False) -> TopologySpec:
-    """dbs1 over a relay to dbs2.
+    """dbs1 by way of a relay to dbs2.
 
     Args:
         folder: of the files.
@@ -74,7 +74,7 @@ class TwoLives:
     Args:
         folder: of the queues.
         seed: of everything that is random.
-        is_direct: see `over_a_relay`.
+        is_direct: the apply process takes from the relay's queue.
         is_behind: the spare machine's clock is behind the other one's.
     """
 
@@ -123,7 +123,7 @@ class TwoLives:
         self.plan(self.capture.connect().needed_scn)
 
     def plan(self, scn: int) -> None:
-        assert scn >= self.purged, "redo is needed that was purged"
+        assert scn >= self.purged, "purged redo is still needed"
         self.to_send: list[LcrBatch] = self.history.batches_after(scn, self.random)
         self.planned_through = self.to_send[-1].through_scn if self.to_send else scn
 
@@ -182,7 +182,7 @@ class TwoLives:
             for _ in range(count):
                 progress = self.capture.poll()
                 self.purged = max(self.purged, progress.durable_scn)
-                assert progress.durable_scn <= self.model.durable, "told durable what is not"
+                assert progress.durable_scn <= self.model.durable, "reported as durable too early"
                 if progress.rewind_scn is not None:
                     self.plan(progress.rewind_scn)
                 if not self.to_send:
@@ -225,7 +225,7 @@ class TwoLives:
             self.apply_works(5, commits=self.random.random() < 0.3)
 
     def something_happens(self) -> None:
-        """Work most of the time: what breaks was at work before."""
+        """Mostly work, so that components have work in progress when they break."""
         machine = self.random.choice(sorted(self.relays))
         self.random.choices(
             [
@@ -258,13 +258,13 @@ class TwoLives:
 
     def check(self) -> None:
         """The destination has a part of the history without gaps."""
-        first = self.model.begin // STEP * STEP + STEP  # what is before was copied
+        first = self.model.begin // STEP * STEP + STEP  # earlier changes were copied
         assert self.model.applied == list(range(first, first + STEP * len(self.model.applied), STEP))
         for commit, rows in self.model.rows_of.items():
             assert rows == self.history.rows[commit // STEP - 1]
 
     def got(self, machine: str) -> int:
-        """Rows that came into one life of the queue since it began last."""
+        """Rows that one life of the queue received since its start."""
         return int(self.relays[machine].status().rows_total)
 
     def close(self) -> None:
@@ -275,13 +275,13 @@ class TwoLives:
         return max([self.model.begin, *self.model.applied[-1:]]) >= self.history.end
 
     def drain(self) -> None:
-        """The machine that was given up ends: everything goes on over the other one, and arrives."""
+        """End the abandoned machine: everything continues through the other one, and arrives."""
         self.relays.pop(OLD).close()
         if OLD in self.cores:
             self.cores.pop(OLD).close()
         self.propagation_to_the_relay_restarts()
         self.apply_restarts()
-        # Small queues, and everything that could break has broken: a turn moves a few rows.
+        # The queues are small, and every component may have died: one turn moves a few rows.
         for _ in range(1500 + sum(self.history.rows)):
             if self.is_done() and not self.held():
                 break
@@ -291,7 +291,7 @@ class TwoLives:
             self.apply_works(5, commits=True)
             self.time_passes(SAVE_PERIOD_S)
         assert self.is_done(), "something never arrived"
-        assert not self.held(), "something is never released"
+        assert not self.held(), "something was never released"
         self.check()
 
     def held(self) -> int:
@@ -302,7 +302,7 @@ class TwoLives:
 @pytest.mark.long
 @pytest.mark.parametrize("is_behind", [False, True], ids=["clocks agree", "the spare machine's clock is behind"])
 @pytest.mark.parametrize("is_direct", [False, True], ids=["queued", "dequeued directly"])
-def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(
+def test_two_lives_of_a_relays_queue_lose_and_duplicate_nothing(
     tmp_path: Path, is_direct: bool, is_behind: bool
 ) -> None:
     got: Counter[str] = Counter()
@@ -329,7 +329,7 @@ def test_two_lives_of_a_relays_queue_at_once_lose_and_double_nothing(
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Iterator[TwoLives]:
-    """Two lives, each with its propagation: the publisher's stream is still into the older one, and the newer one's
+    """Two lives, each with its propagation. The publisher's stream still ends in the older life; the newer life's
     propagation has replaced the older one's.
     """
     lives = TwoLives(tmp_path, 1, is_direct=False, is_behind=False)
@@ -357,10 +357,10 @@ def _work(lives: TwoLives) -> None:
         lives.time_passes(SAVE_PERIOD_S)
 
 
-def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_the_newer_one_when_the_publisher_connects_again(
+def test_changes_in_the_older_life_arrive_when_the_publisher_reconnects(
     begun: TwoLives,
 ) -> None:
-    """So docs/operations.md says to end the machine that was given up, or to stop and start the propagation."""
+    """Therefore docs/operations.md says to end the abandoned machine, or to stop and start the propagation."""
     with pytest.raises(QueueError, match="replaced this one"):
         begun.cores.pop(OLD).step()
     for _ in range(3):
@@ -375,8 +375,10 @@ def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_t
     begun.drain()
 
 
-def test_destination_that_is_added_meanwhile_begins_only_where_its_changes_are_held_for_it(begun: TwoLives) -> None:
-    """The older life knows nothing of it, and tells its publisher that everybody has what the other destination has."""
+def test_destination_added_meanwhile_begins_only_where_changes_are_held(begun: TwoLives) -> None:
+    """The older life does not know the new destination, and reports to its publisher only the other destination's
+    position.
+    """
     for name in ("q_dbs1", "q_dbs2"):
         begun.queues[name].adopt(over_a_relay(begun.folder, is_direct=False, added=True))
     newer = begun.relays[SPARE]
@@ -393,6 +395,6 @@ def test_destination_that_is_added_meanwhile_begins_only_where_its_changes_are_h
     while (delivery := added.poll()) is not None:
         model.take(delivery.header, delivery.data)
     assert 0 < model.begin <= begun.history.end
-    assert begun.purged <= model.begin  # what follows its beginning is held
+    assert begun.purged <= model.begin  # changes after its beginning are held
     first = model.begin // STEP * STEP + STEP
     assert model.applied == list(range(first, begun.history.end + 1, STEP))

@@ -1,5 +1,5 @@
-"""Whose data an embedded server starts, stops and removes when its folder was copied, moved or restored; no server runs
-here.
+"""Which data an embedded server starts, stops and removes after its folder was copied, moved or restored; no server
+runs here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def made(folder: Path, data: str, *, owner: Path | None = None) -> EmbeddedServer:
-    """A server that was started once and does not run, as its files say."""
+    """A server that was started once and does not run, judging by its files."""
     folder.mkdir(parents=True)
     place = folder / data
     place.mkdir(parents=True)
@@ -42,7 +42,7 @@ def made(folder: Path, data: str, *, owner: Path | None = None) -> EmbeddedServe
 
 
 def initialized_by(monkeypatch: pytest.MonkeyPatch, parent: Path) -> None:
-    """Let new data be made below this folder, by a program that writes their version."""
+    """Let new data be initialised below this folder by a stand-in that writes their version."""
 
     def run(command: list[str], **_: object) -> None:
         if "-D" not in command:
@@ -71,7 +71,7 @@ def works_in() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def run_in(data: Path, processes: list[subprocess.Popen[bytes]]) -> int:
-    """Something that looks like a data folder's server."""
+    """Run something that looks like a data folder's server."""
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=data)
     processes.append(process)
     (data / "postmaster.pid").write_text(f"{process.pid}\n")
@@ -79,10 +79,10 @@ def run_in(data: Path, processes: list[subprocess.Popen[bytes]]) -> int:
 
 
 @pytest.mark.parametrize("is_absolute", [True, False])
-def test_copy_has_the_data_that_were_copied_with_it_and_never_touches_the_original(
+def test_copy_uses_its_copied_data_and_never_touches_the_original(
     tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]], is_absolute: bool
 ):
-    """Earlier versions wrote the whole path of data that are inside."""
+    """Earlier versions recorded the whole path of data inside the folder."""
     data = tmp_path / "one" / "data"
     original = made(tmp_path / "one", str(data) if is_absolute else "data")
     pid = run_in(data, works_in)
@@ -102,7 +102,7 @@ def test_copy_has_the_data_that_were_copied_with_it_and_never_touches_the_origin
 
 
 @pytest.mark.parametrize("is_absolute", [True, False])
-def test_moved_folder_has_its_data(tmp_path: Path, started: list[Path], is_absolute: bool):
+def test_moved_folder_keeps_its_data(tmp_path: Path, started: list[Path], is_absolute: bool):
     data = tmp_path / "one" / "data"
     server = made(tmp_path / "one", str(data) if is_absolute else "data")
     server.folder.rename(tmp_path / "two")
@@ -113,7 +113,7 @@ def test_moved_folder_has_its_data(tmp_path: Path, started: list[Path], is_absol
     assert list(tmp_path.iterdir()) == []
 
 
-def test_data_elsewhere_belong_to_the_folder_that_they_name_and_not_to_its_copy(
+def test_data_elsewhere_belong_to_their_recorded_folder_and_not_to_a_copy(
     tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]
 ):
     data = tmp_path / "var" / "data-1"
@@ -132,21 +132,21 @@ def test_data_elsewhere_belong_to_the_folder_that_they_name_and_not_to_its_copy(
     assert started == []
 
 
-def test_data_elsewhere_follow_a_folder_that_was_moved(tmp_path: Path, started: list[Path]):
+def test_data_elsewhere_follow_a_moved_folder(tmp_path: Path, started: list[Path]):
     data = tmp_path / "var" / "data-1"
     made(tmp_path / "one", str(data), owner=tmp_path / "one").folder.rename(tmp_path / "two")
     moved = EmbeddedServer(tmp_path / "two")
     moved.start()
     assert started == [data]
     assert (data / "headrace.folder").read_text() == f"{tmp_path / 'two'}\n"
-    # What comes to the old place later is not the owner any more, and neither is a backup of it.
+    # A later folder at the old place does not own the data, and neither does a backup of it.
     with pytest.raises(ConfigError, match="is a copy"):
         copied(moved, tmp_path / "one").start()
     moved.destroy()
     assert not data.exists()
 
 
-def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(
+def test_data_elsewhere_of_an_earlier_version_are_recognised_by_name(
     tmp_path: Path, started: list[Path], works_in: list[subprocess.Popen[bytes]]
 ):
     data = tmp_path / "var" / name_of_data(tmp_path / "one")
@@ -166,9 +166,7 @@ def test_data_elsewhere_of_an_earlier_version_are_known_by_their_name(
     assert not data.exists()
 
 
-def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_before_this_one(
-    tmp_path: Path, started: list[Path]
-):
+def test_data_elsewhere_follow_a_folder_moved_before_this_version(tmp_path: Path, started: list[Path]):
     data = tmp_path / "var" / name_of_data(tmp_path / "one")
     made(tmp_path / "one", str(data)).folder.rename(tmp_path / "two")
     moved = EmbeddedServer(tmp_path / "two")
@@ -178,9 +176,7 @@ def test_data_elsewhere_of_an_earlier_version_follow_a_folder_that_was_moved_bef
     assert not data.exists()
 
 
-def test_data_that_were_in_use_are_never_taken_for_what_an_interrupted_start_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_used_data_are_never_taken_for_remains_of_an_interrupted_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server = made(tmp_path / "one", "data")
     (server.folder / "server.json").unlink()
     initialized_by(monkeypatch, tmp_path / "one")
@@ -189,10 +185,12 @@ def test_data_that_were_in_use_are_never_taken_for_what_an_interrupted_start_lef
     assert (server.folder / "data" / "PG_VERSION").exists()
 
 
-def test_new_server_at_the_place_of_one_that_was_moved_does_not_take_its_data(
+def test_new_server_does_not_take_the_data_of_a_moved_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Path]
 ):
-    """The name of data elsewhere comes from the folder's path, and a moved folder keeps its data under it."""
+    """The name of data elsewhere is derived from the folder's path, and a moved folder keeps its data under the old
+    name.
+    """
     data = tmp_path / "var" / name_of_data(tmp_path / "one")
     made(tmp_path / "one", str(data), owner=tmp_path / "one").folder.rename(tmp_path / "two")
     initialized_by(monkeypatch, tmp_path / "var")
@@ -204,7 +202,7 @@ def test_new_server_at_the_place_of_one_that_was_moved_does_not_take_its_data(
     assert EmbeddedServer(tmp_path / "two").data_folder == data
 
 
-def test_a_link_in_the_data_folder_is_replaced_and_what_it_leads_to_stays(tmp_path: Path):
+def test_link_in_the_data_folder_is_replaced_and_its_target_stays(tmp_path: Path):
     target, path = tmp_path / "target", tmp_path / "headrace.conf"
     target.write_text("root's")
     target.chmod(0o644)
@@ -213,10 +211,10 @@ def test_a_link_in_the_data_folder_is_replaced_and_what_it_leads_to_stays(tmp_pa
     assert not path.is_symlink()
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("port = 1\n", 0o600)
     assert (target.read_text(), target.stat().st_mode & 0o777) == ("root's", 0o644)
-    assert {each.name for each in tmp_path.iterdir()} == {"target", "headrace.conf"}, "nothing is left beside it"
+    assert {each.name for each in tmp_path.iterdir()} == {"target", "headrace.conf"}, "no temporary file is left"
 
 
-def test_a_hard_link_in_the_data_folder_is_replaced_and_its_file_stays(tmp_path: Path):
+def test_hard_link_in_the_data_folder_is_replaced_and_its_file_stays(tmp_path: Path):
     target, path = tmp_path / "target", tmp_path / "headrace.conf"
     target.write_text("root's")
     path.hardlink_to(target)
@@ -224,7 +222,7 @@ def test_a_hard_link_in_the_data_folder_is_replaced_and_its_file_stays(tmp_path:
     assert (path.read_text(), target.read_text()) == ("port = 1\n", "root's")
 
 
-def test_what_is_no_file_in_the_data_folder_is_not_read(tmp_path: Path):
+def test_only_regular_files_in_the_data_folder_are_read(tmp_path: Path):
     (tmp_path / "secret").write_text("root's")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "pipe")
@@ -234,7 +232,7 @@ def test_what_is_no_file_in_the_data_folder_is_not_read(tmp_path: Path):
             read(tmp_path / name)
 
 
-def test_the_end_of_a_large_file_is_read(tmp_path: Path):
+def test_only_the_end_of_a_large_file_is_read(tmp_path: Path):
     with (tmp_path / "server.log").open("wb") as file:
         file.truncate(1 << 40)
         file.seek(0, os.SEEK_END)
@@ -245,14 +243,14 @@ def test_the_end_of_a_large_file_is_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "-5", "1" * 5000, "x"])
-def test_a_pid_file_names_no_group_of_processes(tmp_path: Path, number: str):
+def test_pid_file_cannot_name_a_process_group(tmp_path: Path, number: str):
     server = made(tmp_path / "a", "data")
     (tmp_path / "a" / "data" / "postmaster.pid").write_text(f"{number}\n")
     assert server.pid() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_files_of_another_user_below_the_data_folder_are_not_given_away(tmp_path: Path):
+def test_files_of_another_user_below_the_data_folder_keep_their_owner(tmp_path: Path):
     data, outside = tmp_path / "data", tmp_path / "outside"
     (data / "base").mkdir(parents=True)
     outside.mkdir()
@@ -270,7 +268,7 @@ def test_files_of_another_user_below_the_data_folder_are_not_given_away(tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_pid_file_does_not_name_a_shell_of_root_in_the_data_folder(tmp_path: Path):
+def test_pid_file_cannot_name_a_shell_of_root_in_the_data_folder(tmp_path: Path):
     server = made(tmp_path / "a", "data")
     data = tmp_path / "a" / "data"
     os.chown(data, 65534, 65534)

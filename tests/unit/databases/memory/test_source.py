@@ -1,4 +1,4 @@
-"""The memory source keeps the promises of a log stream that capture relies on."""
+"""The memory source keeps the promises of a log stream on which capture relies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decode(data: bytes, decoder: MemoryLogDecoder, rows_max: int = 1000) -> list
     return chunks
 
 
-def test_stream_brings_every_transaction_from_its_start_on():
+def test_stream_delivers_every_transaction_from_its_start_on():
     source = busy()
     for start in [FIRST_SCN, *(t.commit_scn for t in source.log[::5])]:
         stream, decoder, found = source.open_stream("t", Scn(start)), MemoryLogDecoder(), []
@@ -44,7 +44,7 @@ def test_stream_brings_every_transaction_from_its_start_on():
         assert stream.start_scn == start
 
 
-def test_chunks_tell_where_transactions_end_and_which_tables_they_describe():
+def test_chunks_show_where_transactions_end_and_which_tables_they_describe():
     source = busy(2)
     stream = source.open_stream("t", FIRST_SCN)
     told = FIRST_SCN
@@ -52,7 +52,7 @@ def test_chunks_tell_where_transactions_end_and_which_tables_they_describe():
         decoder = MemoryLogDecoder()
         if chunk.commit_end:
             with_rest = chunk.data[chunk.commit_end :]
-            decode(with_rest, decoder)  # what is behind the last commit stands alone
+            decode(with_rest, decoder)  # what follows the last commit stands alone
             assert (decoder._open is not None) == chunk.is_open
         described = MemoryLogDecoder().describe(np.frombuffer(chunk.data, np.uint8))
         assert tuple(version.object_number for version in described) == chunk.objects
@@ -61,7 +61,7 @@ def test_chunks_tell_where_transactions_end_and_which_tables_they_describe():
     assert told == source.current_scn()
 
 
-def test_broken_stream_stays_broken_and_the_next_sends_the_transaction_again():
+def test_broken_stream_stays_broken_and_the_next_resends_the_transaction():
     source = MemorySource()
     source.create_table("s.t", ["id"], key=["id"])
     with source.transaction() as transaction:
@@ -78,7 +78,7 @@ def test_broken_stream_stays_broken_and_the_next_sends_the_transaction_again():
     assert not chunk.continues
 
 
-def test_what_was_confirmed_is_gone():
+def test_confirmed_log_is_gone():
     source = busy()
     stream = source.open_stream("t", FIRST_SCN)
     stream.confirm(source.log[10].commit_scn)
@@ -87,7 +87,7 @@ def test_what_was_confirmed_is_gone():
     assert source.open_stream("t", FIRST_SCN).start_scn == source.log[10].commit_scn
 
 
-def test_rollback_leaves_tables_and_log_as_they_were():
+def test_rollback_leaves_tables_and_log_unchanged():
     source = busy(3)
     before, length = source.open_snapshot("t").rows, len(source.log)
     workload = Workload.__new__(Workload)
@@ -105,7 +105,7 @@ def test_rollback_leaves_tables_and_log_as_they_were():
     assert len(source.log) == length
 
 
-def test_replaying_the_log_gives_the_tables():
+def test_replayed_log_reproduces_the_tables():
     source = busy(4, transactions=100)
     rows: list = []
     for transaction in committed(source):

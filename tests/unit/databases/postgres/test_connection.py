@@ -27,19 +27,19 @@ from headrace.databases.postgres.connection import (
 @pytest.mark.parametrize(
     "dsn",
     [
-        "postgresql://user:{}@ss@host/db",  # libpq takes "ss@host" for the host, and would name it
-        "postgresql://user:{}/ss@host/db",  # "user" for the host, and the password for the port
+        "postgresql://user:{}@ss@host/db",  # libpq would take "ss@host" for the host, and name it
+        "postgresql://user:{}/ss@host/db",  # libpq would take "user" for the host and the password for the port
         "postgresql://user:{}%zz@host/db",
         "host=here password={} and more",
         "password='{}",
         "postgresql://user@host:{}/db",
-        # its beginning for the host, the rest for the database
+        # libpq would take its beginning for the host and the rest for the database
         "postgresql://user:my@{}/x@127.0.0.1:7801/db",
         "postgresql://user:my@{}?x=1@127.0.0.1:7801/db",
         "postgresql://user:my?{}@127.0.0.1:1/db",
     ],
 )
-def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> None:
+def test_unusable_dsn_is_refused_without_showing_any_part_of_it(dsn: str) -> None:
     with pytest.raises(ConfigError) as caught:
         connect(dsn.format("planted"), application_name="test")
     told = "".join(traceback.format_exception(caught.value)) + repr(caught.value.described())
@@ -57,7 +57,7 @@ def test_dsn_that_cannot_be_used_is_refused_without_any_part_of_it(dsn: str) -> 
         "postgresql://u@h/d?application_name=a%40b",
     ],
 )
-def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_taken(dsn: str) -> None:
+def test_dsn_with_hosts_ports_and_sockets_of_every_kind_is_accepted(dsn: str) -> None:
     assert "application_name=test" in connection_string(dsn, application_name="test")
 
 
@@ -95,7 +95,7 @@ def test_errors_of_the_environment_are_retried(sqlstate: str) -> None:
         "tuple concurrently updated",
     ],
 )
-def test_internal_error_of_a_statement_that_meets_ddl_is_retried(message: str) -> None:
+def test_internal_error_of_a_statement_during_ddl_is_retried(message: str) -> None:
     assert type(error_from_sqlstate("XX000", f"reading the catalog: {message}")) is DatabaseUnavailable
 
 
@@ -128,13 +128,13 @@ def test_translated_error_keeps_the_cause_and_survives_pickling() -> None:
     )
 
 
-def test_text_of_class_22_is_left_out_because_it_quotes_values() -> None:
+def test_text_of_class_22_is_omitted_because_it_quotes_values() -> None:
     error = psycopg.errors.InvalidTextRepresentation('invalid input syntax for type integer: "secret"')
     assert "secret" not in str(translate(error, "inserting"))
 
 
 class _Said:
-    """What a server says of an error."""
+    """A server's description of an error."""
 
     def __init__(self, message: str) -> None:
         self.message_primary = message
@@ -177,14 +177,14 @@ class _Said:
         ),
     ],
 )
-def test_errors_have_the_server_s_own_words_without_values(
+def test_errors_have_the_servers_own_words_without_values(
     monkeypatch: pytest.MonkeyPatch, state: str, said: str, text: str
 ) -> None:
     error = psycopg.errors.lookup(state)()
     monkeypatch.setattr(psycopg.Error, "diag", property(lambda _: _Said(said)))
     found = translate(error, "inserting")
     assert str(found) == f"inserting: {text}"
-    assert found.detail == (said if said != text else ""), "what `errors show` prints"
+    assert found.detail == (said if said != text else ""), "the text that `errors show` prints"
 
 
 @pytest.mark.parametrize(
@@ -232,13 +232,13 @@ def test_wrong_dsn_is_refused_without_showing_its_password() -> None:
         ("42704", 'role "headrace" does not exist', False),
     ],
 )
-def test_only_a_table_of_ours_that_is_not_there_is_a_reason_to_copy_everything(sqlstate, message, is_ours):
-    """What a user's trigger or handler calls wrongly is the user's: the way out empties tables."""
+def test_only_a_missing_table_of_ours_is_a_reason_to_copy_everything(sqlstate, message, is_ours):
+    """A wrong call in a user's trigger or handler is the user's error: the fix here empties tables."""
     error = error_from_sqlstate(sqlstate, f"writing: {message}", hint="the general one")
     assert (error.hint == INSTANTIATE_AGAIN, error.hint == "the general one") == (is_ours, not is_ours)
 
 
-def test_every_table_of_the_schema_headrace_is_one_of_ours():
+def test_every_table_of_schema_headrace_is_one_of_ours():
     folder = Path(connection.__file__).parent
     made = {
         name
@@ -251,7 +251,7 @@ def test_every_table_of_the_schema_headrace_is_one_of_ours():
         assert error.hint == INSTANTIATE_AGAIN, name
 
 
-def test_a_database_that_takes_no_connections_has_the_statement_that_lets_them_in() -> None:
+def test_closed_database_is_reported_with_the_statement_that_opens_it() -> None:
     refused = psycopg.OperationalError(
         'connection failed: FATAL:  database "it"s mine" is not currently accepting connections'
     )

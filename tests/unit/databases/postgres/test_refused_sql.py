@@ -1,4 +1,4 @@
-"""Errors of handlers' statements: which are the statement's, and which the environment's."""
+"""Errors of handlers' statements: errors of the statement, and errors of the environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from headrace.databases.postgres.destination.server_session.handler_sql import r
     ("severity", "kind"), [("ERROR", DataError), ("FATAL", DatabaseUnavailable), ("PANIC", DatabaseUnavailable)]
 )
 @pytest.mark.parametrize("translated_as", ["FATAL", "FEHLER", None])
-def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by_whether_the_session_ended(
-    severity, kind, translated_as
-):
-    """A server says 08P01 of too few values, and a pooler when its connection to the server is gone: PgBouncer in one
-    field only, which a server translates.
+def test_ambiguous_error_class_is_decided_by_whether_the_session_ended(severity, kind, translated_as):
+    """A server uses 08P01 for too few values, and a pooler for a lost connection to its server: PgBouncer uses it in a
+    single field, which a server translates.
     """
     fields = (
         {DiagnosticField.SEVERITY: severity}
@@ -35,7 +33,7 @@ def test_a_class_that_means_a_wrong_statement_or_a_lost_session_is_told_apart_by
     assert type(refused_sql(_translated(found))) is kind
 
 
-def test_a_pooler_of_another_server_that_lost_a_session_of_dblink_is_the_environment():
+def test_lost_dblink_session_behind_a_pooler_is_an_environment_error():
     fields = {
         DiagnosticField.SEVERITY_NONLOCALIZED: b"ERROR",
         DiagnosticField.SQLSTATE: b"08P01",

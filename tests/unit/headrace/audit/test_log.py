@@ -1,4 +1,4 @@
-"""The audit log: whole lines, its owner's alone, bounded, whoever else writes and whatever was cut."""
+"""The audit log: whole lines, private to its owner, bounded, even with other writers and truncated lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def log(tmp_path: Path) -> AuditLog:
     return AuditLog(tmp_path / "state" / "t")
 
 
-def test_an_entry_comes_back_and_the_file_is_its_owners_alone(log):
+def test_entry_is_read_back_and_the_file_is_private(log):
     before = os.umask(0)
     try:
         log.append({"verb": "up", "user": "zoë\n"})
@@ -33,15 +33,15 @@ def test_an_entry_comes_back_and_the_file_is_its_owners_alone(log):
     assert len((log.state_dir / FILE).read_text().splitlines()) == 2
 
 
-def test_a_file_that_others_may_read_is_closed_by_the_next_entry(log):
+def test_next_entry_closes_a_file_that_others_may_read(log):
     log.append({"verb": "up"})
     (log.state_dir / FILE).chmod(0o644)
     log.append({"verb": "up"})
     assert (log.state_dir / FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_commands_at_once_tear_no_line_and_lose_none_while_the_file_is_exchanged(log, monkeypatch):
-    """About two thirds of all lines fit the first file, so that it is exchanged once."""
+def test_concurrent_commands_lose_no_line_while_the_file_is_rotated(log, monkeypatch):
+    """About two thirds of all lines fit the first file, so that it is rotated once."""
     length = len(json.dumps({"verb": "stop", "writer": 0, "number": 10})) + 1
     monkeypatch.setattr(headrace.audit.log, "BYTES_MAX", WRITERS * LINES * length * 2 // 3)
 
@@ -62,7 +62,7 @@ def test_commands_at_once_tear_no_line_and_lose_none_while_the_file_is_exchanged
     assert {each.name for each in log.state_dir.iterdir()} == AUDIT_FILES
 
 
-def test_who_gets_the_lock_of_a_file_that_was_exchanged_meanwhile_writes_into_the_new_one(log, monkeypatch):
+def test_writer_with_the_lock_of_a_rotated_file_writes_into_the_new_one(log, monkeypatch):
     log.append({"verb": "up"})
     lock, calls = fcntl.flock, iter(range(100))
 
@@ -88,7 +88,7 @@ def test_two_files_are_kept_however_much_is_written(log, monkeypatch):
     assert numbers == list(range(numbers[0], 60))
 
 
-def test_a_line_that_a_crash_cut_is_counted_and_takes_no_other_with_it(log):
+def test_line_truncated_by_a_crash_is_counted_and_damages_no_other(log):
     log.append({"verb": "up"})
     with (log.state_dir / FILE).open("ab") as file:
         file.write(b'{"verb": "do')
@@ -97,7 +97,7 @@ def test_a_line_that_a_crash_cut_is_counted_and_takes_no_other_with_it(log):
     assert ([entry["verb"] for entry in found.entries], found.damaged) == (["up", "down"], 1)
 
 
-def test_a_line_that_does_not_fit_the_disk_is_taken_back(log, monkeypatch):
+def test_line_that_does_not_fit_the_disk_is_removed_again(log, monkeypatch):
     log.append({"verb": "up"})
     before, write = (log.state_dir / FILE).read_bytes(), os.write
     monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:5]))
@@ -106,7 +106,7 @@ def test_a_line_that_does_not_fit_the_disk_is_taken_back(log, monkeypatch):
     assert (log.state_dir / FILE).read_bytes() == before
 
 
-def test_a_link_in_its_place_is_not_followed(log, tmp_path):
+def test_link_in_place_of_the_file_is_not_followed(log, tmp_path):
     log.append({"verb": "up"})
     (log.state_dir / FILE).unlink()
     (log.state_dir / FILE).symlink_to(tmp_path / "elsewhere")
@@ -115,7 +115,7 @@ def test_a_link_in_its_place_is_not_followed(log, tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_folder_that_others_may_write_gets_nothing(log):
+def test_folder_that_others_may_write_gets_no_entry(log):
     log.state_dir.mkdir(parents=True)
     log.state_dir.chmod(0o777)
     with pytest.raises(OSError, match="other users may write"):
@@ -123,7 +123,7 @@ def test_a_folder_that_others_may_write_gets_nothing(log):
     assert list(log.state_dir.iterdir()) == []
 
 
-def test_a_command_that_was_stopped_with_the_lock_is_not_waited_for_for_ever(log, monkeypatch):
+def test_wait_for_a_lock_of_a_stopped_command_has_a_bound(log, monkeypatch):
     monkeypatch.setattr(headrace.audit.log, "LOCK_S", 0.0)
     log.append({"verb": "up"})
     with (log.state_dir / FILE).open("rb") as held:

@@ -1,4 +1,4 @@
-"""Who edited an error transaction is what the system knows, and not what the environment says."""
+"""The editor of an error transaction comes from the system, and not from the environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = socket.gethostname()
         ("", f"{OWN}@{HOST}"),
     ],
 )
-def test_a_name_in_the_environment_is_nobody(
+def test_operator_ignores_names_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, expected: str
 ):
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "SUDO_USER"):
@@ -35,6 +35,6 @@ def test_a_name_in_the_environment_is_nobody(
     assert operator() == expected
 
 
-def test_a_system_without_logins_names_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_system_without_logins_names_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(headrace.audit.operator, "_LOGIN", tmp_path / "none")
     assert operator() == f"{OWN}@{HOST}"

@@ -1,4 +1,4 @@
-"""Which commands are noted with who ran them, from the command line on."""
+"""Which commands the audit log records, and with which operator, beginning at the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.console.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRO
 from headrace.deployment.deployment import Deployment
 
 OWN = pwd.getpwuid(os.getuid()).pw_name
-# Of each noted verb what it is called with behind FILE; it is refused, as nothing runs.
+# The arguments after FILE for each recorded verb; each call is refused, because nothing runs.
 ARGUMENTS = {
     "up": ["--keep-existing", "--timeout", "5"],
     "down": [],
@@ -76,20 +76,20 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def test_each_verb_is_noted_or_reads_only():
+def test_each_verb_is_recorded_or_read_only():
     assert set(NOTED).isdisjoint(READ_ONLY)
-    assert sorted(VERBS) == sorted({*NOTED, *READ_ONLY}), "a new verb: say in headrace.audit.verbs what it is"
+    assert sorted(VERBS) == sorted({*NOTED, *READ_ONLY}), "a new verb: add it to headrace.audit.verbs"
     assert {name for name, verb in VERBS.items() if not isinstance(verb, Verb)} == set()
 
 
-def test_options_that_decide_whether_a_verb_is_noted_exist():
+def test_options_that_decide_whether_a_verb_is_recorded_exist():
     assert {
         name: needed - {each.name for each in VERBS[name].params} for name, needed in NOTED.items()
     } == dict.fromkeys(NOTED, frozenset())
 
 
-def test_arguments_that_are_written_are_known():
-    """A new option whose value is a row's, or a secret, does not get into the log unseen."""
+def test_recorded_arguments_are_known():
+    """A new option whose value is a secret or a row's value cannot get into the log unnoticed."""
     assert {each.name for verb in NOTED for each in VERBS[verb].params} == {
         "file",
         "address",
@@ -127,12 +127,12 @@ def test_arguments_that_are_written_are_known():
         "dry_run",
         "allow_servers",
         "nulls",
-        "sets",  # with values: the columns alone are written
+        "sets",  # has values, so only the columns are recorded
     }
 
 
 @pytest.mark.parametrize("verb", NOTED)
-def test_a_noted_verb_leaves_its_beginning_and_its_end(run, topology, log, monkeypatch, verb):
+def test_recorded_verb_leaves_its_beginning_and_its_end(run, topology, log, monkeypatch, verb):
     monkeypatch.setattr(Deployment, "connect", raising(ConfigError("it is not up")))
     monkeypatch.setattr(Deployment, "up", raising(ConfigError("it is refused")))
     monkeypatch.setattr("headrace.commands.sequences.compare_sequences", raising(ConfigError("it is refused")))
@@ -153,7 +153,7 @@ def test_a_noted_verb_leaves_its_beginning_and_its_end(run, topology, log, monke
     assert "4711" not in (log.state_dir / FILE).read_text()
 
 
-def test_what_only_shows_something_leaves_nothing(run, topology, log):
+def test_read_only_command_leaves_no_entry(run, topology, log):
     for words in (
         ["capture", topology, "capture_a"],
         ["sequences", topology],
@@ -175,15 +175,15 @@ def test_what_only_shows_something_leaves_nothing(run, topology, log):
         (ZeroDivisionError("a defect"), {"outcome": "failed", "exit_code": FAILURE, "code": "ZeroDivisionError"}),
     ],
 )
-def test_the_end_says_how(run, topology, log, tmp_path, monkeypatch, error, outcome):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for the defect's traceback
+def test_end_entry_has_the_outcome(run, topology, log, tmp_path, monkeypatch, error, outcome):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # for the traceback of a defect
     monkeypatch.setattr(Deployment, "switch", raising(error))
     assert run("stop", topology, "capture_a") == outcome["exit_code"]
     last = log.lines().entries[-1]
     assert {name: last[name] for name in ("outcome", "exit_code", "code") if name in last} == outcome
 
 
-def test_what_an_operator_declines_is_no_deed(run, topology, log, monkeypatch):
+def test_command_that_the_operator_declines_ends_as_a_finding(run, topology, log, monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     assert run("down", topology, "--purge") == FINDING
@@ -191,7 +191,7 @@ def test_what_an_operator_declines_is_no_deed(run, topology, log, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_command_that_a_signal_ended_is_seen(topology, log, number):
+def test_command_that_a_signal_ended_is_recorded(topology, log, number):
     program = (
         "import sys, time; import headrace.cli.app, headrace.deployment.deployment\n"
         "def hang(*_, **__): print('there', flush=True); time.sleep(60)\n"
@@ -210,7 +210,7 @@ def test_a_command_that_a_signal_ended_is_seen(topology, log, number):
     assert events == [("began", None, None), *([("ended", "interrupted", 143)] if number == signal.SIGTERM else [])]
 
 
-def test_where_nothing_can_be_written_the_command_says_so_and_goes_on(run, topology, log, monkeypatch, capsys):
+def test_command_continues_with_a_warning_when_the_log_cannot_be_written(run, topology, log, monkeypatch, capsys):
     monkeypatch.setattr(Deployment, "switch", lambda *_, **__: "it is stopped")
     (log.state_dir / FILE).mkdir(parents=True)
     assert run("stop", topology, "capture_a") == DONE
@@ -219,7 +219,7 @@ def test_where_nothing_can_be_written_the_command_says_so_and_goes_on(run, topol
     assert "it is stopped" in told
 
 
-def test_the_log_outlives_the_purge_that_it_records(run, topology, log, capsys):
+def test_log_survives_the_purge_that_it_records(run, topology, log, capsys):
     (log.state_dir / "sites").mkdir(parents=True)
     assert run("down", topology, "--purge", "--yes") == DONE
     assert "state folder removed, its audit log excepted" in capsys.readouterr().err
@@ -245,7 +245,7 @@ def test_commands_are_listed_with_their_ends(run, topology, log, monkeypatch, ca
     assert (shown["id"], shown["ended"], shown["outcome"]) == ("killed", None, None)
 
 
-def test_a_log_with_a_damaged_line_is_listed(run, topology, log, capsys):
+def test_log_with_damaged_lines_is_listed(run, topology, log, capsys):
     log.append({"verb": "up"})
     with (log.state_dir / FILE).open("a") as file:
         file.write("[]\nnonsense\n")
@@ -264,5 +264,5 @@ def test_a_log_with_a_damaged_line_is_listed(run, topology, log, capsys):
         ({"role": "r" * 1000, "yes": False, "at": "", "row": 0, "tables": None}, {"role": "r" * 300 + "...", "row": 0}),
     ],
 )
-def test_arguments_are_written_without_values_of_rows_and_bounded(given, written):
+def test_arguments_are_recorded_bounded_and_without_row_values(given, written):
     assert written_arguments(given) == written

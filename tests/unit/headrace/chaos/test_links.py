@@ -1,4 +1,4 @@
-"""What `check` says of links to others that anybody on the way could read or answer."""
+"""Findings of `check` about connections that a third party could read or impersonate."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ def findings_of(
         "service=main sslrootcert=system",
     ],
 )
-def test_a_server_that_nothing_proves_is_named_with_what_proves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
-):
+def test_unauthenticated_server_is_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str):
     found = findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn)
     problem, fix = found.pop("sites.a")
     assert not found
@@ -76,9 +74,7 @@ def test_a_server_that_nothing_proves_is_named_with_what_proves_it(
         "service=main host=localhost",
     ],
 )
-def test_this_machine_and_servers_that_prove_themselves_are_no_finding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str
-):
+def test_local_and_authenticated_servers_are_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str):
     assert findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn) == {}
 
 
@@ -88,15 +84,15 @@ def test_this_machine_and_servers_that_prove_themselves_are_no_finding(
 @pytest.mark.parametrize(
     "variables", [{"PGSSLMODE": "verify-full"}, {"PGSSLROOTCERT": "system"}, {"PGSERVICE": "main"}]
 )
-def test_variables_of_the_shell_and_service_files_are_no_proof(
+def test_shell_variables_and_service_files_do_not_authenticate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str, variables: dict[str, str]
 ):
-    """What connects are Ray's processes, which may have others."""
+    """Ray's processes connect, and can have other variables."""
     found = findings_of(tmp_path, monkeypatch, FILE, A_DSN=dsn, **variables)
     assert "PGSSLMODE, PGSSLROOTCERT and service files do not count" in str(found["sites.a"])
 
 
-def test_a_service_of_the_shell_leads_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_service_variable_of_the_shell_makes_a_local_dsn_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "sites.a" in findings_of(tmp_path, monkeypatch, FILE, A_DSN="dbname=x", PGSERVICE="main")
 
 
@@ -111,7 +107,7 @@ def test_a_service_of_the_shell_leads_elsewhere(tmp_path: Path, monkeypatch: pyt
         ("http://[::1]:9000/x", False),
     ],
 )
-def test_a_token_that_everybody_on_the_way_can_read_is_named(
+def test_token_over_unencrypted_http_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, is_named: bool
 ):
     text = FILE + "alerts: {to: [{webhook: '" + url + "', token: '${T}'}]}\n"

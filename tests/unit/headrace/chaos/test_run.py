@@ -1,4 +1,4 @@
-"""Chaos without a topology: what a seed draws, which links there are, what is undone, and what counts as fine."""
+"""Chaos without a topology: the schedule of a seed, protected servers, invariants, and the verdict."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ ACTIONS_SHOWN = 100
 # --------------------------------------------------------------------------- schedule
 
 
-def test_a_seed_draws_the_same_faults_and_another_one_others():
+def test_seed_determines_the_faults():
     spec = example("hub_and_spoke")
     drawn = [list(islice(schedule_of(spec, seed, EVERY_FAULT), ACTIONS_SHOWN)) for seed in (7, 7, 8)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [each.number for each in drawn[0]] == list(range(1, ACTIONS_SHOWN + 1))
 
 
-def test_every_possible_fault_comes_before_any_comes_again():
+def test_every_possible_fault_is_drawn_before_any_repeats():
     spec = example("hub_and_spoke")
     possible = {action.name for action in ACTIONS if action.targets(spec)}
-    assert possible == {action.name for action in ACTIONS} - {"kill redo"}  # nothing is captured downstream there
+    assert possible == {action.name for action in ACTIONS} - {"kill redo"}  # this example has no downstream capture
     first = [each.action for each in islice(schedule_of(spec, 1, EVERY_FAULT), len(possible))]
     assert set(first) == possible
     downstream = example("downstream")
     assert "kill redo" in {each.action for each in islice(schedule_of(downstream, 1, EVERY_FAULT), len(ACTIONS))}
 
 
-def test_only_the_kinds_that_were_asked_for_are_drawn_and_each_within_its_bounds():
+def test_only_requested_kinds_are_drawn_within_their_bounds():
     bounds = {action.name: action for action in ACTIONS}
     for planned in islice(schedule_of(example("n_way"), 3, frozenset({"partition", "disk"})), ACTIONS_SHOWN):
         action = bounds[planned.action]
@@ -66,7 +66,7 @@ def test_servers_that_are_not_embedded_are_never_stopped():
 @pytest.mark.parametrize(
     ("text", "words"), [("crash,flood", "flood"), ("", "''"), ("clock", "headrace simulate"), ("none", "none")]
 )
-def test_faults_that_there_are_not_are_refused_with_those_that_there_are(text: str, words: str):
+def test_unknown_faults_are_refused_with_the_known_ones(text: str, words: str):
     with pytest.raises(ConfigError) as caught:
         fault_kinds(text)
     assert words in f"{caught.value.message} {caught.value.hint}"
@@ -80,12 +80,12 @@ def test_faults_and_durations_are_read():
 
 
 @pytest.mark.parametrize("text", ["", "m", "0", "-3s", "5 d", "nan", "inf", "1e999s"])
-def test_what_is_no_duration_is_refused(text: str):
+def test_invalid_duration_is_refused(text: str):
     with pytest.raises(ConfigError, match="no duration"):
         seconds_of(text)
 
 
-# --------------------------------------------------------------------------- whom it leaves alone
+# --------------------------------------------------------------------------- protected servers
 
 
 def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
@@ -102,7 +102,7 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
     """,
         {"A_DSN": "host=127.0.0.1,::1 dbname=a", "B_DSN": "host=db.example.com dbname=b"},
     )
-    assert list(own_servers(spec)) == ["a", "b"]  # what listens at an address of this machine may lead anywhere
+    assert list(own_servers(spec)) == ["a", "b"]  # a local address can lead anywhere
     with pytest.raises(ConfigError, match="databases of a, b are servers of your own") as caught:
         refuse_others(Deployment(spec), allow_servers=False)
     assert "--allow-servers" in caught.value.hint
@@ -111,7 +111,7 @@ def test_own_servers_are_refused_unless_allowed(tmp_path: Path):
         refuse_others(Deployment(spec, "10.0.0.1:6379"), allow_servers=True)
 
 
-# --------------------------------------------------------------------------- what must hold
+# --------------------------------------------------------------------------- invariants
 
 
 def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> Overview:
@@ -125,7 +125,7 @@ def overview(at_us: int = 0, acknowledged: int = 0, **status: object) -> Overvie
     return overview_from({"at_us": at_us, "components": [apply, queue]})
 
 
-def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_those_of_a_restarted_process_are_not():
+def test_only_a_watermark_that_decreases_in_one_epoch_is_a_violation():
     found = Invariants()
     for epoch, watermark in ((1, 10), (1, 20), (1, 0), (1, None), (2, 15), (2, 30)):
         found.look(overview(low_watermark_scn=watermark, epoch=epoch))
@@ -137,8 +137,10 @@ def test_watermark_that_goes_back_in_one_epoch_is_seen_and_unknown_ones_and_thos
     assert found.checked["watermarks"] == 5
 
 
-def test_status_that_is_older_than_one_that_was_seen_is_left_alone():
-    """As when the controller dies: the components are asked directly, and its successor shows what it had asked before."""
+def test_status_older_than_an_earlier_one_is_ignored():
+    """For example after a controller's death: the components are asked directly, then the new controller shows older
+    answers.
+    """
     found = Invariants()
     for answered_us, watermark in ((100, 10), (200, 20), (150, 15)):
         found.look(overview(low_watermark_scn=watermark, answered_us=answered_us))
@@ -147,7 +149,7 @@ def test_status_that_is_older_than_one_that_was_seen_is_left_alone():
     assert len(found.violated) == 1
 
 
-def test_watermark_below_what_was_acknowledged_is_seen_once_the_status_is_newer_than_the_acknowledgement():
+def test_newer_watermark_below_an_acknowledgement_is_a_violation():
     found = Invariants()
     found.look(overview(at_us=100, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
     found.look(overview(at_us=200, acknowledged=20, low_watermark_scn=19, answered_us=99, epoch=1))
@@ -156,17 +158,17 @@ def test_watermark_below_what_was_acknowledged_is_seen_once_the_status_is_newer_
     assert [each.problem for each in found.violated] == ["the low watermark is 19, and 20 was acknowledged"]
 
 
-def test_new_errors_and_changes_that_come_home_are_seen_and_old_ones_are_not():
+def test_only_new_errors_and_returned_changes_are_violations():
     found = Invariants()
     found.look(overview(errors=3, counters={"returned_changes": 2}))
-    found.look(overview(errors=3, counters={"returned_changes": 0}))  # it was restarted
+    found.look(overview(errors=3, counters={"returned_changes": 0}))  # the process restarted
     assert found.violated == []
     found.during = "4: cut"
     found.look(overview(errors=4, counters={"returned_changes": 1}))
     assert [(each.invariant, each.during) for each in found.violated] == [("errors", "4: cut"), ("home", "4: cut")]
 
 
-def test_component_that_gives_up_and_destination_that_is_refused_are_seen_once():
+def test_aborted_component_and_refused_destination_are_reported_once():
     found = Invariants()
     for _ in range(3):
         refused = {"name": "queue:a", "subscribers": [{"subscriber": "s", "gone_scn": 7}]}
@@ -194,7 +196,7 @@ def report(**changes: object) -> Report:
     return replace(Report(topology="t", seed=1, faults=[fired], comparisons=[table]), **changes)
 
 
-def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everything_held():
+def test_report_is_fine_only_if_faults_fired_and_every_check_passed():
     good = report()
     assert good.is_fine
     never = replace(good.faults[0], evidence="", problem="nothing passed")
@@ -216,7 +218,7 @@ def test_report_is_fine_only_if_something_fired_and_all_was_compared_and_everyth
 
 
 class _MetLate(Fault):
-    """Something passes only at the third look."""
+    """A fault that takes effect only at a later look."""
 
     def __init__(self, looks: int) -> None:
         self.evidence, self.looks, self.seen = "", looks, 0
@@ -230,7 +232,7 @@ class _MetLate(Fault):
             self.evidence = "something passed"
 
 
-def test_fault_that_nothing_has_met_stays_in_force_until_something_has(monkeypatch: pytest.MonkeyPatch):
+def test_fault_stays_in_force_until_it_takes_effect(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "POLL_S", 0.0)
     met = _MetLate(looks=3)
     keep_in_force(met, 0.0, lambda: None)
@@ -238,7 +240,7 @@ def test_fault_that_nothing_has_met_stays_in_force_until_something_has(monkeypat
     assert met.seen == 3
 
 
-def test_fault_that_nothing_meets_ends(monkeypatch: pytest.MonkeyPatch):
+def test_fault_that_never_takes_effect_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run, "EVIDENCE_TIMEOUT_S", 0.0)
     never = _MetLate(looks=0)
     keep_in_force(never, 0.0, lambda: None)

@@ -1,6 +1,6 @@
 """The command line: arguments, exit codes and messages.
 
-Longer than 500 lines: one short test per verb and way to end, over the same way to run one.
+Longer than 500 lines: one short test per verb and outcome, all over the same runner.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_it
 
 
-def test_sound_topology_is_done(run, topology, capsys):
+def test_check_of_a_valid_topology_exits_with_done(run, topology, capsys):
     assert run("check", topology) == DONE
     assert "0 problems" in capsys.readouterr().out
 
@@ -75,7 +75,7 @@ captures:
 """
 
 
-def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped(run, tmp_path, capsys):
+def test_topology_with_a_cycle_is_not_started_but_planned_and_stopped(run, tmp_path, capsys):
     """An earlier version may have started it."""
     file = tmp_path / "cycle.yaml"
     file.write_text(CYCLE)
@@ -90,7 +90,7 @@ def test_a_topology_with_a_cycle_is_not_started_but_can_be_looked_at_and_stopped
     assert run("down", file) == DONE
 
 
-def test_check_proves_and_says_so_and_has_who_gets_what_as_json(run, topology, tmp_path, capsys):
+def test_check_reports_its_proof_and_the_reach_as_json(run, topology, tmp_path, capsys):
     assert run("check", topology, "--offline") == DONE
     assert (
         "proven from the file: every change arrives once wherever it goes, and none returns to its origin"
@@ -123,13 +123,13 @@ def test_findings_are_one_json_document(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["up"], ["check", "--nonsense", "x"], ["errors"], []])
-def test_wrong_use_says_so_without_a_traceback(run, arguments, capsys):
+def test_wrong_use_is_reported_without_a_traceback(run, arguments, capsys):
     assert run(*arguments) == WRONG_USE
     told = capsys.readouterr()
     assert "Traceback" not in told.err + told.out
 
 
-def test_verbs_that_need_a_running_topology_say_that_it_is_not_up(run, topology, capsys):
+def test_verbs_that_need_a_running_topology_report_that_it_is_down(run, topology, capsys):
     for verb in ("status", "verify"):
         assert run(verb, topology) == WRONG_USE
         told = capsys.readouterr().err
@@ -137,11 +137,11 @@ def test_verbs_that_need_a_running_topology_say_that_it_is_not_up(run, topology,
         assert f"headrace up {topology}" in told
 
 
-def test_wait_wants_to_know_for_what(run, topology):
+def test_wait_needs_a_condition(run, topology):
     assert run("wait", topology) == WRONG_USE
 
 
-def test_errors_of_a_file_are_listed_without_a_verb(run, topology, capsys):
+def test_errors_without_a_verb_lists_them(run, topology, capsys):
     code = run("errors", "list", topology)
     assert "is not up" in (said := capsys.readouterr().err)
     assert run("errors", topology) == code
@@ -149,7 +149,7 @@ def test_errors_of_a_file_are_listed_without_a_verb(run, topology, capsys):
     assert run("errors", "lst", topology) == WRONG_USE
 
 
-def test_deleting_errors_needs_numbers_or_all(run, topology, monkeypatch):
+def test_errors_delete_needs_numbers_or_all(run, topology, monkeypatch):
     monkeypatch.setattr(Deployment, "connect", lambda self: None)
     assert run("errors", "delete", topology) == WRONG_USE
     assert run("errors", "delete", topology, "1", "--all") == WRONG_USE
@@ -169,7 +169,7 @@ def test_unknown_component_names_the_nearest(run, topology, monkeypatch, capsys)
         (("explain", "public.t", "id=1,2"), "is no key"),
     ],
 )
-def test_label_table_or_key_that_cannot_be_is_wrong_use_before_anything_is_asked(run, topology, capsys, words, said):
+def test_invalid_label_table_or_key_is_wrong_use_before_any_query(run, topology, capsys, words, said):
     verb, *rest = words
     assert run(verb, topology, *rest) == WRONG_USE
     told = capsys.readouterr().err
@@ -188,7 +188,7 @@ def test_failure_shows_message_and_fix_only(run, topology, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["hint"] == "start it"
 
 
-def test_what_the_machine_refuses_is_no_defect(run, topology, monkeypatch, capsys):
+def test_error_of_the_operating_system_is_no_defect(run, topology, monkeypatch, capsys):
     def fail(self: Deployment) -> None:
         raise PermissionError(13, "Permission denied", "/somebody/else")
 
@@ -223,7 +223,7 @@ def test_ctrl_c_is_no_failure(run, topology, monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_interrupted_up_says_that_what_was_started_goes_on(run, topology, monkeypatch, capsys):
+def test_interrupted_up_reports_that_components_keep_running(run, topology, monkeypatch, capsys):
     def interrupt(self: Deployment, **_: object) -> None:
         raise KeyboardInterrupt
 
@@ -234,13 +234,13 @@ def test_interrupted_up_says_that_what_was_started_goes_on(run, topology, monkey
     assert told.endswith("interrupted\n")
 
 
-def test_down_of_what_never_ran_claims_nothing(run, topology, capsys):
+def test_down_of_a_topology_that_never_ran_reports_no_cluster(run, topology, capsys):
     assert run("down", topology) == DONE
     assert run("down", topology, "--purge", "--yes") == DONE
     assert capsys.readouterr().err == "no running cluster\n" * 2
 
 
-def test_check_says_which_databases_it_could_not_ask(run, topology, capsys):
+def test_check_names_the_databases_that_it_could_not_ask(run, topology, capsys):
     assert run("check", topology) == DONE
     told = capsys.readouterr().out
     assert "warning: sites.a: its embedded server does not run: its contents were not checked" in told
@@ -263,7 +263,7 @@ def overview(*states: str) -> Overview:
     return Overview(topology="t", state="RUNNING", flows=(flow,), components=components)
 
 
-def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, topology, monkeypatch, capsys):
+def test_status_of_a_healthy_topology_is_done_with_unknown_lag(run, topology, monkeypatch, capsys):
     monkeypatch.setattr(Deployment, "overview", lambda self: overview("ENABLED", "PAUSED FOR FLOW CONTROL"))
     assert run("status", topology) == DONE
     assert "unknown" in capsys.readouterr().out
@@ -276,7 +276,7 @@ def test_status_of_a_healthy_topology_is_done_and_unknown_lag_is_called_so(run, 
         component_status("site:a", "IDLE", uncaptured_tables=["public.late"]),
     ],
 )
-def test_status_of_a_topology_that_waits_for_somebody_is_a_finding(run, topology, monkeypatch, waits):
+def test_status_of_a_topology_that_needs_an_operator_is_a_finding(run, topology, monkeypatch, waits):
     seen = replace(overview("ENABLED"), components=(waits,))
     monkeypatch.setattr(Deployment, "overview", lambda self: seen)
     assert run("status", topology) == FINDING
@@ -284,7 +284,9 @@ def test_status_of_a_topology_that_waits_for_somebody_is_a_finding(run, topology
 
 
 class Watched:
-    """Standard output as a program at the other end of a pipe sees it, look by look; `ended` comes after the last."""
+    """Standard output as a program at the other end of a pipe sees it, look by look; `ended` is raised after the last
+    look.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[object], ended: BaseException) -> None:
         self.arrived = io.BytesIO()
@@ -310,11 +312,11 @@ def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, 
     watched = Watched(monkeypatch, looks, KeyboardInterrupt())
     assert run("status", topology, "--watch", "--json") == headrace.cli.app.INTERRUPTED
     assert [json.loads(line) for line in watched.lines] == [plain_overview(look) for look in looks]
-    assert watched.arrived_before == [0, 1, 2, 3]  # nothing waits in a buffer for what comes next
+    assert watched.arrived_before == [0, 1, 2, 3]  # nothing stays in a buffer
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_watched_status_ends_with_the_error_on_a_line_of_its_own(run, topology, monkeypatch):
+def test_watched_status_ends_with_the_error_on_its_own_line(run, topology, monkeypatch):
     watched = Watched(monkeypatch, [overview("ENABLED")], NotUp("it was ended meanwhile", hint="headrace up"))
     assert run("status", topology, "--watch", "--json") == WRONG_USE
     assert [json.loads(line).get("hint") for line in watched.lines] == [None, f"headrace up {topology}"]
@@ -377,15 +379,13 @@ def test_difference_is_a_finding(run, topology, monkeypatch, capsys):
     )
     run("verify", topology)
     said = capsys.readouterr().err
-    assert "headrace copy" not in said, "it is refused where another apply process writes the table"
+    assert "headrace copy" not in said, "the copy would be refused, because another apply process writes the table"
     assert "correct its rows at the destination alone: BEGIN; SELECT headrace.set_tag('0e'); " in said
     assert "public.u a -> b public.v: DIFFERENT" in told
     assert "  id=7, site=NULL: only at the source\n  ... and others\n" in told
 
 
-def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_compared_are_named(
-    run, topology, monkeypatch, capsys
-):
+def test_verify_counts_rows_in_flight_and_names_uncompared_ones(run, topology, monkeypatch, capsys):
     import headrace.commands.verification
 
     busy = {
@@ -420,9 +420,7 @@ def test_rows_that_were_on_their_way_are_counted_and_those_that_could_not_be_com
     )
 
 
-def test_table_that_could_not_be_compared_is_not_called_different_and_nobody_is_told_to_copy_it(
-    run, topology, monkeypatch, capsys
-):
+def test_uncompared_table_is_not_called_different_and_needs_no_copy(run, topology, monkeypatch, capsys):
     import headrace.commands.verification
 
     unknown = {
@@ -455,7 +453,7 @@ def test_doctor_reports_findings(run, monkeypatch, capsys):
     assert "fix: make setup" in capsys.readouterr().out
 
 
-def test_doctor_names_a_place_from_which_ray_cannot_run(run, monkeypatch, capsys):
+def test_doctor_names_a_path_from_which_ray_cannot_run(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "prefix", "/home/my clone/.venv")
     assert run("doctor") == FINDING
     assert "error: python: lies in /home/my clone/.venv: Ray cannot run from a path with ' '" in capsys.readouterr().out
@@ -478,7 +476,7 @@ def test_configuration_errors_are_wrong_use(run, topology, monkeypatch):
     assert run("status", topology) == WRONG_USE
 
 
-def test_version_is_told(run, capsys):
+def test_version_is_printed(run, capsys):
     assert run("--version") == DONE
     assert capsys.readouterr().out.strip() == f"headrace {metadata.version('headrace')}"
 
@@ -495,7 +493,7 @@ main()
 
 
 def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
-    """`status` of a healthy topology, with more arguments, as a process of its own."""
+    """Run `status` of a healthy topology, with more arguments, in its own process."""
     program = PROGRAM.format(
         overview=plain_overview(overview("ENABLED")), arguments=["status", str(topology), *arguments]
     )
@@ -509,7 +507,7 @@ def started(topology: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    """Wait for its end; what it said on standard error."""
+    """Wait for its end; return its standard error."""
     try:
         return process.communicate(timeout=ENDED_S)[1]
     finally:
@@ -517,20 +515,20 @@ def end(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.long
-def test_pipe_that_is_closed_by_its_reader_is_no_error(topology):
+def test_pipe_closed_by_its_reader_is_no_error(topology):
     process = started(topology, "--watch", "--json")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["topology"] == "t"
-    process.stdout.close()  # as head -1 does
+    process.stdout.close()  # as `head -1` does
     process.stdout = None
     assert (end(process), process.returncode) == ("", DONE)
 
 
 @pytest.mark.long
-def test_table_for_a_reader_who_left_is_no_error(topology):
+def test_table_for_a_reader_that_left_is_no_error(topology):
     process = started(topology, "--watch")
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("topology t")  # into a pipe it prints, look by look
+    assert process.stdout.readline().startswith("topology t")  # into a pipe it prints one table per look
     process.stdout.close()
     process.stdout = None
     assert (end(process), process.returncode) == ("", DONE)
@@ -545,7 +543,7 @@ def test_signal_ends_a_verb_without_a_traceback(topology, number, code, said):
     assert (end(process), process.returncode) == (said, code)
 
 
-def test_purge_asks_first_and_without_a_terminal_wants_yes(run, topology, monkeypatch, capsys):
+def test_purge_asks_first_and_needs_yes_without_a_terminal(run, topology, monkeypatch, capsys):
     monkeypatch.setattr(Deployment, "down", lambda self, **_: pytest.fail("it was done"))
     assert run("down", topology, "--purge") == WRONG_USE
     told = capsys.readouterr().err
@@ -570,7 +568,7 @@ replicate:
 """
 
 
-def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys):
+def test_down_mentions_only_existing_slots(run, tmp_path, monkeypatch, capsys):
     file = tmp_path / "own.yaml"
     file.write_text(OWN)
     monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
@@ -592,7 +590,7 @@ def test_down_speaks_only_of_slots_that_exist(run, tmp_path, monkeypatch, capsys
     assert "a cannot be reached (connection refused): if it has a slot" in told[2]
 
 
-def test_down_says_where_triggers_go_on_noting_deletes(run, tmp_path, monkeypatch, capsys):
+def test_down_names_triggers_that_keep_recording_deletes(run, tmp_path, monkeypatch, capsys):
     file = tmp_path / "own.yaml"
     file.write_text(
         OWN.replace("tables: [public.*], from: a, to: [b]", "tables: [public.t, public.u], between: [a, b]")
@@ -603,12 +601,12 @@ def test_down_says_where_triggers_go_on_noting_deletes(run, tmp_path, monkeypatc
     assert run("down", file) == DONE
     told = capsys.readouterr().err
     assert "the triggers at a continue to record deletes of public.t (tombstones)" in told
-    assert "triggers at b" not in told, "an embedded server does not run then"
+    assert "triggers at b" not in told, "an embedded server has stopped by then"
     assert run("down", file, "--json") == DONE
     assert json.loads(capsys.readouterr().out)["tombstones_kept"] == {"a": ["public.t"]}
 
 
-def test_odd_schema_name_is_refused_with_the_way_to_write_it(run, tmp_path, capsys):
+def test_unusual_schema_name_is_refused_with_its_spelling(run, tmp_path, capsys):
     file = tmp_path / "odd.yaml"
     file.write_text(ONE_WAY.replace("tables: [public.*]", "schemas: [Ünï cödé]"))
     assert run("check", file, "--offline") == FINDING

@@ -1,4 +1,4 @@
-"""The program while it loads."""
+"""The start of the program, before it has loaded."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_interrupt_while_the_program_loads_ends_it_without_a_traceback(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_the_program_begins_there():
+def test_entry_point_of_the_package_is_this_module():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["scripts"] == {"headrace": "headrace.cli.entry:main"}

@@ -1,4 +1,4 @@
-"""`headrace capture`: who is asked to set which SCN, and what is shown."""
+"""`headrace capture`: which component sets which SCN, and the output."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ applies:
 
 
 class Running(Deployment):
-    """A deployment whose actors only take notes."""
+    """A deployment whose actors only record their calls."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(read(folder, TOPOLOGY), "")
@@ -58,18 +58,18 @@ def running(tmp_path: Path) -> Running:
     return Running(tmp_path)
 
 
-def test_a_first_scn_is_set_where_the_redo_is_kept(running: Running) -> None:
+def test_first_scn_is_set_where_the_redo_is_kept(running: Running) -> None:
     set_scns(running, "local", first_scn=Scn(50), start_scn=None)
     set_scns(running, "capture:downstream", first_scn=Scn(60), start_scn=None)
     assert running.calls == [("site:a", "set_first_scn", "local", 50), ("redo:a@b", "set_first_scn", "downstream", 60)]
 
 
-def test_a_start_scn_is_set_at_the_capture_process_after_its_first_scn(running: Running) -> None:
+def test_start_scn_is_set_at_the_capture_process_after_its_first_scn(running: Running) -> None:
     set_scns(running, "local", first_scn=Scn(50), start_scn=Scn(55))
     assert running.calls == [("site:a", "set_first_scn", "local", 50), ("capture:local", "capture_again", 55)]
 
 
-def test_what_is_no_capture_process_or_no_scn_is_refused(running: Running) -> None:
+def test_unknown_capture_process_and_invalid_scn_are_refused(running: Running) -> None:
     with pytest.raises(ConfigError, match="no component 'capture:locl'"):
         set_scns(running, "locl", first_scn=Scn(1), start_scn=None)
     with pytest.raises(ConfigError, match="--start-scn '0/x' is no SCN"):
@@ -81,7 +81,7 @@ def test_what_is_no_capture_process_or_no_scn_is_refused(running: Running) -> No
     )
 
 
-def test_every_scn_of_the_manuals_is_shown_also_one_that_is_not_known(running: Running) -> None:
+def test_every_scn_of_the_manuals_is_shown_even_if_unknown(running: Running) -> None:
     running.status |= {
         "first_scn": 16,
         "start_scn": 17,

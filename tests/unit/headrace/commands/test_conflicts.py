@@ -1,4 +1,4 @@
-"""`headrace conflicts`: what is printed of the history."""
+"""`headrace conflicts`: the printed history."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAILED = ConflictRecord(
 
 
 class Queue:
-    """A destination in memory in the place of the topology's."""
+    """A destination in memory instead of the topology's."""
 
     def __init__(self) -> None:
         self.destination = MemoryDestination()
@@ -62,7 +62,7 @@ class Queue:
         return self.destination.conflicts("t", apply or None, last=last)
 
 
-def test_the_list_says_who_won_and_shows_the_values(capsys):
+def test_list_shows_the_winner_and_the_values(capsys):
     assert list_conflicts(Queue(), Output(), "", 10) == 0  # type: ignore[arg-type]
     shown = capsys.readouterr().out
     assert (
@@ -81,13 +81,13 @@ def test_the_list_says_who_won_and_shows_the_values(capsys):
     assert shown.rstrip().endswith("2 conflicts")
 
 
-def test_the_list_is_json_on_request(capsys):
+def test_list_is_json_on_request(capsys):
     assert list_conflicts(Queue(), Output(as_json=True), "a1", 1) == 0  # type: ignore[arg-type]
     (found,) = json.loads(capsys.readouterr().out)["conflicts"]
     assert (found["number"], found["outcome"], found["error_number"], found["old"]) == (2, "ERROR QUEUE", 5, ["id=2"])
 
 
-def test_the_newest_of_all_apply_processes_are_listed_in_their_order(capsys):
+def test_newest_conflicts_of_all_apply_processes_are_listed_in_order(capsys):
     ends = {"a1": (1, 4, 5), "a2": (2, 3, 6)}
     found = [
         replace(RECORD, apply=apply, number=number, resolved_us=us)

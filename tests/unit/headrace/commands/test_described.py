@@ -1,4 +1,4 @@
-"""What `status --json` has of apply processes beyond their state."""
+"""What `status --json` shows of apply processes beyond their state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.topologies.files import ONE_WAY
 
 
 class Applying:
-    """Apply processes that answer, or not."""
+    """Apply processes that answer, or do not."""
 
     def __init__(self, answers: dict[tuple[str, str], Any]) -> None:
         self.answers, self.asked = answers, list[tuple[str, str]]()
@@ -36,7 +36,7 @@ def overview(*components: dict[str, Any]) -> Overview:
 
 
 def plain(component: dict[str, Any]) -> dict[str, Any]:
-    """As the document shows a component of which nothing else is known."""
+    """The document's entry for a component without any description."""
     return plain_status(status_of(component))
 
 
@@ -44,7 +44,7 @@ def described(found: Overview, actors: Any) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in with_descriptions(found, lambda: actors)["components"]}
 
 
-def test_an_apply_process_has_its_configuration_and_its_error_transactions_without_row_values() -> None:
+def test_status_has_configuration_and_errors_without_row_values() -> None:
     configuration = {"parameters": {"commit_serialization": "FULL"}, "rules": [{"schema_name": "hr"}]}
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
     actors = Applying(
@@ -53,11 +53,11 @@ def test_an_apply_process_has_its_configuration_and_its_error_transactions_witho
     found = described(overview({"name": "apply:a", "kind": "apply", "errors": ERRORS_MAX + 5}), actors)
     assert found["apply:a"]["configuration"] == configuration
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}] * ERRORS_MAX
-    assert "views" not in found["apply:a"], "it did not answer"
+    assert "views" not in found["apply:a"], "the apply process did not answer the call of views"
     assert found["queue:q"] == plain({"name": "queue:q", "kind": "queue", "state": "ENABLED"})
 
 
-def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_shown_without() -> None:
+def test_status_asks_for_errors_only_if_there_are_any() -> None:
     actors = Applying({("apply:a", "configuration"): {"rules": []}})
     found = described(
         overview(
@@ -71,8 +71,8 @@ def test_what_has_no_errors_is_not_asked_for_them_and_what_does_not_answer_is_sh
     assert ("apply:a", "first_errors") not in actors.asked
 
 
-def test_one_that_did_not_answer_the_controller_is_not_waited_for_again() -> None:
-    """Of a machine that is cut off, each question would wait its whole time."""
+def test_unreachable_apply_process_is_not_asked_again() -> None:
+    """On a machine that is cut off, each call would wait for its whole timeout."""
     actors = Applying({("apply:a", "configuration"): {"rules": []}})
     away = {"name": "apply:b", "kind": "apply", "state": "UNREACHABLE"}
     assert described(overview({"name": "apply:a", "kind": "apply", "state": "IDLE"}, away), actors)["apply:b"] == plain(
@@ -81,7 +81,7 @@ def test_one_that_did_not_answer_the_controller_is_not_waited_for_again() -> Non
     assert {name for name, _ in actors.asked} == {"apply:a"}
 
 
-def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_empty() -> None:
+def test_error_queue_of_a_stopped_or_starting_apply_process_is_read() -> None:
     error = {"number": 3, "conflict_type": "insert_exists", "readable": ["id=4711"]}
     actors = Applying({("apply:a", "first_errors"): [error]})
     found = described(
@@ -92,12 +92,10 @@ def test_error_queue_of_one_that_is_stopped_or_starting_is_read_and_not_called_e
         actors,
     )
     assert found["apply:a"]["error_transactions"] == [{"number": 3, "conflict_type": "insert_exists"}]
-    assert "error_transactions" not in found["apply:b"], "it does not answer: nobody knows"
+    assert "error_transactions" not in found["apply:b"], "it does not answer, so its error queue is unknown"
 
 
-def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_and_not_where_the_queue_is_not_known() -> (
-    None
-):
+def test_views_include_the_error_queue_only_where_it_is_known() -> None:
     error = {
         "number": 3,
         "source": "s",
@@ -128,7 +126,7 @@ def test_views_have_those_of_the_error_queue_beside_what_the_apply_process_says_
     assert described(overview(component), Applying({("apply:a", "views"): said}))["apply:a"]["views"] == said
 
 
-def test_status_as_json_has_them_and_a_cluster_that_is_gone_takes_nothing_from_it(
+def test_json_status_has_descriptions_and_stays_whole_without_a_cluster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""`headrace errors delete`: which are deleted together, and what is told of many."""
+"""`headrace errors delete`: how error transactions are grouped, and the output for many."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERRORS = [{"apply": apply, "number": number} for apply, number in [("a", 1), ("a
 
 
 class Applies:
-    """Deletes what it is asked to, but what is being executed; each call is noted."""
+    """Deletes error transactions on request, except those being executed, and records each call."""
 
     def __init__(self, *executed: int) -> None:
         self.executed, self.asked = executed, []
@@ -37,7 +37,7 @@ def deleted(applies: Applies, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, capsys.readouterr().out
 
 
-def test_those_of_an_apply_process_are_deleted_together_and_each_of_a_few_is_told(
+def test_errors_of_an_apply_process_are_deleted_together_and_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     applies = Applies()
@@ -48,7 +48,7 @@ def test_those_of_an_apply_process_are_deleted_together_and_each_of_a_few_is_tol
     assert applies.asked == [("a", [1, 2, 3]), ("b", [2])]
 
 
-def test_many_are_deleted_in_groups_and_those_that_stay_and_the_sum_are_told(
+def test_many_errors_are_deleted_in_groups_with_exceptions_and_a_sum(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(error_deletion, "LINES_MAX", 3)

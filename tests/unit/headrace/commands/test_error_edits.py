@@ -1,4 +1,4 @@
-"""The document of `errors edit`: what a name says in its comments is no value."""
+"""The document of `errors edit`: a name in its comments never becomes a value."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import yaml
 
 from headrace.commands.error_edits import _document_text, _read_edited
 
-# Each ends a line for YAML; the others make a document that YAML refuses to read.
+# Each of these ends a line in YAML; the others make the document unreadable for YAML.
 _BREAKS = ["\n", "\r", "\r\n", "\x85", "\u2028", "\u2029"]
 _UNREADABLE = ["\x01", "\x1b", "\x7f", "\ufeff"]
 
 
 @pytest.mark.parametrize("between", [*_BREAKS, *_UNREADABLE])
 @pytest.mark.parametrize("where", ["object_owner", "object_name", "message"])
-def test_a_line_break_in_a_name_adds_no_value(between: str, where: str) -> None:
+def test_line_break_in_a_name_adds_no_value(between: str, where: str) -> None:
     evil = f'x{between}new: {{"salary": "1000000"}}{between}# '
     named = {"object_owner": "hr", "object_name": "employees", "message": "no row"} | {where: evil}
     lcr: Any = SimpleNamespace(position=0, command_type="UPDATE", **named)

@@ -1,4 +1,4 @@
-"""`headrace errors execute`: its rounds, its sums, and that whatever ends the command ends what it has begun."""
+"""`headrace errors execute`: its rounds and sums; whatever ends the command also ends the execution that it began."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DONE = {"number": 8, "done": True, "problem": "", "failure": {}}
 
 
 class Silent:
-    """An output that keeps what it is told."""
+    """An output that keeps its lines and its document."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -31,7 +31,7 @@ class Silent:
 
 
 class Actors:
-    """Apply processes whose answers are given: of `begin_execution` a count, then pages; an exception is raised."""
+    """Apply processes with given answers: a count for `begin_execution`, then pages; an exception is raised."""
 
     def __init__(self, *pages: Any, count: Any = 1, queued: int = 0) -> None:
         self.pages, self.count, self.queued = list(pages), count, queued
@@ -60,7 +60,7 @@ def execution(actors: Actors, **more: Any) -> Execution:
     return Execution(output=Silent(), connect=lambda: actors, **more)  # type: ignore[arg-type, return-value]
 
 
-def test_what_is_left_is_that_of_every_apply_process_also_where_the_first_stops() -> None:
+def test_remaining_errors_are_counted_over_all_apply_processes() -> None:
     made = execution(Actors(page(FAILS, left=1), queued=3), stops=True)
     for apply in ("a", "b"):
         made.execute_all(apply)
@@ -68,7 +68,7 @@ def test_what_is_left_is_that_of_every_apply_process_also_where_the_first_stops(
     assert made.output.document["left"] == 4  # type: ignore[attr-defined]
 
 
-def test_what_arrived_is_tried_although_nothing_was_executed_before_and_not_for_ever() -> None:
+def test_newly_arrived_errors_are_tried_once_more() -> None:
     actors = Actors(page(FAILS, left=2, arrived=1), page(DONE, left=1))
     execution(actors).execute_all("a")
     assert actors.besides == [[], [7]]
@@ -87,7 +87,7 @@ def test_what_arrived_is_tried_although_nothing_was_executed_before_and_not_for_
     ],
     ids=["Ctrl-C while it begins", "Ctrl-C while it waits", "SIGTERM", "a page that does not come"],
 )
-def test_whatever_ends_the_command_ends_its_execution_and_is_told(actors: Actors, error: type[BaseException]) -> None:
+def test_interruption_ends_the_execution_and_is_reported(actors: Actors, error: type[BaseException]) -> None:
     made = execution(actors)
     with pytest.raises(error):
         made.execute_all("a")
@@ -96,7 +96,7 @@ def test_whatever_ends_the_command_ends_its_execution_and_is_told(actors: Actors
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, KeyboardInterrupt])
-def test_a_reader_that_leaves_ends_it_too(error: type[BaseException]) -> None:
+def test_reader_that_leaves_ends_the_execution(error: type[BaseException]) -> None:
     """As in `headrace errors execute FILE --all | head -1`."""
     actors = Actors(page(DONE, is_over=False))
     made = execution(actors)
@@ -110,7 +110,7 @@ def test_a_reader_that_leaves_ends_it_too(error: type[BaseException]) -> None:
     assert actors.calls[-1] == ("apply:a", "end_execution")
 
 
-def test_a_refusal_to_begin_ends_nothing() -> None:
+def test_refusal_to_begin_ends_nothing() -> None:
     actors = Actors(count=ApplyError("another command executes error transactions"))
     with pytest.raises(ApplyError):
         execution(actors).execute_all("a")

@@ -24,12 +24,12 @@ ERROR = {
 }
 
 
-def test_a_message_of_several_lines_is_one_line_in_a_list_and_stays_as_it_is_where_one_is_shown() -> None:
+def test_message_of_several_lines_is_one_line_only_in_a_list() -> None:
     assert _line(ERROR, is_short=True).endswith(": own:run failed: first line second line")
     assert _line(ERROR).endswith(": own:run failed: first line\nsecond line")
 
 
-def test_the_outcome_of_a_deletion_is_one_line(capsys) -> None:
+def test_outcome_of_a_deletion_is_one_line(capsys) -> None:
     outcome = {
         "number": 3,
         "done": False,
@@ -41,7 +41,7 @@ def test_the_outcome_of_a_deletion_is_one_line(capsys) -> None:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
-def test_who_ends_the_command_hears_what_goes_on_and_what_was_not_tried(
+def test_interrupted_deletion_reports_running_and_untried_errors(
     end: type[BaseException], capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(error_deletion, "DELETED_AT_ONCE", 1)

@@ -43,13 +43,13 @@ def test_only_apply_processes_that_replicate_the_table_copy_it_again():
     assert [name for name, *_ in actors.asked] == ["apply:to_c"]
 
 
-def test_refusal_of_one_destination_is_told_although_another_begins():
+def test_refusal_of_one_destination_is_reported_although_another_begins():
     actors: Any = Actors(to_b=[table()], to_c=ApplyError("public.t: not emptied", hint="correct the rows"))
     with pytest.raises(ApplyError, match=r"not emptied \(begun: public\.t at b\)"):
         copy_again(SPEC, actors, {T: []})
 
 
-def test_table_or_apply_process_that_is_unknown_is_wrong_use():
+def test_unknown_table_or_apply_process_is_wrong_use():
     nobody = ApplyError("public.t: apply process x does not replicate it")
     with pytest.raises(ConfigError, match=r"no apply process replicates public\.t"):
         copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), {T: []})  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_table_or_apply_process_that_is_unknown_is_wrong_use():
         copy_again(SPEC, Actors(), {T: ["to_x"]})  # type: ignore[arg-type]
 
 
-def test_error_transactions_that_the_copy_made_obsolete_are_told_and_none_of_an_earlier_copy():
+def test_error_transactions_made_obsolete_by_this_copy_are_counted():
     before = copy_again(SPEC, Actors(to_b=[table(obsolete_errors=7)], to_c=[]), {T: ["to_b"]})  # type: ignore[arg-type]
     assert copied_line(before[0]) == "public.t at b: done, 1 rows"
     copied = {"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}
@@ -72,7 +72,7 @@ def test_error_transactions_that_the_copy_made_obsolete_are_told_and_none_of_an_
     )
 
 
-def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.MonkeyPatch):
+def test_each_table_is_followed_by_its_own_scn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     begun = [
         {"apply": "to_b", "destination": "b", **table(scn=100)},
@@ -88,7 +88,7 @@ def test_several_tables_are_followed_each_by_its_own_scn(monkeypatch: pytest.Mon
     assert next(looks, None) is None
 
 
-def test_a_table_is_copied_where_it_differs_and_not_where_it_could_not_be_compared():
+def test_only_tables_that_differ_are_copied():
     def compared(name: str, apply: str, *, equal: bool = False, problem: str = "") -> dict[str, Any]:
         return {"owner": "public", "name": name, "apply": apply, "equal": equal, "problem": problem}
 
@@ -111,7 +111,7 @@ def test_a_table_is_copied_where_it_differs_and_not_where_it_could_not_be_compar
     ]
 
 
-def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: pytest.MonkeyPatch):
+def test_copy_is_complete_when_the_table_joined_with_a_later_scn(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     states = iter([table(), table("COPYING", 150), table("COPIED", 150), table("JOINING", 150), table("DONE", 150)])
     found = wait_copied(
@@ -123,7 +123,7 @@ def test_copy_is_over_when_the_table_has_joined_with_a_later_scn(monkeypatch: py
     assert next(states, None) is None
 
 
-def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest.MonkeyPatch):
+def test_earlier_failure_is_not_taken_for_one_of_this_copy(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     states = iter([table("FAILED", problem="of before"), table("DONE", 150)])
     begun = [{"apply": "to_b", "destination": "b", **table("FAILED")}]
@@ -139,16 +139,14 @@ def test_failure_of_before_is_not_taken_for_one_of_this_copy(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("state", "error"), [("ABORTED", {"message": "no space left"}), ("DISABLED", None)])
-def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(
-    state: str, error: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_stopped_or_aborted_apply_process_ends_the_wait(state: str, error: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     component = {"name": "apply:to_b", "state": state, "last_error": error, "instantiation": [table("COPYING", 150)]}
     looks = []
 
     def overview() -> Overview:
         looks.append(1)
-        if len(looks) == 3:  # it may only just begin
+        if len(looks) == 3:  # it may only just have begun
             monkeypatch.setattr(table_copies, "FAILED_AFTER_S", -1.0)
         return overview_from({"components": [component]})
 
@@ -158,7 +156,7 @@ def test_apply_process_that_was_stopped_or_has_failed_ends_the_wait(
     assert ("no space left" in stopped.value.message) == (error is not None)
 
 
-def test_copy_that_does_not_move_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch):
+def test_copy_without_progress_is_not_awaited_for_ever(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     monkeypatch.setattr(table_copies, "STALLED_S", 100.0)
     clock = [0.0]

@@ -1,4 +1,4 @@
-"""Tables as commands name them, and why one may differ."""
+"""How commands name tables, and the reasons for a difference."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from topology.file.reading import read_topology
         ('hr.size 5"', ("hr", 'size 5"')),
     ],
 )
-def test_a_table_is_named_as_the_file_does(text: str, name: tuple[str, str]) -> None:
+def test_table_name_has_the_form_of_the_file(text: str, name: tuple[str, str]) -> None:
     assert table_name(text) == name
 
 
 @pytest.mark.parametrize("text", ["employees", "hr.", ".employees", ""])
-def test_a_table_without_its_schema_is_refused(text: str) -> None:
+def test_table_without_its_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no table"):
         table_name(text)
 
@@ -49,7 +49,7 @@ def _conditions(folder: Path, *parts: str, table: str = "t") -> tuple[str, ...]:
     return discarding_conditions(spec, spec.applies[0], TableName("hr", table))
 
 
-def test_a_table_that_differs_says_which_conditions_discard_changes_of_it(tmp_path: Path) -> None:
+def test_difference_names_the_conditions_that_discard_changes(tmp_path: Path) -> None:
     parts = ", where: department_id = 50", ", exclude: [{table: hr.t, condition: \"command_type = 'DELETE'\"}]"
     found = _conditions(tmp_path, *parts)
     assert [each.partition(" where ")[0] for each in found] == ["capture c: only", "propagation p: not"]
@@ -61,7 +61,7 @@ def test_a_table_that_differs_says_which_conditions_discard_changes_of_it(tmp_pa
     assert difference_lines({**DIFFERS, "equal": True, "conditions": found}) == []
 
 
-def test_a_subset_and_a_table_without_conditions_need_no_such_words(tmp_path: Path) -> None:
+def test_subset_or_no_condition_adds_no_explanation(tmp_path: Path) -> None:
     assert _conditions(tmp_path, ", subset: department_id = 50", "") == ()
     assert difference_lines({**DIFFERS, "conditions": ()}) == []
 
@@ -77,7 +77,7 @@ error_handlers: [{table: hr.u, function: "mine:mend"}]
 """
 
 
-def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path: Path) -> None:
+def test_difference_names_the_handlers_of_the_tables_changes(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "mine.py").write_text(
         "def run(lcr, session):\n    pass\n\n\ndef mend(lcr, error, session):\n    pass\n"
@@ -94,24 +94,24 @@ def test_a_table_that_differs_says_which_handlers_deal_with_its_changes(tmp_path
     assert difference_lines({**DIFFERS, "handlers": found[2]}) == []
 
 
-def test_what_was_not_compared_is_listed_also_of_a_table_that_is_identical():
+def test_uncompared_columns_are_listed_for_an_identical_table_too():
     assert difference_lines({**DIFFERS, "equal": True, "left_out": ["own (only at the destination)"]}) == [
         "  not compared: own (only at the destination)"
     ]
 
 
-def test_difference_in_what_the_destination_computes_is_not_one_that_a_copy_removes():
+def test_difference_in_computed_columns_is_not_one_that_a_copy_fixes():
     (line,) = difference_lines({**DIFFERS, "computed": ["total"]})
     assert "the destination computes total itself, and a copy changes nothing of that" in line
     assert difference_lines({**DIFFERS, "equal": True, "computed": ["total"]}) == []
 
 
-def test_columns_that_are_filled_up_to_other_lengths_are_named_where_a_table_differs():
+def test_difference_names_columns_padded_to_other_lengths():
     assert difference_lines({**DIFFERS, "padded": "char(n) in column c: ..."}) == ["  char(n) in column c: ..."]
     assert difference_lines({**DIFFERS, "equal": True, "padded": "char(n) in column c: ..."}) == []
 
 
-def test_a_row_without_a_key_is_cut_to_a_line() -> None:
+def test_row_without_a_key_is_cut_to_one_line() -> None:
     row = {
         "columns": [f"c{n}" for n in range(900)],
         "values": ["x" * 1000] * 900,

@@ -14,7 +14,7 @@ from headrace.console.progress import watch_forever
 from headrace.databases.ports import Finding
 
 
-def test_names_and_messages_are_printed_as_they_are(capsys):
+def test_names_and_messages_are_printed_without_markup(capsys):
     """Rich takes `[red]` for markup and `:a:` for an emoji."""
     said = "site:a: [red] site:b: int[3]"
     table = Table(box=None)
@@ -29,8 +29,8 @@ def test_names_and_messages_are_printed_as_they_are(capsys):
     assert printed.out.count(said) == 2
 
 
-def test_a_view_that_changes_is_folded_to_the_terminal(monkeypatch):
-    """Cut at its edge, a problem would be without its fix."""
+def test_live_view_is_folded_to_the_terminal(monkeypatch):
+    """Cut at the terminal's edge, a problem would lose its fix."""
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -56,7 +56,7 @@ def unkeyed(number: int) -> Finding:
     )
 
 
-def test_findings_go_where_the_verdict_goes_and_many_of_a_kind_are_told_once(capsys):
+def test_findings_go_to_standard_output_and_many_of_a_kind_are_grouped(capsys):
     many = [unkeyed(number) for number in range(12)]
     wrong = [
         Finding(path=f"sites.b table public.u{number}", problem="it does not fit", fix=f"ALTER TABLE u{number};")
@@ -82,7 +82,7 @@ def test_findings_go_where_the_verdict_goes_and_many_of_a_kind_are_told_once(cap
     assert capsys.readouterr().out.count("  fix: ") == 12
 
 
-def test_findings_of_different_sites_are_of_different_kinds_and_two_are_told_each(capsys):
+def test_findings_of_different_sites_are_different_kinds(capsys):
     here = [unkeyed(1), unkeyed(2)]
     there = [
         Finding(path=f"sites.c table public.t{number}", problem=f'"t{number}" has no key', fix="x", is_error=False)
@@ -92,15 +92,15 @@ def test_findings_of_different_sites_are_of_different_kinds_and_two_are_told_eac
     assert capsys.readouterr().out.count("  fix: ") == 4
 
 
-def test_with_json_findings_are_in_the_document_and_not_between(capsys):
+def test_findings_with_json_are_not_printed_in_the_document(capsys):
     Output(as_json=True).findings([unkeyed(1)])
     printed = capsys.readouterr()
     assert (printed.out, "t1" in printed.err) == ("", True)
 
 
-def test_a_terminal_obeys_no_name_and_no_message_of_a_database(capsys, monkeypatch):
-    """They may hold orders to it: set the clipboard, clear the screen, take back the line before, turn the text's
-    direction.
+def test_terminal_obeys_no_text_from_a_database(capsys, monkeypatch):
+    """Such a text can hold control sequences: set the clipboard, clear the screen, overwrite the previous line, reverse
+    the text.
     """
     hostile = "\x1b]52;c;ZXZpbA==\x07 \x1b[2J\r\x9b31m\u202eeman\b"
     output = Output()
@@ -128,6 +128,6 @@ def test_a_terminal_obeys_no_name_and_no_message_of_a_database(capsys, monkeypat
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     Output().error(HeadraceError(hostile))
-    assert "\x1b[31m" in terminal.getvalue()  # our own red
+    assert "\x1b[31m" in terminal.getvalue()  # the program's own red
     assert "\x1b]" not in terminal.getvalue()
     assert "\x1b[2J" not in terminal.getvalue()

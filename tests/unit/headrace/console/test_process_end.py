@@ -1,4 +1,4 @@
-"""What a signal does to a command that cleans up."""
+"""The effect of a signal on a command that cleans up."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def test_signal_during_a_clean_up_takes_effect_after_it(number: signal.Signals):
     assert done == ["clean"]
 
 
-def test_signal_after_a_clean_up_does_what_it_did_before():
+def test_signal_after_a_clean_up_has_its_earlier_effect():
     before = signal.getsignal(signal.SIGINT)
     with uninterrupted():
         pass
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_error_of_the_clean_up_is_reported_when_no_signal_came():
+def test_error_of_the_clean_up_is_reported_when_no_signal_came():
     with pytest.raises(OSError, match="the disk"), uninterrupted():
         raise OSError("the disk")
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
-def test_what_the_caller_ignores_stays_ignored(number: signal.Signals):
-    """As `nohup headrace chaos FILE &` has it: a terminal that is closed does not end it."""
+def test_signal_that_the_caller_ignores_stays_ignored(number: signal.Signals):
+    """As in `nohup headrace chaos FILE &`: closing the terminal does not end it."""
     signal.signal(number, signal.SIG_IGN)
     with terminated_as_interrupt(), uninterrupted():
         signal.raise_signal(number)
@@ -70,7 +70,7 @@ def test_what_the_caller_ignores_stays_ignored(number: signal.Signals):
 
 @pytest.mark.parametrize("is_in_a_call", [False, True], ids=["between calls", "while it waits for an actor"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGHUP, 129)])
-def test_terminated_command_exits_with_its_code_also_where_ray_makes_another_one_of_it(
+def test_terminated_command_keeps_its_exit_code_although_ray_changes_it(
     number: signal.Signals,
     code: int,
     is_in_a_call: bool,
@@ -89,7 +89,7 @@ def test_terminated_command_exits_with_its_code_also_where_ray_makes_another_one
     assert ended.value.code == code
 
 
-def test_program_that_nobody_terminated_exits_with_its_own_code(monkeypatch: pytest.MonkeyPatch):
+def test_program_that_was_not_terminated_exits_with_its_own_code(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process_end, "_ended_with", None)
     monkeypatch.setattr(cli, "app", lambda **_: sys.exit(7))
     with pytest.raises(SystemExit) as ended:
@@ -124,10 +124,8 @@ cli.main()
 
 
 @pytest.mark.parametrize(("is_signalled", "code"), [(True, 129), (False, FAILURE)], ids=["with its signal", "without"])
-def test_verb_whose_terminal_is_closed_ends_and_reports_no_defect(is_signalled: bool, code: int, tmp_path: Path):
-    """What it says as it ends, nobody can read: that was an error of its own, reported as a defect in a file, and exit
-    code 1.
-    """
+def test_verb_whose_terminal_was_closed_ends_without_a_defect(is_signalled: bool, code: int, tmp_path: Path):
+    """Nobody can read its last output: that error was once reported as a defect in a file, with exit code 1."""
     pid, terminal = pty.fork()
     if pid == 0:
         try:

@@ -1,4 +1,4 @@
-"""What people are told of a topology: what is stuck, what to do about it, and when nothing is wrong."""
+"""The status for people: what is stuck, how to fix it, and when nothing is wrong."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize(("facts", "problem", "fix"), STUCK.values(), ids=STUCK.keys())
-def test_what_stands_still_until_somebody_acts_is_told_with_what_to_do(facts: ComponentStatus, problem: str, fix: str):
+def test_component_that_needs_an_operator_is_shown_with_its_fix(facts: ComponentStatus, problem: str, fix: str):
     (note,) = notes(overview(facts))
     assert (note.component, note.problem, note.fix, note.is_stuck) == ("apply:x", problem, fix, True)
 
@@ -78,28 +78,28 @@ PASSES = {
 
 
 @pytest.mark.parametrize("facts", PASSES.values(), ids=PASSES.keys())
-def test_what_does_not_hold_the_others_up_is_told_too(facts: ComponentStatus):
+def test_problem_that_holds_up_nothing_is_shown_as_not_stuck(facts: ComponentStatus):
     (note,) = notes(overview(facts))
     assert not note.is_stuck
 
 
-def test_statement_that_ends_the_problem_is_told_once():
+def test_statement_that_fixes_the_problem_is_shown_once():
     (note,) = notes(overview(component("PAUSED: WAITING FOR ALTER", detail=f"does not fit: {ALTER}", hint=ALTER)))
     assert (note.problem, note.fix) == ("does not fit", ALTER)
 
 
-def test_table_that_left_is_a_remark_and_no_copy_waits_for_it():
+def test_table_that_left_is_a_remark_and_not_a_pending_copy():
     tables = tuple(
         TableCopy(owner="hr", name=name, state=state) for name, state in (("t", "DONE"), ("gone", "LEFT OUT"))
     )
     (note,) = notes(overview(ApplyStatus(name="apply:x", state="IDLE", instantiation=tables)))
     assert note.is_remark
     assert "hr.gone" in note.problem
-    assert "drop" not in note.fix  # its rows may be what something else replicates
+    assert "drop" not in note.fix  # its rows can belong to other replication
     assert copying_line(tables) == ""
 
 
-def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
+def test_table_with_kept_rows_is_a_remark_and_not_a_pending_copy():
     tables = tuple(
         TableCopy(owner="hr", name=name, state=state) for name, state in (("t", "DONE"), ("restored", "KEPT"))
     )
@@ -110,12 +110,12 @@ def test_table_whose_rows_were_kept_is_named_and_no_copy_waits_for_it():
     assert copying_line(tables) == ""
 
 
-def test_an_error_that_is_over_is_no_news():
+def test_past_error_is_not_shown():
     assert notes(overview(component("APPLYING", last_error=ERROR, errors_total=1, enabled=True))) == []
 
 
 @pytest.mark.parametrize("state", ["ABORTED", "UNREACHABLE", "RETRYING", "NOT CREATED", "PAUSED: WAITING FOR ALTER"])
-def test_topology_with_such_a_component_is_not_healthy(state: str):
+def test_topology_with_a_broken_component_is_not_healthy(state: str):
     assert is_healthy(overview(component("IDLE")))
     assert not is_healthy(overview(component("IDLE"), component(state)))
 
@@ -129,7 +129,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("facts", WAITS.values(), ids=WAITS.keys())
-def test_topology_in_which_something_waits_for_somebody_is_not_healthy(facts: ComponentStatus):
+def test_topology_that_waits_for_an_operator_is_not_healthy(facts: ComponentStatus):
     assert not is_healthy(overview(component("IDLE"), facts))
 
 
@@ -149,17 +149,17 @@ FINE = {
 
 
 @pytest.mark.parametrize("facts", FINE.values(), ids=FINE.keys())
-def test_what_is_wanted_so_or_comes_right_by_itself_is_healthy(facts: ComponentStatus):
+def test_intended_or_temporary_state_is_healthy(facts: ComponentStatus):
     assert is_healthy(overview(facts))
 
 
-def test_statements_stay_whole_below_the_table_however_narrow_the_terminal_is():
+def test_statements_stay_whole_below_the_table_on_a_narrow_terminal():
     console = Console(file=io.StringIO(), width=40, soft_wrap=True)
     console.print(render(overview(component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER))))
     assert f"  fix: {ALTER}" in console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-def test_progress_of_a_start_names_what_is_missing_and_why():
+def test_progress_of_a_start_names_missing_components_and_reasons():
     line = summary_line(
         overview(
             component("STARTING SPARK"),
@@ -177,11 +177,11 @@ def test_progress_of_a_start_names_what_is_missing_and_why():
     assert summary_line(overview(component("IDLE"), state="STARTING SITES")) == "starting sites"
 
 
-def test_up_says_of_what_it_replaces_itself_that_it_starts_it():
+def test_up_shows_a_component_that_it_replaces_as_restarting():
     replaced = component("UNREACHABLE", problem="does not run", outdated=True)
     assert summary_line(overview(replaced), is_starting=True) == "running: apply:x restarting"
     assert "unreachable" in summary_line(overview(replace(replaced, outdated=False)), is_starting=True), (
-        "nobody replaces that"
+        "this component is not being replaced"
     )
     assert "unreachable" in summary_line(overview(replaced))
     without = overview(component("UNREACHABLE"), state="CONTROLLER UNREACHABLE", problem="controller does not run")
@@ -194,7 +194,7 @@ def shown(seen: Overview, *, width: int = 80, is_verbose: bool = True) -> list[s
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_what_needs_an_operator_is_on_the_first_lines_and_nothing_is_cut_off_on_a_small_terminal():
+def test_urgent_notes_come_first_and_nothing_is_cut_on_a_small_terminal():
     many = [component("IDLE", f"queue:a_queue_with_a_long_name_{n}", site="a_long_site") for n in range(40)]
     stuck = component("PAUSED: WAITING FOR ALTER", detail="does not fit", hint=ALTER)
     slow = flow("a_long_site", "another_long_site", "apply_of_a_long_name_from_elsewhere")
@@ -210,34 +210,34 @@ def test_refused_up_leaves_its_reason_in_the_status():
     assert lines.index("refused: sites.a: wal_level is replica") < lines.index("  fix: ALTER SYSTEM") < 10
 
 
-def test_controller_that_cannot_go_on_says_why():
+def test_controller_that_cannot_continue_shows_why():
     seen = overview(component("IDLE"), state="RETRYING", problem="preparing the source: no room", fix="make room")
     assert "  fix: make room" in shown(seen)
     assert "preparing the source: no room" in summary_line(seen)
 
 
-def test_database_that_does_not_answer_is_named_with_what_to_do():
+def test_unreachable_database_is_shown_with_its_fix():
     (note,) = notes(
         overview(component("DATABASE DOES NOT ANSWER", "site:a", database_problem="connecting: connection refused"))
     )
     assert (note.problem, "start the database" in note.fix) == ("connecting: connection refused", True)
 
 
-def test_database_that_takes_no_connections_is_named_with_the_statement_that_opens_it():
+def test_closed_database_is_shown_with_the_statement_that_opens_it():
     statement = 'ALTER DATABASE "shop" ALLOW_CONNECTIONS true; -- in another database of its server'
     closed = component("DATABASE DOES NOT ANSWER", "site:a", database_problem="it is closed", database_fix=statement)
     (note,) = notes(overview(closed))
     assert note.fix == statement
 
 
-def test_transaction_that_holds_a_start_up_is_named_while_it_does():
+def test_transaction_that_holds_up_a_start_is_named_meanwhile():
     site = component("WAITING FOR PREPARATION", "site:a", held_up_by=["the open transaction of pid 7"])
     assert "site:a: waits for the open transaction of pid 7" in summary_line(overview(site, state="PREPARING"))
     (note,) = notes(overview(site))
     assert note.is_remark
 
 
-def test_progress_of_copies_is_a_sum_with_the_largest_table_and_not_a_list_of_names():
+def test_progress_of_copies_is_a_sum_with_the_largest_table():
     def table(name: str, state: str, done: int = 0, total: int = 0) -> dict:
         return {
             "owner": "public",
@@ -268,7 +268,7 @@ def lost_at(at_us: int) -> dict[str, int]:
     return {"acknowledged_scn": 40, "found_scn": 10, "at_us": at_us}
 
 
-def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_day_after():
+def test_lost_commits_are_shown_until_reapplied_and_for_a_day_after():
     lost = lost_at(time.time_ns() // 1000)
     pending, over = queue_with(lost=lost), queue_with(lost=lost, acknowledged_scn=40)
     assert not is_healthy(overview(pending))
@@ -278,10 +278,10 @@ def test_destination_that_lost_commits_is_told_while_they_come_again_and_for_a_d
         assert words in note.problem
         assert "0/0000000A to 0/00000028" in note.problem
     assert notes(overview(queue_with(lost=lost_at(0), acknowledged_scn=40))) == []
-    assert len(notes(overview(queue_with(lost=lost_at(0))))) == 1, "as long as it is not made good"
+    assert len(notes(overview(queue_with(lost=lost_at(0))))) == 1, "shown until the commits are applied again"
 
 
-def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again():
+def test_refused_subscriber_is_shown_with_its_loss_and_the_fix():
     (note,) = notes(overview(queue_with(gone_scn=30, lost=lost_at(0))))
     assert note.is_stuck
     assert "apply_b is refused" in note.problem
@@ -289,7 +289,7 @@ def test_refused_subscriber_is_told_with_what_is_gone_and_how_to_copy_it_again()
     assert "copied again" in note.fix
 
 
-def test_a_column_that_a_transformation_lost_has_a_way_out_also_where_the_table_is_not_copied():
+def test_lost_column_has_a_fix_also_for_a_table_that_is_not_copied():
     (note,) = notes(overview(component("IDLE", "site:a", lost_columns=["v of hr.t (capture_a)"])))
     assert "headrace copy FILE TABLE brings what changed" in note.fix
     assert note.fix.endswith(
@@ -298,7 +298,7 @@ def test_a_column_that_a_transformation_lost_has_a_way_out_also_where_the_table_
     )
 
 
-def test_tables_that_were_renamed_out_of_the_rules_are_shown_with_all_that_replicates_them_on():
+def test_tables_renamed_out_of_the_rules_are_shown_with_both_fixes():
     facts = {"strayed_tables": ["hr.new"], "strayed_renames": ['ALTER TABLE "hr"."t" RENAME TO "new"']}
     (note,) = notes(overview(component("IDLE", "site:a", **facts)))
     assert 'at the destinations, too (ALTER TABLE "hr"."t" RENAME TO "new";), and name' in note.fix
@@ -307,7 +307,7 @@ def test_tables_that_were_renamed_out_of_the_rules_are_shown_with_all_that_repli
     assert "at the destinations, too, and name" in note.fix
 
 
-def test_compressing_propagation_shows_what_that_brings_and_costs():
+def test_compressing_propagation_shows_its_ratio_and_cost():
     found = {"method": "zstd", "bytes_before": 8_000_000, "bytes_after": 2_000_000, "cpu_s": 0.024}
     line = " ".join(shown(overview(component("SENDING", "propagation:p", compression=found)), width=200))
     assert "zstd 4.0:1, 3.0 ms CPU per MB" in line
@@ -315,7 +315,7 @@ def test_compressing_propagation_shows_what_that_brings_and_costs():
     assert "zstd" in " ".join(shown(overview(component("SENDING", "propagation:p", compression=nothing)), width=200))
 
 
-def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_problem():
+def test_closed_propagation_shows_its_next_window_and_is_no_problem():
     closed = component(
         "CLOSED",
         "propagation:p",
@@ -336,7 +336,7 @@ def test_closed_propagation_shows_until_when_and_is_what_a_wait_is_for_and_no_pr
     )
 
 
-def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stands_in_one():
+def test_unreadable_list_of_revoked_certificates_is_shown_with_its_format():
     wire = {"tls": True, "revoked_problem": "/c/revoked: no SHA-256 fingerprint stands in line 2"}
     (note,) = notes(overview(component("ENABLED", wire=wire)))
     assert (
@@ -346,7 +346,7 @@ def test_list_of_revoked_certificates_that_cannot_be_read_is_told_with_what_stan
     assert "one SHA-256 fingerprint a line" in note.fix
 
 
-def test_connections_that_came_to_nothing_are_told_for_a_day():
+def test_failed_connections_are_shown_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {"tls": True, "refused_connections": 3, "last_refused_connection_us": int((time.time() - age_s) * 1e6)}
         return [
@@ -359,7 +359,7 @@ def test_connections_that_came_to_nothing_are_told_for_a_day():
     assert told(2 * 86_400) == []
 
 
-def test_callers_that_were_held_back_are_a_remark_for_a_day():
+def test_throttled_callers_are_a_remark_for_a_day():
     def told(age_s: float) -> list[str]:
         wire = {
             "tls": False,
@@ -398,9 +398,7 @@ def test_callers_that_were_held_back_are_a_remark_for_a_day():
         ),
     ],
 )
-def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_becomes_of_it(
-    facts: dict[str, Any], words: str
-) -> None:
+def test_split_stream_is_a_remark_with_its_age_reason_and_outcome(facts: dict[str, Any], words: str) -> None:
     split = SplitStream(
         propagation="p",
         queue="q",
@@ -425,9 +423,7 @@ def test_a_split_stream_is_a_remark_that_says_since_when_by_whom_and_what_become
         ({}, "every component must have its part of the last change first"),
     ],
 )
-def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
-    facts: dict[str, Any], words: str
-) -> None:
+def test_pending_split_is_a_remark_with_its_reason(facts: dict[str, Any], words: str) -> None:
     split = SplitStream(propagation="p", queue="q", phase="together", **facts)
     told = overview(component("IDLE"), splits=(split,))
     (note,) = notes(told)
@@ -436,8 +432,8 @@ def test_a_stream_that_waits_for_being_split_off_is_a_remark_that_says_for_what(
     assert is_healthy(told)
 
 
-def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_has_on_record() -> None:
-    """After a crash of the destination it begins at what is recorded, which may be less."""
+def test_applied_scn_is_shown_with_the_scn_recorded_at_the_destination() -> None:
+    """After a crash the destination resumes at the recorded SCN, which can be lower."""
     (line,) = (
         line
         for line in shown(overview(component("IDLE", low_watermark_scn=0x30, recorded_scn=0x20)), width=200)
@@ -446,14 +442,14 @@ def test_what_an_apply_process_has_applied_is_shown_with_what_its_destination_ha
     assert "applied to 0/00000030, recorded to 0/00000020" in line
 
 
-def test_versions_of_functions_are_among_the_details_of_who_calls_them() -> None:
+def test_details_of_a_component_have_the_versions_of_its_functions() -> None:
     text = io.StringIO()
     found = component("ENABLED", functions={"masks:mask": "0123456789ab", "orders:apply_order": "ba9876543210"})
     Console(file=text, width=400).print(render(overview(found), is_verbose=True))
     assert "runs masks:mask (0123456789ab), orders:apply_order (ba9876543210)" in text.getvalue()
 
 
-def test_components_that_wait_for_the_same_are_named_together_once() -> None:
+def test_components_with_the_same_problem_are_named_together_once() -> None:
     busy = [
         component("UNREACHABLE", name, problem="has not answered the last call of status yet")
         for name in ("spark:b", "apply:x")
@@ -478,7 +474,7 @@ def flow(source: str, destination: str, apply: str = "") -> Flow:
     )
 
 
-def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_terminal() -> None:
+def test_short_form_of_two_way_replication_fits_a_small_terminal() -> None:
     kinds = (
         "site:{0}",
         "spark:{0}",
@@ -507,7 +503,7 @@ def test_short_form_of_two_sites_that_send_each_other_everything_fits_a_small_te
     )
 
 
-def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_the_others() -> None:
+def test_short_form_of_many_components_names_only_the_broken_ones() -> None:
     many = [component("IDLE", f"queue:q_{n}") for n in range(40)]
     lines = shown(overview(*many, component("RETRYING", "site:a", last_error=ERROR)), is_verbose=False)
     assert not any("queue:q_" in line for line in lines)
@@ -516,7 +512,7 @@ def test_short_form_of_many_components_names_those_that_do_not_work_and_counts_t
     assert shown(overview(*many), is_verbose=False)[-1] == "40 components work, all of them (--verbose shows each)"
 
 
-def test_flows_between_the_same_sites_are_told_apart_by_their_apply_processes() -> None:
+def test_flows_between_the_same_sites_are_named_by_their_apply_processes() -> None:
     seen = overview(component("IDLE"), flows=(flow("a", "b", "one"), flow("a", "b", "two"), flow("b", "a")))
     lines = [line.split("  ")[0] for line in shown(seen, is_verbose=False) if " -> " in line]
     assert lines == ["a -> b (one)", "a -> b (two)", "b -> a"]

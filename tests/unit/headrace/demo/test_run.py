@@ -1,4 +1,4 @@
-"""What the demo tells of itself, computed from what it measured."""
+"""The demo's own report, computed from its measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topology.edits.stored import PREPARED_FILE
 from topology.links import makes_certificates
 from topology.routing.ways import ways_to
 
-KEYS = [  # of the issue, in its order
+KEYS = [  # the keys of the issue, in its order
     "identical",
     "transactions",
     "row_changes",
@@ -42,12 +42,12 @@ KEYS = [  # of the issue, in its order
     "returned_changes",
     "duration_s",
 ]
-LINE = 80  # of a terminal as it opens
-PREFIX = len("x demo [100 s]: ")  # a spinner, and how long it took
+LINE = 80  # a terminal's output as it opens
+PREFIX = len("x demo [100 s]: ")  # a spinner with its duration
 
 
 class Load:
-    """A load that is done."""
+    """A load that has ended."""
 
     rows_prepared = 2000
 
@@ -59,7 +59,7 @@ class Load:
 
 
 def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, Any]:
-    """Of a demo in which `samples` were seen, and something was killed from second 5 to second 8."""
+    """The summary of a demo that saw `samples`, with something killed from second 5 to second 8."""
     measured = probe(*samples)
     measured.outage_began(5.0)
     outage = Outage("capture:c (process 7, SIGKILL)", killed_at=5.0, healed_s=3.004)
@@ -74,7 +74,7 @@ def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, 
     )
 
 
-def test_summary_has_the_keys_that_were_promised_and_what_was_measured():
+def test_summary_has_the_promised_keys_and_the_measurements():
     told = summary((1.0, 1.1), (5.5, 8.0), (9.0, 9.1))
     assert list(told) == KEYS
     assert list(told.values()) == [
@@ -97,7 +97,7 @@ def test_rows_written_before_the_clock_began_are_no_throughput():
     assert told["rows_per_s"] == pytest.approx((4000 - 2000) / 10)
 
 
-def test_latency_that_was_not_measured_is_null_and_people_are_told_why():
+def test_unmeasured_latency_is_null_and_explained():
     told = summary((5.5, 8.0))
     assert (told["latency_p50_ms"], told["latency_p99_ms"]) == (None, None)
     assert json.loads(json.dumps(told, allow_nan=False)) == told
@@ -106,7 +106,7 @@ def test_latency_that_was_not_measured_is_null_and_people_are_told_why():
     assert "nan" not in text.lower()
 
 
-def test_summary_for_people_says_how_it_ended():
+def test_summary_for_people_shows_how_it_ended():
     measured = ((1.0, 1.1), (9.0, 9.1))
     text = summary_text(summary(*measured), rate=400)
     assert "p50 100 ms, p99 100 ms" in text
@@ -115,7 +115,7 @@ def test_summary_for_people_says_how_it_ended():
 
 
 class Applies:
-    """A deployment and its actors: each apply process has counted something."""
+    """A deployment with its actors: each apply process has a count of returned changes."""
 
     def __init__(self, counted: dict[str, int]) -> None:
         self.counted = counted
@@ -128,7 +128,7 @@ class Applies:
         return {"name": name, "kind": "apply", "counters": {"returned_changes": self.counted[name]}}
 
 
-def test_changes_that_came_back_are_those_that_any_site_counted_on_arrival():
+def test_returned_changes_are_summed_over_all_sites():
     options = DemoOptions(topology="twoway")
     spec = _topology(options)
     deployment: Any = Applies({f"apply:{apply.name}": number for number, apply in enumerate(spec.applies, 3)})
@@ -136,7 +136,7 @@ def test_changes_that_came_back_are_those_that_any_site_counted_on_arrival():
 
 
 @pytest.mark.parametrize(("topology", "form"), TOPOLOGIES.items(), ids=TOPOLOGIES.keys())
-def test_every_form_writes_tables_that_its_example_replicates_from_each_writer_to_every_site(topology, form):
+def test_every_form_writes_tables_that_its_example_replicates_everywhere(topology, form):
     spec = _topology(DemoOptions(topology=topology))
     sites = [site.name for site in spec.sites]
     table = TableName(form.schema or "public", "orders" if form.schema else "pgbench_accounts")
@@ -151,7 +151,7 @@ def test_every_form_writes_tables_that_its_example_replicates_from_each_writer_t
         assert reached == set(sites)
 
 
-def test_a_form_that_there_is_none_of_is_refused_with_those_there_are():
+def test_unknown_form_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match="no demo of a topology 'ring'") as caught:
         _topology(DemoOptions(topology="ring"))
     assert "nway, hub, fanout" in caught.value.hint
@@ -169,7 +169,7 @@ def overview(*components: tuple[str, str], ways: tuple[tuple[str, str], ...] = (
     return Overview(topology="t", state="RUNNING", flows=tuple(flows), components=tuple(found))
 
 
-def test_progress_has_throughput_lag_and_scn_of_every_flow_and_the_state_of_every_component():
+def test_progress_has_numbers_of_every_flow_and_states_of_every_component():
     seen = overview(
         ("site:a", "WRITING"), ("site:b", "WRITING"), ("apply:a", "APPLYING"), ways=(("a", "b"), ("b", "a"))
     )
@@ -179,7 +179,7 @@ def test_progress_has_throughput_lag_and_scn_of_every_flow_and_the_state_of_ever
     )
 
 
-def test_progress_in_a_terminal_is_in_lines_that_are_seen_whole():
+def test_progress_in_a_terminal_is_printed_in_whole_lines():
     components = [
         (f"{kind}:{kind}_from_dbs{n}", f"STATE {n}") for kind in ("site", "queue", "capture", "apply") for n in (1, 2)
     ]
@@ -192,19 +192,19 @@ def test_progress_in_a_terminal_is_in_lines_that_are_seen_whole():
     assert all(f"{name} {state.lower()}" in " ".join(line.strip() for line in others) for name, state in components)
 
 
-def test_progress_names_the_component_that_is_in_another_state_and_marks_what_is_broken():
+def test_progress_names_the_component_with_a_different_state():
     seen = overview(("queue:q", "ENABLED"), ("queue:r", "UNREACHABLE"), ("apply:a", "IDLE"))
     assert progress_text(1, 2, seen, width=None).endswith(" | queue:q enabled, queue:r unreachable, apply idle !")
 
 
-def test_lag_that_is_not_known_is_called_so():
+def test_unknown_lag_is_shown_as_unknown():
     seen = overview(("apply:a", "INITIALIZING"))
     seen = replace(seen, flows=(replace(seen.flows[0], lag_s=None, applied_scn=None),))
     assert "lag unknown, SCN unknown" in progress_text(1, 2, seen, width=None)
 
 
-def test_a_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
-    """`--state-dir` of a topology that is in production, also of one that runs by the demo's own file."""
+def test_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
+    """For example the `--state-dir` of a topology in production, even one that runs the demo's own file."""
     spec = _topology(DemoOptions(topology="oneway", state_dir=tmp_path / "state"))
     refuse_others_folder(spec)
     spec.state_dir.mkdir()
@@ -216,7 +216,7 @@ def test_a_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
         (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"topology": "production", "file": file}))
         with pytest.raises(ConfigError, match="the state of topology production"):
             refuse_others_folder(spec)
-    (spec.state_dir / "demo").touch()  # what a demo that was killed leaves
+    (spec.state_dir / "demo").touch()  # the remains of a killed demo
     refuse_others_folder(spec)
     (spec.state_dir / PREPARED_FILE).write_text(json.dumps({"topology": "production", "file": "/srv/production.yaml"}))
     with pytest.raises(ConfigError, match="the state of topology production"):
@@ -224,7 +224,7 @@ def test_a_folder_that_no_demo_made_is_not_removed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_the_certificates_of_a_demo_are_in_its_own_state_folder(tmp_path: Path, topology: str):
+def test_certificates_of_a_demo_are_in_its_own_state_folder(tmp_path: Path, topology: str):
     spec = _topology(DemoOptions(topology=topology, state_dir=tmp_path / "state"))
     assert makes_certificates(spec)
     for site in spec.sites:

@@ -1,4 +1,4 @@
-"""What `up` and `down` make of what they find, without a cluster.
+"""`up` and `down` for every situation that they can find, without a cluster.
 
 Longer than 500 lines: all of it shares the deployment over scripted answers of the cluster.
 """
@@ -70,19 +70,19 @@ def spec(tmp_path: Path):
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address at which nobody listens."""
+    """An address at which nothing listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_address_at_which_nothing_answers_is_not_remembered(spec, nobody):
+def test_address_without_a_cluster_is_not_remembered(spec, nobody):
     with pytest.raises(ConfigError, match="no Ray cluster answers"):
         Deployment(spec, nobody).up()
     assert Deployment.read(spec.file).address == ""
 
 
-def test_cluster_that_died_is_told_apart_from_one_that_was_never_started(spec):
+def test_dead_cluster_is_distinguished_from_one_that_never_started(spec):
     with pytest.raises(NotUp, match="is not up"):
         Deployment(spec).connect()
     process = subprocess.Popen(["/bin/true"])
@@ -98,7 +98,7 @@ def test_cluster_that_died_is_told_apart_from_one_that_was_never_started(spec):
     assert str(spec.state_dir / "logs") in caught.value.hint
 
 
-def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec, nobody):
+def test_lost_cluster_is_named_with_the_fix_and_forgotten_by_down(spec, nobody):
     spec.state_dir.mkdir(parents=True)
     (spec.state_dir / "ray_address").write_text(nobody)
     gone = Deployment.read(spec.file)
@@ -113,7 +113,7 @@ def test_cluster_that_is_gone_is_named_with_the_way_out_and_down_forgets_it(spec
 
 
 class Clusters:
-    """Ray clusters of the user's by address: from which state folder a topology runs there (None: it does not)."""
+    """The user's Ray clusters by address, each with the state folder of the topology running there, or None."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folders: dict[str, Path | None], *, same: str = "") -> None:
         self.folders, self._same, self._at, self.machines = folders, same, "", 1
@@ -146,7 +146,7 @@ class Clusters:
         return [{"CPU": 1.0}] * self.machines
 
 
-def test_up_makes_certificates_on_a_cluster_of_one_node_and_says_both_ways_where_it_has_more(monkeypatch, spec):
+def test_up_makes_certificates_only_on_a_cluster_of_one_node(monkeypatch, spec):
     clusters, folder = Clusters(monkeypatch, {"head:6379": None}), spec.state_dir / CERTIFICATES
     clusters.machines = 2
     with pytest.raises(ConfigError, match="has 2 nodes") as caught:
@@ -175,7 +175,7 @@ def test_up_makes_certificates_on_a_cluster_of_one_node_and_says_both_ways_where
     assert not spec.state_dir.exists()
 
 
-def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
+def test_copied_project_does_not_use_the_remembered_cluster(monkeypatch, spec):
     clusters = Clusters(monkeypatch, {"head:6379": spec.state_dir})
     Deployment(spec, "head:6379").up()
     assert Deployment.read(spec.file).address == "head:6379"
@@ -186,7 +186,7 @@ def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
     assert Deployment.read(copy).down(purge=True) == []
     assert not Deployment.read(copy).spec.state_dir.exists()
     assert clusters.ended == []
-    # Told where: what runs there is not the copy's.
+    # With its address given: the topology that runs there is not the copy's.
     named = Deployment.read(copy, "head:6379")
     for refused in (named.connect, named.up):
         with pytest.raises(ConfigError, match=f"from {spec.state_dir}, not from {named.spec.state_dir}"):
@@ -197,7 +197,7 @@ def test_copy_of_a_project_goes_to_no_remembered_cluster(monkeypatch, spec):
     assert clusters.ended == ["head:6379"]
 
 
-def test_purge_leaves_nothing_of_writes_that_were_interrupted(spec):
+def test_purge_removes_remains_of_interrupted_writes(spec):
     spec.state_dir.mkdir(parents=True)
     for name in ("cluster.json", "desired.json", "ray_address", "split_requests.json", "chaos.json"):
         (spec.state_dir / name).with_suffix(f"{Path(name).suffix}.new").write_text("{", encoding="utf-8")
@@ -207,7 +207,7 @@ def test_purge_leaves_nothing_of_writes_that_were_interrupted(spec):
     assert not spec.state_dir.exists()
 
 
-def test_moved_project_and_one_of_an_earlier_build_still_go_to_the_remembered_cluster(monkeypatch, spec):
+def test_moved_or_older_project_keeps_its_remembered_cluster(monkeypatch, spec):
     Clusters(monkeypatch, {"head:6379": None})
     Deployment(spec, "head:6379").up()
     moved = spec.file.parent.rename(spec.file.parent.with_name("moved")) / spec.file.name
@@ -217,7 +217,7 @@ def test_moved_project_and_one_of_an_earlier_build_still_go_to_the_remembered_cl
     assert Deployment.read(again).address == "head:6379"
 
 
-def test_remembered_address_that_was_not_written_whole_is_not_taken_for_a_private_cluster(monkeypatch, spec):
+def test_truncated_cluster_address_is_not_taken_for_a_private_cluster(monkeypatch, spec):
     spec.state_dir.mkdir(parents=True)
     (spec.state_dir / "ray_address").write_text("")
     with pytest.raises(ConfigError, match="ray_address is empty") as caught:
@@ -236,29 +236,29 @@ def test_up_does_not_start_a_second_copy_on_another_cluster(monkeypatch, spec):
     with pytest.raises(ConfigError, match="runs on the Ray cluster at one:1, not on that at two:2") as caught:
         Deployment(spec, "two:2").up()
     assert "headrace down" in caught.value.hint
-    assert len(begun) == 1, "nothing is made in a database for a call that is refused"
+    assert len(begun) == 1, "a refused call changes no database"
     assert Deployment.read(spec.file).address == "one:1"
-    clusters.folders["one:1"] = None  # it was ended there
+    clusters.folders["one:1"] = None  # the topology was ended there
     Deployment(spec, "two:2").up()
     assert Deployment.read(spec.file).address == "two:2"
     del clusters.folders["two:2"]  # that cluster is gone
     Deployment(spec, "one:1").up()
 
 
-def test_up_knows_a_cluster_under_another_address(monkeypatch, spec):
+def test_up_recognises_a_cluster_under_another_address(monkeypatch, spec):
     Clusters(monkeypatch, {"10.0.0.1:6379": spec.state_dir, "head:6379": spec.state_dir}, same="10.0.0.1:6379")
     Deployment(spec, "10.0.0.1:6379").up()
     Deployment(spec, "head:6379").up()
     assert Deployment.read(spec.file).address == "head:6379"
 
 
-def test_auto_is_one_cluster_from_the_call_on_and_none_is_forgotten_that_cannot_be_told(monkeypatch, spec):
+def test_auto_is_resolved_at_the_call_and_an_ambiguous_one_is_kept(monkeypatch, spec):
     found = {"10.0.0.1:6379"}
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(own_ray, "_addresses", lambda: found)
     Clusters(monkeypatch, {"10.0.0.1:6379": spec.state_dir})
     Deployment.read(spec.file, "auto").up()
-    found.add("10.0.0.2:6379")  # a second one that this user started: a notebook's, say
+    found.add("10.0.0.2:6379")  # a second cluster of this user, for example of a notebook
     assert Deployment.read(spec.file).address == "10.0.0.1:6379"
     RememberedCluster(spec.state_dir).remember("auto")  # as an earlier version did
     with pytest.raises(ConfigError, match="several Ray clusters have nodes here"):
@@ -266,7 +266,7 @@ def test_auto_is_one_cluster_from_the_call_on_and_none_is_forgotten_that_cannot_
     assert RememberedCluster(spec.state_dir).address() == "auto"
 
 
-def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_that_one_too(monkeypatch, spec):
+def test_up_elsewhere_is_refused_while_the_private_cluster_runs(monkeypatch, spec):
     clusters = Clusters(monkeypatch, {"one:1": None})
     process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
@@ -293,10 +293,8 @@ def test_up_on_a_cluster_is_refused_while_the_private_one_runs_and_down_ends_tha
         process.communicate()
 
 
-def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_its_databases_are_left_alone(
-    monkeypatch, tmp_path
-):
-    """It was forgotten while it could not be reached, and goes on."""
+def test_silent_controller_of_another_cluster_blocks_up_and_purge(monkeypatch, tmp_path):
+    """It was forgotten while it was unreachable, and keeps running."""
     monkeypatch.setattr(headrace.deployment.deployment, "LOST_TIMEOUT_S", 0.0)
     monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.0)
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
@@ -320,8 +318,8 @@ def test_controller_of_another_cluster_that_does_not_answer_is_named_by_up_and_i
     assert "connect" in problem
 
 
-def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_path):
-    """Ray calls a process dead before the kernel has ended it."""
+def test_purge_waits_for_the_process_of_a_site_to_end(monkeypatch, tmp_path):
+    """Ray reports a process as dead before the kernel has ended it."""
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     ending = Running(spec.state_dir, "site:a")
     monkeypatch.setattr(
@@ -333,8 +331,8 @@ def test_purge_waits_for_a_site_whose_process_is_about_to_end(monkeypatch, tmp_p
     assert "connect" in problem, "the database was asked"
 
 
-def test_purge_keeps_the_state_folder_until_every_database_is_cleared_and_can_be_repeated(monkeypatch, tmp_path):
-    """It has what the command needs to tell its own objects from another copy's."""
+def test_purge_keeps_the_state_folder_until_every_database_is_cleared(monkeypatch, tmp_path):
+    """The command needs the folder to distinguish its own objects from those of a copy."""
     spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
     (spec.state_dir / "sites" / "a").mkdir(parents=True)
     cleared, stays = Deployment(spec).down(purge=True)
@@ -369,13 +367,13 @@ def overview(*components: dict[str, Any]) -> dict[str, Any]:
 
 
 class Looks:
-    """A deployment that sees what it is given, look by look (the last one for ever), on a clock of its own."""
+    """A deployment with a scripted overview per look (the last one repeats) and its own clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spec: Any, *seen: dict[str, Any]) -> None:
         self.calls: list[tuple[str, str]] = []
         looks = iter([*seen[:-1]])
         clock = itertools.count(0.0, 1.0)
-        # Of this module alone: other threads of the process have the time, too.
+        # In this module only: other threads of the process keep the real time.
         monkeypatch.setattr(
             headrace.deployment.deployment, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(clock))
         )
@@ -388,16 +386,16 @@ class Looks:
         self.has_looked = False
 
     def address(self) -> str:
-        """Of the cluster, which runs already."""
+        """The address of the cluster, which already runs."""
         return "127.0.0.1:1"
 
     def answered(self, found: dict[str, Any]) -> Overview:
-        """With what the controller of this file adds, unless the look says otherwise."""
+        """The overview with the fields that the controller of this file adds, unless the look sets them."""
         own = {"fingerprint": fingerprint_of(self.deployment.spec), "calls": self.asked}
         return overview_from(own | found)
 
     def start(self) -> None:
-        """The cluster's."""
+        """The cluster already runs."""
 
     def call(self, name: str, method: str, *arguments: Any, **_: Any) -> bool:
         if method == "retry":
@@ -407,25 +405,25 @@ class Looks:
         return self.has_looked
 
 
-def test_up_is_not_done_while_components_of_the_file_before_it_was_changed_run(monkeypatch, spec):
+def test_up_waits_while_components_of_the_previous_file_run(monkeypatch, spec):
     old = overview(component("IDLE", "DONE", outdated=True))
     new = overview(component("IDLE", "DONE"))
     assert Looks(monkeypatch, spec, old, old, new).deployment.up().components == overview_from(new).components
 
 
-def test_up_waits_for_a_table_that_was_mended_just_before(monkeypatch, spec):
+def test_up_waits_for_a_table_that_was_just_fixed(monkeypatch, spec):
     failed, done = overview(component("INITIALIZING", "FAILED")), overview(component("IDLE", "DONE"))
     assert Looks(monkeypatch, spec, failed, failed, done).deployment.up().components == overview_from(done).components
 
 
-def test_up_gives_up_on_a_table_that_nobody_mended_and_at_once_on_one_that_fails_now(monkeypatch, spec):
+def test_up_fails_late_for_an_old_failure_and_at_once_for_a_new_one(monkeypatch, spec):
     failed, copying = overview(component("INITIALIZING", "FAILED")), overview(component("INITIALIZING", "COPYING"))
     for looks in ((failed,), (copying, failed)):
         with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
             Looks(monkeypatch, spec, *looks).deployment.up()
 
 
-def test_up_asks_for_a_look_and_gives_up_as_soon_as_that_has_found_the_same(monkeypatch, spec):
+def test_up_asks_for_another_look_and_fails_when_it_confirms_the_failure(monkeypatch, spec):
     looks = Looks(monkeypatch, spec, overview(component("INITIALIZING", "FAILED")))
     looks.has_looked = True
     with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
@@ -434,7 +432,7 @@ def test_up_asks_for_a_look_and_gives_up_as_soon_as_that_has_found_the_same(monk
     assert headrace.deployment.deployment.time.monotonic() < headrace.deployment.failures.STUCK_S
 
 
-def test_up_says_of_a_failed_table_whether_the_others_run_once_these_have_started(monkeypatch, spec):
+def test_up_reports_a_failed_table_after_the_other_components_started(monkeypatch, spec):
     failed, other = component("APPLYING", "FAILED"), {"kind": "apply", "name": "apply:y", "ready": True}
     starting, running = (overview(failed, {**other, "state": state}) for state in ("STARTING SPARK", "APPLYING"))
     looks = Looks(monkeypatch, spec, *[starting] * 8, running)
@@ -446,7 +444,7 @@ def test_up_says_of_a_failed_table_whether_the_others_run_once_these_have_starte
     looks.has_looked = True
     with pytest.raises(ApplyError, match=r"table public\.t: not empty") as caught:
         looks.deployment.up()
-    assert exit_code_of(caught.value) == FAILURE, "it does not begin within a minute"
+    assert exit_code_of(caught.value) == FAILURE, "the other component does not start within a minute"
 
 
 @pytest.mark.parametrize(
@@ -454,9 +452,9 @@ def test_up_says_of_a_failed_table_whether_the_others_run_once_these_have_starte
     [(), (component("INITIALIZING", "FAILED", started_us=1, outdated=True),)],
     ids=["not there yet", "about to be replaced"],
 )
-def test_up_tells_nobody_what_an_earlier_process_has_recorded_of_its_tables(monkeypatch, spec, before):
-    """A process that has just begun shows it until it has looked at them; `up` used to end with it, as if this call had
-    failed.
+def test_up_ignores_table_failures_that_an_earlier_process_recorded(monkeypatch, spec, before):
+    """A new process shows the recorded failures until it has looked at the tables; `up` used to end with them as if its
+    own call had failed.
     """
     recorded, done = (
         overview(component("INITIALIZING", "FAILED", started_us=2)),
@@ -474,8 +472,8 @@ def test_up_fails_when_another_one_replaced_the_file(monkeypatch, spec):
         Looks(monkeypatch, spec, mine, others).deployment.up()
 
 
-def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller_forgot_it(monkeypatch, spec):
-    """Else it would say RUNNING of what was prepared before the table was created that it was called for."""
+def test_up_waits_for_its_own_call_and_repeats_it_for_a_new_controller(monkeypatch, spec):
+    """Otherwise it would report RUNNING for a preparation that is older than the table it was called for."""
     looks = Looks(monkeypatch, spec, overview(component("IDLE", "DONE")))
     asked: list[tuple[str, bool]] = []
     states = iter(["asked", "begun", None, "asked", "settled"])
@@ -498,7 +496,7 @@ def test_up_waits_until_its_own_call_is_settled_and_asks_again_when_a_controller
 
 
 class Administered:
-    """`up` for a topology whose source has an administrator and a new table, with a controller that takes up what it
+    """`up` for a topology whose source has an administrator and a new table. The controller takes up the tables that it
     finds in the log when it is called.
     """
 
@@ -508,7 +506,7 @@ class Administered:
         spec = read(folder, content, {"RUNS": "postgresql://runs@127.0.0.1/x", "ADMIN": ""})
         self.source = AdministeredSource(["t", "new"], ["t"])
         self.taken_up, self.state = [{"t"}], "RUNNING"
-        self.earlier: list[bool] = []  # what each call says of itself
+        self.earlier: list[bool] = []  # whether each call declares itself an earlier one
         administer(monkeypatch, {"a": self.source})
         record(spec, {"a": ["t"]})
         looks = Looks(monkeypatch, spec, {**overview(component("IDLE", "DONE")), "findings": []})
@@ -516,7 +514,7 @@ class Administered:
         def call(_: str, method: str, call: str, earlier: bool) -> None:
             assert method == "retry"
             self.earlier.append(earlier)
-            self.source.is_away = False  # it was waited for
+            self.source.is_away = False  # waited for
             self.taken_up.append(set(self.source.published))
             if self.state != "REFUSED":
                 record(spec, {"a": self.source.published})
@@ -526,7 +524,7 @@ class Administered:
         self.deployment = looks.deployment
 
     def up(self, **options: Any) -> list[str]:
-        """What it says besides."""
+        """Return the findings of the call."""
         return [f"{each.problem}: {each.fix}" for each in self.deployment.up(**options).findings]
 
 
@@ -535,18 +533,18 @@ def administered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Administere
     return Administered(monkeypatch, tmp_path)
 
 
-def test_up_takes_a_table_up_whose_source_was_away_when_it_began(administered):
+def test_up_takes_up_a_table_whose_source_was_away_at_first(administered):
     administered.source.is_away = True
     assert administered.up() == []
     assert administered.source.published == {"t", "new"}
     assert administered.taken_up[1:] == [{"t"}, {"t", "new"}]
-    assert administered.earlier == [False, True], "a call with --keep-existing in between keeps what it keeps"
+    assert administered.earlier == [False, True], "a call with --keep-existing in between stays in force"
     assert administered.up() == []
-    assert administered.taken_up[3:] == [{"t", "new"}], "once is enough else"
+    assert administered.taken_up[3:] == [{"t", "new"}], "otherwise one call suffices"
 
 
-def test_up_that_keeps_rows_names_a_table_whose_source_was_away_when_it_began(administered):
-    """The controller has recorded already of which tables rows are kept."""
+def test_up_that_keeps_rows_names_a_table_whose_source_was_away(administered):
+    """The controller has already recorded for which tables rows are kept."""
     administered.source.is_away = True
     *_, named = administered.up(keep_existing=True)
     assert "public.new" in named
@@ -554,7 +552,7 @@ def test_up_that_keeps_rows_names_a_table_whose_source_was_away_when_it_began(ad
     assert administered.source.published == {"t"}
 
 
-def test_up_names_a_table_once_whose_administrator_cannot_be_asked_at_any_time(administered):
+def test_up_names_a_table_once_whose_administrator_is_unreachable(administered):
     administered.source.is_admin_away = True
     (named,) = administered.up()
     assert "public.new" in named
@@ -562,7 +560,7 @@ def test_up_names_a_table_once_whose_administrator_cannot_be_asked_at_any_time(a
     assert len(administered.taken_up) == 2
 
 
-def test_what_was_published_late_is_taken_back_behind_a_refusal(administered, monkeypatch):
+def test_late_publication_is_undone_after_a_refusal(administered, monkeypatch):
     administered.source.is_away = True
     answered = Deployment.overview
 
@@ -582,7 +580,7 @@ def test_what_was_published_late_is_taken_back_behind_a_refusal(administered, mo
     assert administered.source.published == {"t"}
 
 
-def test_up_says_why_a_controller_cannot_begin(monkeypatch, spec):
+def test_up_reports_why_a_controller_cannot_begin(monkeypatch, spec):
     spec.state_dir.mkdir(parents=True)
     (spec.state_dir / "desired.json").write_text('{"prepared": "', encoding="utf-8")
     controller = Controller(spec, actors=FakeActors())
@@ -592,7 +590,7 @@ def test_up_says_why_a_controller_cannot_begin(monkeypatch, spec):
     assert "remove it: then `headrace up` prepares everything anew" in failed.value.hint
 
 
-def test_up_lets_what_gave_up_try_once_more(monkeypatch, spec):
+def test_up_starts_an_aborted_component_once_more(monkeypatch, spec):
     aborted, done = overview(component("ABORTED")), overview(component("IDLE", "DONE"))
     looks = Looks(monkeypatch, spec, aborted, done)
     assert looks.deployment.up().components == overview_from(done).components
@@ -604,8 +602,8 @@ def gave_up(at_us: int, message: str, call: str = "") -> dict[str, Any]:
     return overview(found) if call == "settled" else {**overview(found), "calls": {}}
 
 
-def test_up_tries_again_what_gave_up_when_the_databases_are_as_the_file_says(monkeypatch, spec):
-    """The cause of an abort may be what this call changes: the first attempt comes before that, and fails as before."""
+def test_up_retries_an_aborted_component_after_its_call_is_settled(monkeypatch, spec):
+    """This call can fix the cause of an abort, and the first attempt comes before the fix and fails again."""
     looks = Looks(
         monkeypatch,
         spec,
@@ -618,7 +616,7 @@ def test_up_tries_again_what_gave_up_when_the_databases_are_as_the_file_says(mon
     assert looks.calls == [("apply:x", "start_component")] * 2
 
 
-def test_up_reports_why_a_component_gives_up_after_that_attempt_and_not_why_it_did_before(monkeypatch, spec):
+def test_up_reports_the_failure_after_that_retry_and_not_an_earlier_one(monkeypatch, spec):
     settled = [gave_up(2, "old", "settled")] * 4
     outdated = gave_up(3, "old part of the file", "settled")
     outdated["components"][0]["outdated"] = True
@@ -630,7 +628,7 @@ def test_up_reports_why_a_component_gives_up_after_that_attempt_and_not_why_it_d
     assert headrace.deployment.deployment.time.monotonic() < headrace.deployment.failures.STUCK_S
 
 
-def test_start_clears_the_stop_of_what_is_bypassed_and_reaches_it_while_it_still_runs(monkeypatch, spec):
+def test_start_clears_the_stop_of_a_bypassed_component(monkeypatch, spec):
     actors = FakeActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     deployment = Deployment(spec)
@@ -665,7 +663,7 @@ def test_stopping_a_queue_names_the_apply_processes_that_bypass_it(monkeypatch, 
 
 
 class EndsActors(FakeActors):
-    """A controller that creates a component more while components are asked; and one that does not end."""
+    """A controller that creates another component while components are asked; `stays` never ends."""
 
     def __init__(self, *, stays: str = "") -> None:
         super().__init__()
@@ -682,7 +680,7 @@ class EndsActors(FakeActors):
             super().kill(name)
 
 
-def test_down_ends_what_the_controller_created_last(monkeypatch, spec, nobody):
+def test_down_ends_components_that_the_controller_created_last(monkeypatch, spec, nobody):
     actors = EndsActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     told: list[str] = []
@@ -691,7 +689,7 @@ def test_down_ends_what_the_controller_created_last(monkeypatch, spec, nobody):
     assert "components ended" in told
 
 
-def test_down_says_what_it_could_not_end(monkeypatch, spec, nobody):
+def test_down_names_components_that_it_could_not_end(monkeypatch, spec, nobody):
     actors = EndsActors(stays="spark:dst")
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.1)
@@ -702,7 +700,7 @@ def test_down_says_what_it_could_not_end(monkeypatch, spec, nobody):
 
 
 class RecreatingActors(FakeActors):
-    """A controller that creates an apply process anew as long as it lives, and at its end once more."""
+    """A controller that recreates an apply process while it lives, and once more as it ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -723,9 +721,7 @@ class RecreatingActors(FakeActors):
         )
 
 
-def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_it_creates_and_what_it_created_last(
-    monkeypatch, spec, nobody
-):
+def test_up_that_keeps_rows_ends_the_controller_before_its_apply_processes(monkeypatch, spec, nobody):
     actors = RecreatingActors()
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(Deployment, "_check_no_other_controller", lambda _: None)
@@ -736,7 +732,7 @@ def test_up_that_keeps_rows_ends_the_controller_before_the_apply_processes_that_
     assert actors.running["controller"]["keep_call"] == "call"
 
 
-def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec, nobody):
+def test_up_does_not_continue_with_the_controller_of_another_file(monkeypatch, spec, nobody):
     actors = EndsActors(stays="controller")
     actors.call = lambda name, *_: {"name": name, "fingerprint": "another"}
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
@@ -745,14 +741,14 @@ def test_up_does_not_go_on_with_the_controller_of_another_file(monkeypatch, spec
         Deployment(spec, nobody).up()
 
 
-def test_up_does_not_fail_because_of_what_it_is_about_to_bypass(monkeypatch, spec):
+def test_up_does_not_fail_for_a_component_that_it_will_bypass(monkeypatch, spec):
     ends = {"name": "queue:q", "kind": "queue", "state": "ABORTED", "outdated": True, "to_be_bypassed_by": "capture:c"}
     before, done = overview(component("IDLE", "DONE"), ends), overview(component("IDLE", "DONE"))
     looks = [before] * 60
     assert Looks(monkeypatch, spec, *looks, done).deployment.up().components == overview_from(done).components
 
 
-def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection_strings(tmp_path, monkeypatch):
+def test_private_cluster_does_not_inherit_connection_string_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("PLANTED_DSN", "postgresql://u:planted@h/db")
     monkeypatch.setenv("UNRELATED", "stays")
     content = ONE_WAY.replace("{kind: embedded}", '{kind: postgres, dsn: "${PLANTED_DSN}"}', 1)
@@ -768,24 +764,20 @@ def test_processes_of_the_private_cluster_do_not_get_the_variables_of_connection
         ("postgresql://u:planted@h/db", False),
         ("postgres://u:planted@h/db", False),
         ("host=h user=u password=planted", False),
-        ("postgresql://u:a@planted@h/db", False),  # a typing error: it is for people to see, and not for processes
+        ("postgresql://u:a@planted@h/db", False),  # a typing error: people may see it, processes must not
         ("postgresql://u@h/db", True),
-        ("http://u:planted@proxy", True),  # what a handler may need
+        ("http://u:planted@proxy", True),  # a handler can need it
         ("the password is planted", True),
     ],
 )
-def test_processes_of_the_private_cluster_do_not_get_connection_strings_of_other_files(
-    tmp_path, monkeypatch, value, stays
-):
+def test_private_cluster_does_not_inherit_connection_strings_of_others(tmp_path, monkeypatch, value, stays):
     monkeypatch.setenv("OF_ANOTHER_FILE", value)
     environment = Deployment(read(tmp_path, ONE_WAY, os.environ)).cluster._environment()
     assert environment.get("OF_ANOTHER_FILE") == (value if stays else None)
 
 
 @pytest.mark.parametrize(("dsn", "is_taken"), [("postgresql://u@h/db", True), ("postgresql://u:own@h/db", False)])
-def test_processes_of_the_private_cluster_get_a_password_of_the_shell_only_where_a_connection_takes_it(
-    tmp_path, monkeypatch, dsn, is_taken
-):
+def test_private_cluster_inherits_pgpassword_only_if_a_connection_needs_it(tmp_path, monkeypatch, dsn, is_taken):
     monkeypatch.setenv("PGPASSWORD", "of-the-shell")
     monkeypatch.setenv("PLANTED_DSN", dsn)
     content = ONE_WAY.replace("{kind: embedded}", '{kind: postgres, dsn: "${PLANTED_DSN}"}', 1)
@@ -793,8 +785,8 @@ def test_processes_of_the_private_cluster_get_a_password_of_the_shell_only_where
     assert ("PGPASSWORD" in environment) == is_taken
 
 
-def test_lock_of_a_demo_is_no_link_that_somebody_else_made(tmp_path):
-    """In a folder such as /tmp, who is first makes a file of that name."""
+def test_lock_of_a_demo_does_not_follow_a_foreign_link(tmp_path):
+    """In a shared folder such as /tmp, another user can create a file of that name first."""
     theirs = tmp_path / "theirs"
     theirs.write_text("what a demo must not touch")
     (tmp_path / "state.lock").symlink_to(theirs)
@@ -803,7 +795,7 @@ def test_lock_of_a_demo_is_no_link_that_somebody_else_made(tmp_path):
     assert theirs.read_text() == "what a demo must not touch"
 
 
-def test_folder_that_others_may_write_is_refused_before_the_lock_of_a_demo_is_made(tmp_path):
+def test_folder_that_others_may_write_is_refused_before_a_demo_locks_it(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ConfigError, match="other users may write"), _alone(tmp_path / "open" / "state"):
@@ -820,7 +812,7 @@ def test_second_demo_in_the_same_folder_is_refused_and_touches_nothing(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["state"]
 
 
-def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
+def test_up_that_times_out_names_the_reason(monkeypatch, spec):
     site = {
         "name": "site:a",
         "kind": "site",
@@ -836,7 +828,7 @@ def test_up_that_takes_too_long_says_what_it_waits_for(monkeypatch, spec):
     assert "headrace down" in caught.value.hint
 
 
-def test_up_that_takes_too_long_says_of_which_component_or_table_each_fix_is(monkeypatch, spec):
+def test_up_that_times_out_names_component_or_table_of_each_fix(monkeypatch, spec):
     failed = [
         {"owner": "hr", "name": name, "state": "FAILED", "rows": 0, "problem": "not empty"} for name in ("t", "u")
     ]
@@ -855,14 +847,14 @@ def test_up_that_takes_too_long_says_of_which_component_or_table_each_fix_is(mon
     assert "table hr.t, table hr.u: correct it" in hint
 
 
-def test_up_ends_with_what_the_controller_gave_up_for(monkeypatch, spec):
+def test_up_ends_with_the_error_of_an_aborted_controller(monkeypatch, spec):
     aborted = {"state": "ABORTED", "components": [], "problem": "publication p is not ours", "fix": "drop it"}
     with pytest.raises(ApplyError, match="publication p is not ours") as caught:
         Looks(monkeypatch, spec, aborted).deployment.up()
     assert caught.value.hint == "drop it"
 
 
-def test_up_names_every_table_that_cannot_be_copied_and_waits_a_moment_for_those_not_looked_at_yet(monkeypatch, spec):
+def test_up_names_every_failed_table_and_waits_briefly_for_the_others(monkeypatch, spec):
     first, all_of_them = component("INITIALIZING", "FAILED", "PENDING"), component("INITIALIZING", "FAILED", "FAILED")
     for each in (first, all_of_them):
         each["instantiation"][1]["name"] = "u"
@@ -870,12 +862,12 @@ def test_up_names_every_table_that_cannot_be_copied_and_waits_a_moment_for_those
         Looks(monkeypatch, spec, overview(first), overview(first), overview(all_of_them)).deployment.up()
     assert "table public.t: not empty" in raised.value.message
     assert "table public.u: not empty" in raised.value.message
-    with pytest.raises(ApplyError, match=r"table public\.t: not empty"):  # and not for ever
+    with pytest.raises(ApplyError, match=r"table public\.t: not empty"):  # but not for ever
         Looks(monkeypatch, spec, overview(first)).deployment.up()
 
 
 class Machines(FakeActors):
-    """Sites whose actors end servers and remove files; the node of one that is silent is away."""
+    """Sites whose actors end servers and remove files; the node of a silent one is away."""
 
     def __init__(self, *names: str) -> None:
         super().__init__()
@@ -893,12 +885,12 @@ def on_nodes(spec: Any) -> Any:
 
 
 def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[str]]:
-    """The problems, and what was told."""
+    """Return the problems and the progress lines."""
     told: list[str] = []
     return Removal(spec, told.append).clear_nodes(actors, actors.names(), purge=purge), told  # type: ignore[arg-type]
 
 
-def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_those_it_did_not_reach(spec):
+def test_down_cleans_the_machines_of_sites_and_names_unreached_ones(spec):
     spec, machines = on_nodes(spec), Machines("site:a", "site:b")
     assert clear(spec, machines, purge=False) == (
         [],
@@ -913,13 +905,13 @@ def test_down_ends_servers_and_removes_files_on_the_machines_of_sites_and_names_
     assert ended.startswith("b: site:b does not run: what it keeps in ")
 
 
-def test_down_leaves_the_head_s_own_machine_to_the_command(spec):
+def test_down_leaves_the_heads_own_machine_to_the_command(spec):
     machines = Machines("site:a", "site:b")
     assert clear(spec, machines, purge=True) == ([], [])
     assert machines.asked == []
 
 
-def test_site_removes_what_it_keeps_and_nothing_of_other_sites_on_its_machine(spec):
+def test_site_removes_only_its_own_files_on_its_machine(spec):
     state = spec.state_dir
     for name in (
         "sites/a/redo/1.redo",

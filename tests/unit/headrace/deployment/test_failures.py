@@ -1,4 +1,4 @@
-"""What ends `up` although waiting does not help, and with which exit code."""
+"""Errors that end `up` because waiting would not help, and their exit codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def aborted(name: str) -> dict[str, Any]:
 
 
 def ended_by(seen: Overview) -> Any:
-    """The error with which `up` ends when the topology stays so."""
+    """The error with which `up` ends if the topology stays in this state."""
     failures, now, errors = Failures(lambda name: True), 0.0, []
     while not errors:
         errors = failures.told(seen, now, is_settled=True)
@@ -44,7 +44,7 @@ def ended_by(seen: Overview) -> Any:
     return together(errors, everything_runs=everything_runs(seen))
 
 
-def test_one_table_of_what_runs_is_a_finding_that_names_it():
+def test_one_failed_table_of_a_running_component_is_a_finding():
     error = ended_by(overview(apply("x", good="DONE", bad="FAILED")))
     assert exit_code_of(error) == FINDING
     assert [(each.path, each.problem) for each in error.findings] == [("apply:x table public.bad", "it is not empty")]
@@ -61,16 +61,16 @@ def test_several_tables_are_all_named():
     assert all(each.path.replace(" table", ": table") in error.message for each in error.findings)
 
 
-def test_a_table_beside_a_component_that_does_not_run_is_a_failure():
+def test_failed_table_together_with_a_stopped_component_is_a_failure():
     for other in (aborted("y"), apply("y", "RETRYING"), apply("y", "NOT CREATED")):
         assert exit_code_of(ended_by(overview(apply("x", bad="FAILED"), other))) == FAILURE
 
 
-def test_a_component_that_does_not_run_is_a_failure():
+def test_component_that_does_not_run_is_a_failure():
     assert exit_code_of(ended_by(overview(apply("x", good="DONE"), aborted("y")))) == FAILURE
 
 
-def test_the_tables_that_are_named_survive_pickling():
+def test_named_tables_survive_pickling():
     error = ended_by(overview(apply("x", bad="FAILED", worse="FAILED")))
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, TablesNotCopied)

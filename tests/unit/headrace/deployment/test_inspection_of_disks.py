@@ -1,4 +1,4 @@
-"""`check` warns of a redo log that may grow larger than its disk."""
+"""`check` warns of a redo log that can grow larger than its disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from headrace.deployment import inspection
 from tests.support.actors.controllers import one_way_spec
 
 
-def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redo_bound_above_the_size_of_the_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = replace(one_way_spec(tmp_path), redo_bytes_max=16_000_000_000)
     asked: list[Path] = []
 
@@ -26,9 +24,9 @@ def test_a_bound_of_the_redo_log_above_the_disk_s_size_is_warned_of(
     (found,) = inspection._disk_findings(spec)
     assert (found.path, found.is_error) == ("redo_bytes_max", False)
     assert found.problem.startswith(f"is 16.0 GB, but the disk of {spec.state_dir} has 200 MB")
-    assert all(folder.exists() for folder in asked), "the state folder is made later"
+    assert all(folder.exists() for folder in asked), "the state folder does not exist yet"
     assert list(inspection._disk_findings(replace(spec, redo_bytes_max=200_000_000))) == []
     elsewhere = tuple(replace(site, node=(("site_x", 1.0),)) for site in spec.sites)
     assert list(inspection._disk_findings(replace(spec, sites=elsewhere))) == [], (
-        "another machine's disk is not seen from here"
+        "the disk of another machine is not visible here"
     )

@@ -1,4 +1,4 @@
-"""`check` and `plan` say beforehand that `up` would refuse a table that comes back in another shape too early."""
+"""`check` and `plan` report in advance that `up` would refuse a table that returns in another shape too early."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def people(spec: TopologySpec, captured: Transformation | None, sent: Transforma
 
 
 @pytest.mark.parametrize(("reached", "refused"), [(400, True), (500, False)])
-def test_a_shape_that_would_come_too_early_is_found(
+def test_shape_that_would_return_too_early_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reached: int, refused: bool
 ) -> None:
     spec = one_way_spec(tmp_path)

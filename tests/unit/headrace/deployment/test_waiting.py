@@ -17,7 +17,7 @@ from tests.support.topologies.files import read
 
 
 class Actors:
-    """Two sources, markers and low watermarks as scripted."""
+    """Two sources with scripted markers and low watermarks."""
 
     def __init__(self, markers: dict[str, int], watermarks: dict[str, list[int | Exception]]) -> None:
         self.markers, self.watermarks = markers, watermarks
@@ -58,14 +58,16 @@ def names(spec) -> tuple[str, str]:
     return tuple(next(apply.name for apply in spec.applies if apply.source == source) for source in ("a", "b"))  # type: ignore[return-value]
 
 
-def test_waits_until_every_apply_is_past_its_own_sources_marker(spec):
+def test_wait_ends_when_every_apply_is_past_its_own_sources_marker(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 99, 100], from_b: [6, 7]})
     assert wait_caught_up(spec, actors, timeout_s=60) == {"a": 100, "b": 7}
 
 
-def test_waits_once_more_for_every_site_that_forwards(tmp_path):
-    """What b wrote is in the hub's redo only once it is applied there: markers are written anew, at the hub behind it."""
+def test_wait_is_repeated_for_every_site_that_forwards(tmp_path):
+    """Changes from b enter the hub's redo only when they are applied there, so markers are written again, the hub's
+    last.
+    """
     spec = read(
         tmp_path,
         """
@@ -87,13 +89,13 @@ def test_waits_once_more_for_every_site_that_forwards(tmp_path):
     assert written == ["site:b", "site:c", "site:h"] * 2
 
 
-def test_dead_apply_is_asked_again(spec):
+def test_unreachable_apply_is_asked_again(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [PropagationError("gone"), 100], from_b: [8]})
     assert wait_caught_up(spec, actors, timeout_s=60)
 
 
-def test_time_out_names_who_is_behind_and_why(spec):
+def test_time_out_names_the_apply_process_that_is_behind_and_the_reason(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [PropagationError("the driver is not up")], from_b: [8]})
     with pytest.raises(NotCaughtUp, match=rf"{from_a} has not reached.*the driver is not up") as caught:
@@ -108,7 +110,7 @@ def overview(state: str, *components: dict[str, Any]) -> Overview:
 STOPPED = {"name": "capture:c", "kind": "capture", "state": "DISABLED", "enabled": False}
 
 
-def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec):
+def test_stuck_component_is_shown_while_waiting_and_at_the_time_out(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
     told: list[str] = []
@@ -120,8 +122,8 @@ def test_what_stands_still_is_told_while_waiting_and_when_the_time_is_over(spec)
 
 
 @pytest.mark.parametrize("asked", [wait_caught_up, verify_topology])
-def test_verify_ends_soon_with_the_reason_when_a_capture_process_stops_while_it_waits(spec, monkeypatch, asked):
-    """`headrace wait` goes on: an operator may start it. A comparison is not worth the ten minutes."""
+def test_verify_ends_early_when_a_capture_process_stops_meanwhile(spec, monkeypatch, asked):
+    """`headrace wait` continues, because an operator may start it; a comparison is not worth ten minutes."""
     monkeypatch.setattr("headrace.deployment.waiting.LOOK_INTERVAL_S", 0.0)
     monkeypatch.setattr("headrace.deployment.waiting.STUCK_S", 0.2)
     from_a, from_b = names(spec)
@@ -159,7 +161,7 @@ def test_verify_ends_soon_with_the_reason_when_a_capture_process_stops_while_it_
     ],
     ids=["its site", "its apply process"],
 )
-def test_a_database_that_does_not_answer_is_what_is_waited_for(spec, seen):
+def test_unreachable_database_is_shown_as_the_reason_for_waiting(spec, seen):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
     told: list[str] = []
@@ -167,10 +169,10 @@ def test_a_database_that_does_not_answer_is_what_is_waited_for(spec, seen):
     with pytest.raises(NotCaughtUp, match=words) as caught:
         wait_caught_up(spec, actors, timeout_s=1.0, progress=told.append, overview=lambda: overview("RUNNING", seen))
     assert "start the database" in caught.value.hint
-    assert words in told[0], "said at once, not at the end"
+    assert words in told[0], "shown at once, not only at the end"
 
 
-def test_closed_window_is_what_is_waited_for(spec):
+def test_closed_window_is_shown_as_the_reason_for_waiting(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [50, 50], from_b: [8]})
     closed = {
@@ -187,21 +189,21 @@ def test_closed_window_is_what_is_waited_for(spec):
     assert words in told[-1]
 
 
-def test_topology_that_was_refused_is_not_waited_for(spec):
+def test_refused_topology_is_not_waited_for(spec):
     refused = overview("REFUSED", {"name": "apply:x", "kind": "apply", "state": "NOT CREATED"})
     with pytest.raises(NotCaughtUp, match="does not replicate") as caught:
         wait_caught_up(spec, Actors({}, {}), overview=lambda: refused)
     assert "headrace check" in caught.value.hint
 
 
-def test_what_runs_is_waited_for_although_new_tables_were_refused(spec):
+def test_running_components_are_waited_for_although_new_tables_are_refused(spec):
     from_a, from_b = names(spec)
     actors = Actors({"a": 100, "b": 7}, {from_a: [100], from_b: [8]})
     running = overview("REFUSED", {"name": "apply:x", "kind": "apply", "state": "IDLE"})
     assert wait_caught_up(spec, actors, overview=lambda: running) == {"a": 100, "b": 7}
 
 
-def test_nothing_is_compared_while_something_stands_still(spec):
+def test_nothing_is_compared_while_a_component_is_stopped(spec):
     with pytest.raises(ApplyError, match="nothing can be compared now: capture:c: is stopped") as caught:
         verify_topology(
             spec, Actors({}, {}), timeout_s=60.0, progress=lambda _: None, overview=lambda: overview("RUNNING", STOPPED)
@@ -209,10 +211,10 @@ def test_nothing_is_compared_while_something_stands_still(spec):
     assert caught.value.hint == "headrace start FILE capture:c"
 
 
-def test_what_was_started_a_moment_ago_is_waited_for_before_comparing(spec):
-    """The controller's news is a second old: a first glance may still show it stopped."""
+def test_just_started_component_is_waited_for_before_a_comparison(spec):
+    """The controller's news is up to a second old: a first look can still show the component as stopped."""
     looks = [overview("RUNNING", STOPPED), overview("RUNNING"), overview("RUNNING")]
-    with pytest.raises(NotCaughtUp):  # it went on to the waiting
+    with pytest.raises(NotCaughtUp):  # it reached the wait
         verify_topology(
             spec,
             Actors({"a": 1, "b": 1}, {name: [PropagationError("not yet")] for name in names(spec)}),
@@ -231,7 +233,7 @@ def with_tables(name: str, **states: str) -> dict[str, Any]:
 
 
 class Answering(Actors):
-    """Apply processes whose tables are not all there: `caught_up_scn` is 0, `low_watermark` moves."""
+    """Apply processes with missing tables: `caught_up_scn` is 0, and `low_watermark` advances."""
 
     def __init__(self, failing: str, watermark: int) -> None:
         super().__init__({"a": 100, "b": 7}, {})
@@ -253,7 +255,7 @@ def looks_often(monkeypatch):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_table_that_needs_an_operator_is_named_as_a_finding_when_all_else_is_caught_up(spec):
+def test_failed_table_is_a_finding_when_everything_else_is_caught_up(spec):
     from_a, _ = names(spec)
     actors = Answering(from_a, 100)
     with pytest.raises(TablesNotCopied, match=r"table public\.bad: it is not empty") as caught:
@@ -265,14 +267,14 @@ def test_a_table_that_needs_an_operator_is_named_as_a_finding_when_all_else_is_c
         )
     assert exit_code_of(caught.value) == FINDING
     assert [finding.path for finding in caught.value.findings] == [f"apply:{from_a} table public.bad"]
-    assert actors.looks > 0, "an operator may have corrected it: it is looked at again first"
+    assert actors.looks > 0, "the table is checked again first, because an operator may have fixed it"
 
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize(
     ("watermark", "other"), [(99, "DONE"), (100, "COPYING")], ids=["changes on the way", "a table being copied"]
 )
-def test_what_else_is_not_caught_up_is_waited_for_beside_a_table_that_needs_an_operator(spec, watermark, other):
+def test_other_changes_are_waited_for_although_a_table_failed(spec, watermark, other):
     from_a, _ = names(spec)
     with pytest.raises(NotCaughtUp):
         wait_caught_up(

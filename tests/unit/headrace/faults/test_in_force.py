@@ -1,4 +1,4 @@
-"""What is done to processes is undone, whoever did it; and a process that is killed is gone."""
+"""Faults of processes are undone, whoever caused them, and a killed process is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.faults.processes import is_stopped
 
 @pytest.fixture
 def sleeper() -> Iterator[psutil.Process]:
-    """A process that writes a line whenever it is told to."""
+    """A process that writes a line on request."""
     code = (
         "import sys\nfor line in sys.stdin:\n  with open(line.strip(), 'ab', buffering=0) as f:\n   "
         " print(f.write(b'x' * 8192), flush=True)"
@@ -39,7 +39,7 @@ def wait_stopped(process: psutil.Process, stopped: bool) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(
+def test_frozen_process_resumes_even_if_its_freezer_was_killed(
     sleeper: psutil.Process, tmp_path: Path, is_killed: bool
 ):
     file = tmp_path / "chaos.json"
@@ -60,7 +60,7 @@ def test_what_is_frozen_goes_on_even_if_the_one_who_froze_it_was_killed(
     assert not in_force.undo_earlier()
 
 
-def test_what_is_frozen_is_not_the_business_of_a_copied_state_folder(sleeper: psutil.Process, tmp_path: Path):
+def test_copied_state_folder_does_not_resume_a_frozen_process(sleeper: psutil.Process, tmp_path: Path):
     file, copy = tmp_path / "one" / "chaos.json", tmp_path / "two" / "chaos.json"
     for each in (file, copy):
         each.parent.mkdir()
@@ -68,12 +68,12 @@ def test_what_is_frozen_is_not_the_business_of_a_copied_state_folder(sleeper: ps
     copy.write_text(file.read_text())
     assert not ProcessesInForce(copy).undo_earlier()
     wait_stopped(sleeper, True)
-    file.rename(copy)  # it was moved
+    file.rename(copy)  # the folder moved
     assert ProcessesInForce(copy).undo_earlier()
     wait_stopped(sleeper, False)
 
 
-def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path: Path):
+def test_process_frozen_by_an_earlier_version_resumes(sleeper: psutil.Process, tmp_path: Path):
     file = tmp_path / "chaos.json"
     before = sleeper.rlimit(psutil.RLIMIT_FSIZE)
     ProcessesInForce(file).freeze([sleeper])
@@ -85,7 +85,7 @@ def test_what_an_earlier_version_froze_goes_on(sleeper: psutil.Process, tmp_path
     assert sleeper.rlimit(psutil.RLIMIT_FSIZE) == before
 
 
-def test_another_process_with_the_id_of_one_that_was_frozen_is_left_alone(sleeper: psutil.Process, tmp_path: Path):
+def test_other_process_with_the_id_of_a_frozen_one_is_left_alone(sleeper: psutil.Process, tmp_path: Path):
     file = tmp_path / "chaos.json"
     ProcessesInForce(file).freeze([sleeper])
     document = json.loads(file.read_text())

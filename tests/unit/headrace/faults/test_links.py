@@ -1,4 +1,4 @@
-"""Which links there are between the sites of a topology."""
+"""The links between the sites of a topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.topologies.files import example
 from topology.edits.changes import components_of
 
 
-def test_links_are_what_passes_between_sites():
+def test_links_connect_different_sites_through_running_components():
     spec = example("hub_and_spoke")
     links = links_of(spec)
     running = {component.name for component in components_of(spec)}
@@ -20,13 +20,13 @@ def test_links_are_what_passes_between_sites():
         assert link.site != link.server_site
         assert link.server in running
         assert set(link.openers) <= running
-    # The hub sends to its spokes and each of them to the hub, and nobody else to anybody.
+    # The hub sends to its spokes, each spoke to the hub, and nothing else is sent.
     assert {frozenset((link.site, link.server_site)) for link in links} == {
         frozenset(("dbs1", spoke)) for spoke in ("dbs2", "dbs3", "dbs4")
     }
 
 
-def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_that_of_redo_to_the_source():
+def test_combined_link_leads_to_the_capture_process_and_redo_to_the_source():
     (combined,) = links_of(example("one_way"))
     assert (combined.site, combined.server.partition(":")[0]) == ("dbs2", "capture")
     assert combined.openers == (combined.server,)  # the apply process keeps its incarnation
@@ -36,7 +36,7 @@ def test_link_of_combined_capture_and_apply_leads_to_the_capture_process_and_tha
 
 
 class _Deployment:
-    """Where the links lead to; answers whoever asks where a component serves."""
+    """The targets of the links; it answers where a component serves."""
 
     def __init__(self) -> None:
         self.detours: list[str] = []
@@ -49,7 +49,7 @@ class _Deployment:
 
 
 def test_detours_are_renewed_before_a_link_breaks():
-    """Else those that nobody has renewed for a while have ended: what is connected anew goes past the proxies."""
+    """Detours that nobody has renewed for a while end, and new connections would bypass the proxies."""
     deployment = _Deployment()
     links = Links(example("one_way"), lambda: deployment)
     (link,) = links_of(example("one_way"))

@@ -13,7 +13,7 @@ from headrace.faults.errors import NotFired
 from headrace.faults.processes import is_gone, kill
 
 
-def test_processes_that_are_killed_are_gone_and_one_that_ended_before_makes_no_difference():
+def test_killed_processes_are_gone_and_ended_ones_are_ignored():
     code = "import time; time.sleep(600)"
     ended, living = (psutil.Popen([sys.executable, "-c", code]) for _ in range(2))
     ended.kill()
@@ -24,7 +24,7 @@ def test_processes_that_are_killed_are_gone_and_one_that_ended_before_makes_no_d
     living.wait()
 
 
-def test_process_that_does_not_end_is_a_fault_that_did_not_fire(monkeypatch: pytest.MonkeyPatch):
+def test_process_that_survives_a_kill_is_a_fault_that_did_not_fire(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "GONE_TIMEOUT_S", 0.0)
     monkeypatch.setattr(psutil.Process, "kill", lambda _: None)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:

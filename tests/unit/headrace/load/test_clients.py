@@ -16,7 +16,7 @@ from headrace.load.clients import NumberedClients, paced
 
 
 class Server:
-    """Commits what it is asked to, and ends at some numbers: before the commit, or before its answer."""
+    """Commits on request, and fails at some numbers: before the commit, or before its answer."""
 
     def __init__(self) -> None:
         self.committed: list[int] = []
@@ -48,7 +48,7 @@ class Server:
         self._number = number
 
 
-def test_clients_survive_their_server_and_know_what_it_acknowledged(monkeypatch: pytest.MonkeyPatch):
+def test_clients_survive_their_server_and_know_acknowledged_commits(monkeypatch: pytest.MonkeyPatch):
     server = Server()
     monkeypatch.setattr(clients, "session", server.session)
     monkeypatch.setattr(clients, "RECONNECT_S", 0.0)
@@ -64,7 +64,7 @@ def test_clients_survive_their_server_and_know_what_it_acknowledged(monkeypatch:
     assert [failure.message for failure in writing.failures] == ["it is not to be"]
 
 
-def test_no_transaction_begins_once_the_clients_are_ended():
+def test_no_transaction_begins_after_the_clients_ended():
     ended = threading.Event()
     ended.set()
     assert list(paced(ended, 0.0)) == list(paced(ended, 60.0)) == []

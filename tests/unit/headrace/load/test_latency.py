@@ -1,11 +1,11 @@
-"""Rows that cross: when each was committed, and when it was seen first."""
+"""Rows in flight: when each was committed, and when it was first seen."""
 
 from __future__ import annotations
 
 from headrace.load.latency import Crossings, quantile
 
 
-def test_rows_are_asked_for_again_behind_the_first_that_is_missing():
+def test_rows_are_queried_again_from_the_first_missing_one():
     crossings = Crossings()
     crossings.see([1, 3], 5.0)
     assert crossings.below == 1
@@ -16,7 +16,7 @@ def test_rows_are_asked_for_again_behind_the_first_that_is_missing():
     assert crossings.times() == [(4.0, 5.0), (4.0, 6.0), (4.0, 5.0)]
 
 
-def test_number_of_a_row_that_was_seen_is_not_given_again_though_nobody_acknowledged_its_commit():
+def test_number_of_a_seen_row_is_not_reused_without_an_acknowledgement():
     crossings = Crossings(below=10)
     assert crossings.next_number == 11
     crossings.commit(11, 1.0)

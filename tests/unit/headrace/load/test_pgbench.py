@@ -1,4 +1,4 @@
-"""What pgbench says of its progress, and the sums that its transactions keep equal."""
+"""Pgbench's progress output, and the sums that its transactions keep equal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_transactions_are_counted_from_progress_until_the_end(tmp_path):
     assert pgbench(tmp_path, "").transactions() == 0
 
 
-def test_progress_never_shows_more_than_there_will_be(tmp_path):
+def test_progress_never_exceeds_the_final_count(tmp_path):
     assert pgbench(tmp_path, "progress: 10.0 s, 900.0 tps, lat 1 ms\n").transactions() == 1000
 
 

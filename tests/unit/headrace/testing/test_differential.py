@@ -1,5 +1,5 @@
-"""What `headrace.testing` says of the example files is what the components make of the same changes: whole batches,
-encoded, through queues.
+"""`headrace.testing` gives the same results for the example files as the components do for the same changes: whole
+batches, encoded, through queues.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shown(lcr: RowLcr) -> tuple[object, ...]:
 
 
 def live(batch: LcrBatch, way: Way, folder: Path) -> list[tuple[object, ...]]:
-    """A batch as it comes out of the apply process's reader: each client evaluates what arrives in bytes."""
+    """A batch as it leaves the apply process's reader: each client evaluates the bytes that it receives."""
     for number, client in enumerate(way.clients[:-1]):
         if number == 0:
             batch = RuleEvaluation(client.rules, types=value_types()).filter(batch)
@@ -65,7 +65,7 @@ def live(batch: LcrBatch, way: Way, folder: Path) -> list[tuple[object, ...]]:
             folder / str(number),
             client.rules if client.rules.include is not None or client.rules.exclude else RuleSet(),
         )
-        queues.publish(replace(batch, previous_scn=Scn(0)))  # the first that the queue gets
+        queues.publish(replace(batch, previous_scn=Scn(0)))  # the first batch for the queue
         queues.work()
         (data,) = queues.arrived()
         batch = codec.decode(data)

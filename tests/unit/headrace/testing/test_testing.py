@@ -1,4 +1,4 @@
-"""`headrace.testing`: the examples of docs/testing.md, and what is refused."""
+"""`headrace.testing`: the examples of docs/testing.md, and refused input."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shout(lcr):
 # --------------------------------------------------------------------------- LCRs
 
 
-def test_an_lcr_has_what_a_log_has() -> None:
+def test_lcr_has_the_values_of_a_log() -> None:
     update = row_lcr(CUSTOMERS, "UPDATE", old={"email": "a"}, new={"id": 1, "email": "b", "name": None})
     assert values_of(update, "new") == {"id": 1, "name": None, "email": "b", "password": None}
     assert values_of(update, "old") == {"id": 1, "name": None, "email": "a", "password": None}
@@ -80,7 +80,7 @@ def test_an_lcr_has_what_a_log_has() -> None:
         (lambda: row_lcr(CUSTOMERS, "INSERT", new={"name": 5}), LcrError, "does not fit column name"),
     ],
 )
-def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
+def test_impossible_lcr_is_refused(make, error, word) -> None:
     with pytest.raises(error, match=word):
         make()
 
@@ -96,7 +96,7 @@ def test_what_no_lcr_can_be_is_refused(make, error, word) -> None:
         ("odd shop.all orders", ("odd shop", "all orders")),
     ],
 )
-def test_a_table_is_named_as_the_file_writes_it(written: str, name: tuple[str, str]) -> None:
+def test_table_is_named_as_in_the_file(written: str, name: tuple[str, str]) -> None:
     assert Table(name=written, columns={"id": "int4"}, logs_old_rows=True).owner_and_name == name
 
 
@@ -118,7 +118,7 @@ def test_rules_of_a_file_mask_discard_and_pass() -> None:
     assert kept.command_type == "UPDATE"
 
 
-def test_clients_are_named_where_there_are_several_ways() -> None:
+def test_client_must_be_named_if_there_are_several_ways() -> None:
     file = EXAMPLES / "transformations.yaml"
     with pytest.raises(ConfigError, match="2 ways"):
         Rules.from_file(file)
@@ -135,7 +135,7 @@ def test_clients_are_named_where_there_are_several_ways() -> None:
     )
 
 
-def test_a_function_is_called_as_live_and_what_it_was_given_stays() -> None:
+def test_function_is_called_as_live_and_its_argument_is_unchanged() -> None:
     lcr = row_lcr(CUSTOMERS, "INSERT", new={"id": 1, "name": "ann"})
     (after,) = transform(shout, lcr)
     assert (values_of(after, "new")["name"], values_of(lcr, "new")["name"]) == ("ANN", "ann")
@@ -148,7 +148,7 @@ def test_a_function_is_called_as_live_and_what_it_was_given_stays() -> None:
         transform(lambda lcr: [lcr, lcr], lcr)
 
 
-def test_a_file_with_a_problem_is_refused_with_it(tmp_path: Path) -> None:
+def test_file_with_a_problem_is_refused_with_it(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("topology: t\nsites: {}\n")
     with pytest.raises(TopologyError):
         Rules.from_file(tmp_path / "t.yaml")
@@ -175,7 +175,7 @@ def destination() -> Destination:
     return Destination.from_file(EXAMPLES / "handlers.yaml", tables=[PLAIN_ORDERS, PRICES, HISTORY, PEOPLE, DOUBLES])
 
 
-def test_a_procedure_handler_changes_and_executes_and_its_sql_is_answered(destination: Destination) -> None:
+def test_procedure_handler_changes_and_executes_and_its_sql_is_answered(destination: Destination) -> None:
     destination.on(
         "UPDATE shop.orders SET status = 'DELETED' WHERE id = $1",
         lambda tables, key: [()] * tables.update("shop.orders", {"id": key}, {"status": "DELETED"}),
@@ -203,7 +203,7 @@ def test_statement_handlers_run_in_their_order(destination: Destination) -> None
     assert [(row["old_price"], row["new_price"]) for row in destination.rows("shop.price_history")] == [(5, 6)]
 
 
-def test_an_error_handler_keeps_both_and_what_nobody_handles_is_an_error(destination: Destination) -> None:
+def test_error_handler_gets_both_rows_and_an_unhandled_error_is_raised(destination: Destination) -> None:
     destination.on(
         "INSERT INTO shop.doubles (id, name, error) VALUES ($1, $2, $3)",
         lambda tables, key, name, error: tables.insert("shop.doubles", {"id": key, "name": name, "error": error}),
@@ -218,7 +218,7 @@ def test_an_error_handler_keeps_both_and_what_nobody_handles_is_an_error(destina
     assert error
 
 
-def test_sql_that_nobody_said_the_effect_of_is_an_error_that_says_so(destination: Destination) -> None:
+def test_sql_without_a_given_effect_is_an_explicit_error(destination: Destination) -> None:
     destination.apply(row_lcr(PLAIN_ORDERS, "DELETE", old={"id": 2, "status": "new"}))
     (error,) = destination.errors
     assert "does not know the statement" in error
@@ -233,7 +233,7 @@ dml_handlers: [{table: shop.customers, function: "own:run"}]
 UPDATE = "UPDATE shop.customers SET name = $1 WHERE id = $2"
 
 
-def test_a_statement_that_changes_rows_answers_none_and_counts_them_as_live(tmp_path: Path) -> None:
+def test_statement_that_changes_rows_returns_none_and_counts_them_as_live(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own.py").write_text(
         f"def run(lcr, session):\n    found = session.execute({UPDATE!r}, 'a', 1), session.execute_count({UPDATE!r},"
@@ -252,7 +252,7 @@ def test_a_statement_that_changes_rows_answers_none_and_counts_them_as_live(tmp_
 # --------------------------------------------------------------------------- the guide
 
 
-def test_the_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     root = EXAMPLES.parent
     monkeypatch.chdir(root)
     text = (root / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -289,7 +289,7 @@ key_columns: [{{table: shop.customers, columns: [customer_number]}}]
 
 
 def with_settings(tmp_path: Path, more: str) -> Destination:
-    """Two rows of one number, of another branch each, and one of another number."""
+    """Two rows with one number and different branches, and one row with another number."""
     file = tmp_path / "settings.yaml"
     file.write_text(SETTINGS.format(more=more), encoding="utf-8")
     found = Destination.from_file(file, tables=[CLIENTS_THERE])
@@ -304,7 +304,7 @@ def rename(number: str) -> RowLcr:
     return row_lcr(CLIENTS, "UPDATE", old={"name": "n"}, new={"customer_number": number, "name": "m"})
 
 
-def test_a_substitute_key_finds_rows_of_a_table_without_one(tmp_path: Path) -> None:
+def test_substitute_key_finds_rows_of_a_table_without_a_key(tmp_path: Path) -> None:
     found = with_settings(tmp_path, "")
     found.apply(rename("b"))
     assert found.errors == []
@@ -378,7 +378,7 @@ def test_conflict_handlers_compare_values_as_their_database_does(
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("int4", 15), ("numeric", Decimal("15.5"))])
-def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path) -> None:
+def test_delta_adds_to_the_current_value(kind: str, expected: object, tmp_path: Path) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
     table = Table(name="hr.e", columns={"id": "int4", "n": kind}, logs_old_rows=True)
     destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
@@ -397,7 +397,7 @@ def test_delta_adds_to_what_is_there(kind: str, expected: object, tmp_path: Path
         ("int4", 2_000_000_000, 0, 2_000_000_000, None),
     ],
 )
-def test_delta_adds_exactly_and_what_is_no_number_is_an_error(
+def test_delta_adds_exactly_and_a_non_number_is_an_error(
     kind: str, there: object, old: object, new: object, total: object, tmp_path: Path
 ) -> None:
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
@@ -410,7 +410,7 @@ def test_delta_adds_exactly_and_what_is_no_number_is_an_error(
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed(*, is_later: bool) -> None:
+def test_latest_timestamp_compares_with_commit_times_at_the_destination(*, is_later: bool) -> None:
     rooms = Table(name="shop.rooms", columns={"id": "int4", "n": "text"}, logs_old_rows=True)
     here = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
     destination = Destination.from_file(EXAMPLES / "latest_timestamp.yaml", "apply_from_dbs1_at_dbs2", tables=[rooms])
@@ -422,10 +422,10 @@ def test_latest_timestamp_compares_with_when_a_user_of_the_destination_committed
     assert (destination.rows("shop.rooms"), destination.errors) == (expected, [])
 
 
-def test_source_time_is_what_was_given_to_the_microsecond_and_not_known_otherwise() -> None:
+def test_source_time_is_the_given_microsecond_or_unknown() -> None:
     rooms = Table(name="hotel.rooms", columns={"id": "int4"}, logs_old_rows=True)
     for at in (datetime(2107, 3, 5, 7, 7, 9, number, tzinfo=UTC) for number in range(0, 1_000_000, 997)):
         assert row_lcr(rooms, "INSERT", new={"id": 1}, source_time=at).source_time == at
     assert row_lcr(rooms, "INSERT", new={"id": 1}).source_time is None
     with pytest.raises(ConfigError, match="no time zone"):
-        row_lcr(rooms, "INSERT", new={"id": 1}, source_time=datetime(2026, 1, 31))  # noqa: DTZ001 - what is refused
+        row_lcr(rooms, "INSERT", new={"id": 1}, source_time=datetime(2026, 1, 31))  # noqa: DTZ001 - the refused form

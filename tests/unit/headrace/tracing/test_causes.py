@@ -1,4 +1,4 @@
-"""Each cause for a row that is missing or different at a destination, planted alone, is the one that is found."""
+"""Each cause of a missing or different row at a destination is planted alone, and that cause is found."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def error(scn: int = SCN, *, depends_on: int = 0) -> ErrorTransaction:
 
 
 def evidence(spec: TopologySpec, **fields: Any) -> Evidence:
-    """Of a row that is missing at b, with nothing in the way unless `fields` plant it."""
+    """The evidence for a row that is missing at b, with no cause unless `fields` plant one."""
     (way,) = ways_to(spec, spec.applies[0])
     return Evidence(
         **{
@@ -173,7 +173,7 @@ def test_equal_rows_need_no_explanation(spec: TopologySpec) -> None:
     assert found.is_fine
 
 
-def test_row_that_is_nowhere_needs_none_either(spec: TopologySpec) -> None:
+def test_row_that_exists_nowhere_needs_no_explanation(spec: TopologySpec) -> None:
     assert explain(evidence(spec, source_row=None, changes=())).verdict == "SAME"
 
 
@@ -185,7 +185,7 @@ def test_row_that_is_nowhere_needs_none_either(spec: TopologySpec) -> None:
         ("apply", "apply:apply_b"),
     ],
 )
-def test_rule_that_leaves_out_the_table_is_named_with_its_client(tmp_path: Path, client: str, place: str) -> None:
+def test_rule_that_discards_the_table_is_named_with_its_client(tmp_path: Path, client: str, place: str) -> None:
     spec = topology(tmp_path, **{client: "{include: [{table: public.other}]}"})
     assert_found(explain(evidence(spec)), "RULE", place, "public.t", scn=0)
 
@@ -194,7 +194,7 @@ RENAMED = "{include: [{table: public.t, transform: [{rename_table: x.u}]}, {sche
 
 
 @pytest.mark.parametrize(("client", "place"), [("propagation", "propagation:a_to_relay"), ("apply", "apply:apply_b")])
-def test_clients_behind_one_that_renames_are_asked_for_the_new_name(tmp_path: Path, client: str, place: str) -> None:
+def test_clients_behind_a_rename_are_asked_for_the_new_name(tmp_path: Path, client: str, place: str) -> None:
     spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{schema: other}]}"})
     assert_found(explain(evidence(spec)), "RULE", place, "skip table public.t, which is called x.u there", scn=0)
     spec = topology(tmp_path, capture=RENAMED, **{client: "{include: [{table: x.u}]}"})
@@ -210,7 +210,7 @@ def test_clients_behind_one_that_renames_are_asked_for_the_new_name(tmp_path: Pa
         ("apply", "apply:apply_b"),
     ],
 )
-def test_tag_that_a_client_leaves_out_is_named_with_who_set_it(tmp_path: Path, client: str, place: str) -> None:
+def test_discarded_tag_is_named_with_its_origin(tmp_path: Path, client: str, place: str) -> None:
     takes_all = "{include: [{global: true, tagged: true}, {global: true}]}"
     spec = topology(
         tmp_path,
@@ -224,17 +224,17 @@ def test_tag_that_a_client_leaves_out_is_named_with_who_set_it(tmp_path: Path, c
     assert_found(explain(evidence(spec, changes=(change(tag=b"\x0b"),))), "TAG", place, "0b", "t/x")
 
 
-def test_table_that_is_not_in_the_sources_log_was_never_captured(spec: TopologySpec) -> None:
+def test_table_missing_from_the_sources_log_was_never_captured(spec: TopologySpec) -> None:
     found = explain(evidence(spec, is_captured=False, changes=()))
     assert_found(found, "NOT CAPTURED", "site:a", "created after", scn=0)
     assert found.fix.startswith("headrace up")
 
 
-def test_change_that_is_older_than_redo_was_not_found(spec: TopologySpec) -> None:
+def test_change_older_than_redo_is_not_found(spec: TopologySpec) -> None:
     assert_found(explain(evidence(spec, changes=())), "NOT CAPTURED", "capture:capture_a", "0/00000032", scn=0)
 
 
-def test_row_that_did_not_change_since_its_copy_is_said_to_be_the_copys(spec: TopologySpec) -> None:
+def test_row_unchanged_since_its_copy_is_attributed_to_the_copy(spec: TopologySpec) -> None:
     found = explain(evidence(spec, changes=(), instantiation=copied(400)))
     assert_found(found, "NOT CAPTURED", "capture:capture_a", "copied as of SCN 0/00000190", scn=0)
 
@@ -248,7 +248,7 @@ def test_row_that_did_not_change_since_its_copy_is_said_to_be_the_copys(spec: To
         (copied(state="LEFT"), "LEFT"),
     ],
 )
-def test_table_without_a_finished_copy_leaves_its_changes_out(
+def test_table_without_a_finished_copy_skips_its_changes(
     spec: TopologySpec, record: Instantiation | None, words: str
 ) -> None:
     assert_found(explain(evidence(spec, instantiation=record)), "NOT COPIED", "apply:apply_b", words)
@@ -273,7 +273,7 @@ def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
     )
     both = (replace(error(SCN - 500), number=2), error(depends_on=2))
     assert "errors show" in (fix := explain(evidence(spec, errors=both)).fix)
-    assert fix.split(",", maxsplit=1)[0].endswith(" 2")  # the one that failed
+    assert fix.split(",", maxsplit=1)[0].endswith(" 2")  # the row that failed
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_error_transaction_is_named_with_its_reason(spec: TopologySpec) -> None:
         ({}, "apply:apply_b", "has read it"),
     ],
 )
-def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
+def test_change_in_flight_names_the_component_that_holds_it(
     spec: TopologySpec,
     behind: dict[str, int],
     place: str,
@@ -298,7 +298,7 @@ def test_change_on_the_way_names_the_component_that_has_not_passed_it_on(
     assert_found(found, "ON THE WAY", place, words)
 
 
-def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_looked_for_in_between(
+def test_change_in_flight_to_direct_dequeuing_skips_the_bypassed_queues(
     spec: TopologySpec,
 ) -> None:
     found = explain(evidence(spec, statuses=statuses(low_watermark=900, q_b=0, received=900)))
@@ -309,7 +309,7 @@ def test_change_on_the_way_to_an_apply_process_that_dequeues_directly_is_not_loo
 @pytest.mark.parametrize(
     ("state", "place"), [("WAITING FOR REDO", "site:a"), ("PAUSED FOR FLOW CONTROL", "capture:capture_a")]
 )
-def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(
+def test_change_that_is_not_in_redo_yet_may_be_the_missing_one(
     spec: TopologySpec, changes: tuple[FoundChange, ...], state: str, place: str
 ) -> None:
     known = statuses() | by_name(
@@ -318,7 +318,7 @@ def test_change_that_is_not_in_redo_yet_may_be_what_is_missing(
     found = explain(evidence(spec, changes=changes, source_scn=5001, statuses=known))
     assert_found(found, "ON THE WAY", place, "in between", scn=0)
     assert explain(evidence(spec, errors=(error(),), source_scn=5001)).verdict == "ERROR QUEUE", (
-        "what is known comes first"
+        "known causes come first"
     )
 
 
@@ -347,13 +347,13 @@ def test_combined_capture_has_no_queues_to_be_behind(tmp_path: Path) -> None:
     assert_found(found, "ON THE WAY", f"apply:{apply.name}", "has read what")
 
 
-def test_applied_changes_leave_the_destination_itself(spec: TopologySpec) -> None:
+def test_applied_changes_point_to_the_destination_itself(spec: TopologySpec) -> None:
     found = explain(evidence(spec, destination_row={"id": "7", "a": "by hand"}))
     assert_found(found, "ARRIVED", "", "at b itself")
     assert any("different in a" in fact for fact in found.evidence)
 
 
-def test_deleted_row_that_is_still_there_is_explained_like_any_other(spec: TopologySpec) -> None:
+def test_deleted_row_that_still_exists_is_explained_like_any_other(spec: TopologySpec) -> None:
     found = explain(
         evidence(
             spec,
@@ -366,7 +366,7 @@ def test_deleted_row_that_is_still_there_is_explained_like_any_other(spec: Topol
     assert_found(found, "ERROR QUEUE", "apply:apply_b", scn=2000)
 
 
-def test_first_change_that_stopped_is_the_one_that_is_told(spec: TopologySpec) -> None:
+def test_first_change_that_stopped_is_reported(spec: TopologySpec) -> None:
     changes = (change(500), change(1000), change(2000))
     found = explain(evidence(spec, changes=changes, errors=(error(1000), replace(error(2000, depends_on=3), number=4))))
     assert_found(found, "ERROR QUEUE", "apply:apply_b", "error transaction 3", scn=1000)
@@ -384,7 +384,7 @@ def test_first_change_that_stopped_is_the_one_that_is_told(spec: TopologySpec) -
         },
     ],
 )
-def test_what_could_not_be_asked_is_unknown_and_no_cause_is_claimed(spec: TopologySpec, fields: dict[str, Any]) -> None:
+def test_unanswered_question_is_unknown_and_no_cause_is_claimed(spec: TopologySpec, fields: dict[str, Any]) -> None:
     found = explain(evidence(spec, **fields))
     assert found.verdict == "UNKNOWN"
     assert fields["unknown"][0] in found.text
@@ -398,7 +398,7 @@ DOWN = {
 }
 
 
-def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spec: TopologySpec) -> None:
+def test_change_is_located_while_the_destination_is_down(spec: TopologySpec) -> None:
     away = component_status("apply:apply_b", "WAITING FOR DATABASE", low_watermark_scn=SCN - 1, received_scn=SCN)
     behind = statuses() | by_name(away)
     found = explain(evidence(spec, statuses=behind, **DOWN))
@@ -407,13 +407,11 @@ def test_while_the_destination_is_down_the_place_that_has_the_change_is_told(spe
 
 
 @pytest.mark.parametrize("fields", [{}, {"source_row": None, "changes": ()}], ids=["applied", "no row at the source"])
-def test_while_the_destination_is_down_an_applied_row_is_unknown_and_not_missing(
-    spec: TopologySpec, fields: dict[str, Any]
-) -> None:
+def test_applied_row_is_unknown_while_the_destination_is_down(spec: TopologySpec, fields: dict[str, Any]) -> None:
     assert_found(explain(evidence(spec, **DOWN, **fields)), "UNKNOWN", "", "the row at b: connecting: refused", scn=0)
 
 
-def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(spec: TopologySpec) -> None:
+def test_change_discarded_by_a_condition_names_client_and_condition(spec: TopologySpec) -> None:
     rules = RuleSet(include=(Rule(owner="public", name="t", condition=parse("new.c0 = 5", "where")),))
     spec = replace(
         spec,
@@ -434,7 +432,7 @@ def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(s
 
 
 def binary(found: FoundChange) -> FoundChange:
-    """The change with values in binary form, as its bytes are."""
+    """The change with its values in binary form."""
     table = replace(
         found.alone.tables[0],
         columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns),
@@ -442,7 +440,7 @@ def binary(found: FoundChange) -> FoundChange:
     return replace(found, alone=replace(found.alone, tables=(table,)))
 
 
-def test_change_that_a_function_of_the_capture_process_discards_names_the_function(spec: TopologySpec) -> None:
+def test_change_discarded_by_a_function_names_the_function(spec: TopologySpec) -> None:
     function = custom("def mask(lcr):\n    return []\n", is_at_capture=True)
     rules = RuleSet(include=(Rule(owner="public", name="t", transformation=Transformation(custom=function)),))
     spec = replace(

@@ -1,4 +1,4 @@
-"""`headrace explain`: the key, the search of redo in pieces, and what is asked of whom."""
+"""`headrace explain`: the key, the search of redo in pieces, and the calls to components."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def piece(first: int, through: int, *changes: int, is_done: bool = False, left_o
 
 
 class Redo:
-    """Answers one after the other; an exception is raised."""
+    """Gives its answers in turn; an exception is raised."""
 
     def __init__(self, *answers: SearchedRedo | Exception) -> None:
         self.answers, self.asked = list(answers), []
@@ -55,12 +55,12 @@ def test_key_is_values_or_columns_with_values(text: str, key: tuple[tuple[str, s
 
 
 @pytest.mark.parametrize("text", ["", "id=1,2"])
-def test_key_that_is_none_is_refused(text: str) -> None:
+def test_invalid_key_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no key"):
         parsed_key(text)
 
 
-def test_pieces_are_asked_for_one_after_the_other_with_progress() -> None:
+def test_pieces_are_requested_in_turn_with_progress() -> None:
     redo, lines = Redo(piece(50, 100, 60), piece(100, 200), piece(200, 300, 250, is_done=True)), []
     found = searched(redo, lines.append)
     assert redo.asked == [0, 100, 200]
@@ -76,7 +76,7 @@ def test_only_the_newest_changes_of_all_pieces_are_kept() -> None:
     assert (len(found.changes), found.left_out, found.changes[-1].commit_scn) == (CHANGES_MAX, 4, 160)
 
 
-def test_search_begins_again_when_redo_was_purged_meanwhile_and_not_for_ever() -> None:
+def test_search_restarts_a_few_times_when_redo_was_purged_meanwhile() -> None:
     redo = Redo(piece(50, 100, 60), LogGone("gone"), piece(90, 200, 150, is_done=True))
     found = searched(redo, lambda _: None)
     assert redo.asked == [0, 100, 0]
@@ -86,7 +86,7 @@ def test_search_begins_again_when_redo_was_purged_meanwhile_and_not_for_ever() -
     assert len(hopeless.asked) == RESTARTS_MAX + 1
 
 
-def test_redo_that_was_just_logged_is_waited_for_and_not_for_ever() -> None:
+def test_search_waits_a_while_for_redo_that_was_just_logged() -> None:
     slept: list[float] = []
     redo = Redo(piece(50, 100, is_done=True), piece(100, 100, is_done=True), piece(100, 200, 150, is_done=True))
     found = searched(redo, lambda _: None, through_scn=200, sleep=slept.append)
@@ -96,11 +96,11 @@ def test_redo_that_was_just_logged_is_waited_for_and_not_for_ever() -> None:
     assert sum(slept[2:]) == pytest.approx(REDO_WAIT_S)
 
 
-def test_capture_process_that_does_not_answer_is_a_problem_that_is_told() -> None:
+def test_unreachable_capture_process_is_reported_as_a_problem() -> None:
     assert searched(Redo(PropagationError("capture:c is dead")), lambda _: None).problem == "capture:c is dead"
 
 
-def test_piece_that_moves_nothing_ends_the_search() -> None:
+def test_piece_without_progress_ends_the_search() -> None:
     redo = Redo(piece(50, 100), piece(100, 100))
     assert searched(redo, lambda _: None).searched == (50, 100)
     assert redo.asked == [0, 100]

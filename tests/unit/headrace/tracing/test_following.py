@@ -1,4 +1,4 @@
-"""What the components remember of a label becomes one history and a verdict per destination, each cause planted."""
+"""The components' notes about a label become one history and a verdict per destination; each cause is planted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spec(tmp_path: Path) -> TopologySpec:
 
 
 class Notes:
-    """What components noted, one after the other, a second apart."""
+    """Notes of components, one after the other, a second apart."""
 
     def __init__(self, *steps: tuple[str, str], rows: int = 3) -> None:
         self.clock = VirtualClock()
@@ -107,14 +107,14 @@ AT_B = (
 )
 
 
-def test_applied_says_where_by_whom_and_when(spec: TopologySpec) -> None:
+def test_applied_has_place_component_and_time(spec: TopologySpec) -> None:
     notes = Notes(*AT_B, ("apply:apply_b", "APPLIED"))
     found = to_b(notes.follow(spec))
     assert (found.verdict, found.site, found.at_us) == ("APPLIED", "b", notes.clock.time_us())
     assert "apply server 1" in found.text
 
 
-def test_on_the_way_names_the_component_that_saw_it_last_on_that_way(spec: TopologySpec) -> None:
+def test_in_flight_names_the_component_that_saw_it_last_on_that_way(spec: TopologySpec) -> None:
     found = Notes(*AT_B[:6], ("propagation:a_to_c", "SENT")).follow(spec)
     assert to_b(found).verdict == to_c(found).verdict == "ON THE WAY"
     assert "queue:q_relay: ENQUEUED" in to_b(found).text
@@ -122,7 +122,7 @@ def test_on_the_way_names_the_component_that_saw_it_last_on_that_way(spec: Topol
     assert not found.is_settled
 
 
-def test_discarded_at_a_propagation_concerns_the_destinations_behind_it_alone(spec: TopologySpec) -> None:
+def test_discard_at_a_propagation_concerns_only_destinations_behind_it(spec: TopologySpec) -> None:
     notes = Notes(*AT_B, ("apply:apply_b", "APPLIED"))
     notes.add("propagation:a_to_c", "DISCARDED", detail="by the rules of the propagation")
     found = notes.follow(spec)
@@ -131,7 +131,7 @@ def test_discarded_at_a_propagation_concerns_the_destinations_behind_it_alone(sp
     assert found.is_settled
 
 
-def test_discarded_at_capture_concerns_every_destination(spec: TopologySpec) -> None:
+def test_discard_at_capture_concerns_every_destination(spec: TopologySpec) -> None:
     notes = Notes()
     notes.add("capture:capture_a", "DISCARDED", rows=0, detail="it changed no row of a captured table")
     found = notes.follow(spec)
@@ -139,7 +139,7 @@ def test_discarded_at_capture_concerns_every_destination(spec: TopologySpec) -> 
     assert "no row of a captured table" in to_b(found).text
 
 
-def test_discarded_wholly_by_the_apply_process_counts_once_its_low_watermark_is_past_it(spec: TopologySpec) -> None:
+def test_discard_by_the_apply_process_counts_when_its_low_watermark_passed(spec: TopologySpec) -> None:
     notes = Notes(*AT_B)
     notes.add("apply:apply_b", "DISCARDED", detail="as of its instantiation SCN the copy has it")
     assert to_b(notes.follow(spec)).verdict == "ON THE WAY"
@@ -147,36 +147,36 @@ def test_discarded_wholly_by_the_apply_process_counts_once_its_low_watermark_is_
     assert (found.verdict, "instantiation SCN" in found.text) == ("DISCARDED", True)
 
 
-def test_rows_that_were_left_out_of_an_applied_transaction_are_named(spec: TopologySpec) -> None:
+def test_discarded_rows_of_an_applied_transaction_are_counted(spec: TopologySpec) -> None:
     notes = Notes(*AT_B)
     notes.add("capture:capture_a", "DISCARDED", rows=2, detail="by the rules of the capture process")
     notes.add("apply:apply_b", "APPLIED")
     assert "2 rows discarded at capture:capture_a" in to_b(notes.follow(spec)).text
 
 
-def test_error_queue_until_it_was_executed_or_deleted(spec: TopologySpec) -> None:
+def test_error_transaction_is_in_the_queue_until_executed_or_deleted(spec: TopologySpec) -> None:
     notes = Notes(*AT_B)
     notes.add("apply:apply_b", "ERROR QUEUE", detail="error transaction 3: update_missing")
     found = notes.follow(spec, queued={"apply_b": [SCN]}, watermarks={"apply_b": SCN})
     assert (to_b(found).verdict, "error transaction 3" in to_b(found).text) == ("ERROR QUEUE", True)
     assert not found.is_settled
     assert to_b(notes.follow(spec, queued={"apply_b": []})).verdict == "PASSED"
-    assert to_b(notes.follow(spec)).verdict == "ERROR QUEUE", "not known: not claimed"
+    assert to_b(notes.follow(spec)).verdict == "ERROR QUEUE", "unknown, so not claimed"
 
 
-def test_restarted_apply_process_leaves_what_its_position_says(spec: TopologySpec) -> None:
+def test_restarted_apply_process_proves_no_more_than_its_position(spec: TopologySpec) -> None:
     notes = Notes(*AT_B[:-1])
     assert to_b(notes.follow(spec, watermarks={"apply_b": SCN - 1})).verdict == "ON THE WAY"
     assert to_b(notes.follow(spec, watermarks={"apply_b": SCN})).verdict == "PASSED"
 
 
-def test_open_transaction_is_on_the_way_whatever_the_low_watermark_is(spec: TopologySpec) -> None:
+def test_open_transaction_is_in_flight_whatever_the_low_watermark_is(spec: TopologySpec) -> None:
     notes = Notes()
     notes.add("capture:capture_a", "CAPTURED", commit_scn=0)
     assert to_b(notes.follow(spec, watermarks={"apply_b": SCN})).verdict == "ON THE WAY"
 
 
-def test_components_that_do_not_answer_are_named(spec: TopologySpec) -> None:
+def test_unreachable_components_are_named(spec: TopologySpec) -> None:
     found = Notes(*CAPTURED).follow(spec, silent={"queue:q_b": PropagationError("queue:q_b is dead")})
     assert found.silent == {"queue:q_b": "queue:q_b is dead"}
 

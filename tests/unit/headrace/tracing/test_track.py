@@ -40,7 +40,7 @@ def tracking_of(*verdicts: str) -> Tracking:
 
 
 class Looks:
-    """Looks that find one thing after the other; the last one stays."""
+    """A sequence of looks; the last one repeats."""
 
     def __init__(self, *found: Tracking) -> None:
         self.found, self.count, self.now = found, 0, 0.0
@@ -66,11 +66,11 @@ class Looks:
         ((), FINDING),
     ],
 )
-def test_exit_code_says_whether_it_arrived_wherever_it_is_to_arrive(verdicts: tuple[str, ...], code: int) -> None:
+def test_exit_code_shows_whether_it_arrived_at_every_destination(verdicts: tuple[str, ...], code: int) -> None:
     assert Looks(tracking_of(*verdicts)).run(Output()) == code
 
 
-def test_final_line_says_where_it_arrived_and_where_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_final_line_lists_where_it_arrived_and_where_not(capsys: pytest.CaptureFixture[str]) -> None:
     Looks(tracking_of("APPLIED", "ERROR QUEUE", "APPLIED")).run(Output())
     lines = capsys.readouterr().out.strip().splitlines()
     assert lines[-1] == "label order 7: APPLIED at dbs2, dbs4; ERROR QUEUE at dbs3"
@@ -79,7 +79,7 @@ def test_final_line_says_where_it_arrived_and_where_not(capsys: pytest.CaptureFi
     assert "no answer from queue:q: is dead" in lines[-2]
 
 
-def test_unknown_label_says_how_far_was_looked_and_how_to_label(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_label_shows_how_far_was_searched_and_how_to_label(capsys: pytest.CaptureFixture[str]) -> None:
     Looks(tracking_of()).run(Output())
     shown = capsys.readouterr().out
     assert "no component remembers" in shown
@@ -87,7 +87,7 @@ def test_unknown_label_says_how_far_was_looked_and_how_to_label(capsys: pytest.C
     assert "headrace.track" in shown
 
 
-def test_watch_ends_when_it_has_arrived_and_prints_json_lines_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_prints_json_lines_and_ends_on_arrival(capsys: pytest.CaptureFixture[str]) -> None:
     looks = Looks(tracking_of(), tracking_of("ON THE WAY"), tracking_of("APPLIED"))
     assert looks.run(Output(as_json=True, in_lines=True), watch=True) == DONE
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -95,20 +95,20 @@ def test_watch_ends_when_it_has_arrived_and_prints_json_lines_on_the_way(capsys:
     assert documents[-1]["transactions"][0]["arrivals"][0]["verdict"] == "APPLIED"
 
 
-def test_watch_ends_with_an_error_transaction_which_waiting_does_not_change() -> None:
+def test_watch_ends_at_an_error_transaction() -> None:
     looks = Looks(tracking_of("APPLIED", "ERROR QUEUE"))
     assert looks.run(Output(), watch=True) == FINDING
     assert looks.count == 1
 
 
-def test_watch_gives_up_at_its_time_out() -> None:
+def test_watch_ends_at_its_time_out() -> None:
     looks = Looks(tracking_of("ON THE WAY"))
     assert looks.run(Output(), watch=True, timeout_s=3.0) == FINDING
     assert looks.now == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("label", ["", "x" * 201, "ü" * 101])
-def test_label_that_no_transaction_can_have_is_refused(label: str) -> None:
+def test_impossible_label_is_refused(label: str) -> None:
     with pytest.raises(ConfigError, match="1 to 200 bytes"):
         checked_label(label)
 
@@ -129,7 +129,7 @@ class Actors:
         return self.logs[name].answer(*arguments)
 
 
-def test_look_asks_who_sees_labels_and_error_queues_only_where_something_went_there(tmp_path: Path) -> None:
+def test_look_asks_for_labels_and_error_queues_only_along_the_way(tmp_path: Path) -> None:
     spec = one_way(tmp_path, subscribers=("to_dbs2",))
     log = TrackLog()
     label = Label(text="order 7", transaction_id=1, order_scn=999, commit_scn=1000, rows=1)

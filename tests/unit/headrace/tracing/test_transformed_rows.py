@@ -1,5 +1,5 @@
-"""`headrace explain` of a table that arrives in another shape: what arrives of a row is compared, under the source's
-names.
+"""`headrace explain` for a table that arrives in another shape: the arriving values of a row are compared, under the
+source's names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def asked(rows, key: str = "id") -> _Asked:
     return found
 
 
-def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names(tmp_path):
+def test_row_is_found_by_the_destinations_key_and_shown_by_source_names(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
     rows = {
         ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann", "salary": "5"},
@@ -44,7 +44,7 @@ def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names
     }
     there, here = asked(rows)._both_rows(way)
     assert there == here == {"id": "7", "name": "Ann"}
-    rows["dbs1", EMPLOYEES, ("id",)] = None  # deleted at the source, and still at the destination
+    rows["dbs1", EMPLOYEES, ("id",)] = None  # deleted at the source, still at the destination
     there, here = asked(rows)._both_rows(way)
     assert there is None
     assert here == {"id": "7", "name": "Ann", "extra": "x"}
@@ -52,7 +52,7 @@ def test_a_row_is_found_by_the_destinations_key_and_shown_with_the_sources_names
     assert asked(rows)._both_rows(way) == (None, None)
 
 
-def test_a_row_is_found_under_the_last_of_several_names(tmp_path):
+def test_row_is_found_under_the_last_of_several_names(tmp_path):
     first = "{table: hr.employees, transform: [{rename_table: x.people}]}"
     way = the_way(
         read(
@@ -71,13 +71,13 @@ def test_a_row_is_found_under_the_last_of_several_names(tmp_path):
     assert asked(rows)._both_rows(way) == ({"id": "7", "name": "Ann"}, {"id": "7", "name": "Ann"})
 
 
-def test_a_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
+def test_key_that_does_not_arrive_cannot_find_a_row(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
     with pytest.raises(ConfigError, match="salary"):
         asked({("dbs1", EMPLOYEES, ("salary",)): {}}, "salary")._both_rows(way)
 
 
-def test_a_destination_that_does_not_answer_leaves_its_row_unknown_and_the_rest_is_found_out(tmp_path):
+def test_row_is_unknown_while_its_destination_does_not_answer(tmp_path):
     spec = read(tmp_path, one_way(applied=SHAPE))
     found = asked({})
 
@@ -110,7 +110,7 @@ def masked(folder, step: str):
     return the_way(read(folder, one_way(applied=rule) + "code: ./masks\n"))
 
 
-def test_columns_that_a_function_may_change_are_not_compared_and_are_not_said_to_differ(tmp_path):
+def test_columns_that_a_function_may_change_are_not_compared(tmp_path):
     way = masked(tmp_path, '{function: "masks:mask", columns: [alias]}')
     rows = {
         ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"},
@@ -122,6 +122,6 @@ def test_columns_that_a_function_may_change_are_not_compared_and_are_not_said_to
 
 
 @pytest.mark.parametrize("step", ['{function: "masks:mask", columns: [id]}', '{function: "masks:mask"}'])
-def test_a_row_whose_key_a_function_may_change_is_not_said_to_be_missing(tmp_path, step):
+def test_row_whose_key_a_function_may_change_is_not_called_missing(tmp_path, step):
     with pytest.raises(ConfigError, match=r"a function on the way to dbs2 may change id of hr\.employees"):
         asked({("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"}})._both_rows(masked(tmp_path, step))

@@ -66,7 +66,7 @@ def catalog(*columns: Column, base: str = "", **changes: bool) -> CatalogTable:
     )
 
 
-def test_equal_tables_fit_whatever_the_order_of_columns():
+def test_equal_tables_fit_in_any_order_of_columns():
     assert missing_alter(version(column("a"), column("b")), catalog(column("b"), column("a"))) == ""
 
 
@@ -75,7 +75,7 @@ def test_missing_table_names_the_command_that_copies_its_definition():
     assert """--table='"hr"."Jobs"'""" in missing_alter(version(column("a")), None)
 
 
-def test_command_that_makes_missing_tables_runs_nothing_that_a_name_says():
+def test_command_for_missing_tables_executes_nothing_in_a_name():
     command = missing_tables([TableName("$(touch x)", "a`b'c")], ["$HOME"])
     words = shlex.split(command)
     assert '--schema="$HOME"' in words
@@ -96,7 +96,7 @@ def test_missing_column_is_added_with_its_type():
     )
 
 
-def test_missing_column_gets_the_value_that_older_rows_have_at_the_source():
+def test_missing_column_gets_the_sources_value_for_older_rows():
     there = version(column("a"), column("Pay"))
     for value, ends in (("'7'", " DEFAULT '7';"), ("", ";")):
         now = replace(there, columns=(there.columns[0], replace(there.columns[1], older_value=value)))
@@ -109,7 +109,7 @@ def test_missing_column_gets_the_value_that_older_rows_have_at_the_source():
     )
 
 
-def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it():
+def test_column_at_the_place_of_another_is_offered_as_a_rename():
     there = catalog(column("id"), column("old", "pg_catalog.text"), column("c"))
     renamed = missing_alter(version(column("id"), column("new", "pg_catalog.text"), column("c")), there)
     assert renamed == (
@@ -123,15 +123,15 @@ def test_column_in_the_place_of_another_looks_renamed_and_is_not_made_beside_it(
     ]
 
 
-def test_column_that_only_takes_the_place_of_another_type_or_comes_behind_all_is_added():
+def test_column_of_another_type_or_after_all_others_is_added():
     there = catalog(column("id"), column("old", "pg_catalog.text"))
     for columns in ((column("id"), column("new")), (column("id"), column("old", "pg_catalog.text"), column("new"))):
         assert "ADD COLUMN" in missing_alter(version(*columns), there)
         assert "RENAME" not in missing_alter(version(*columns), there)
 
 
-def test_column_whose_old_name_is_another_s_now_may_be_renamed():
-    """RENAME COLUMN a TO a_old, then ADD COLUMN a: a new column comes behind, so it is not a_old that was added."""
+def test_column_whose_old_name_is_taken_again_may_be_a_rename():
+    """RENAME COLUMN a TO a_old, then ADD COLUMN a: a new column comes last, so a_old is not the added one."""
     there = catalog(column("id"), column("a", "pg_catalog.text"))
     missing = missing_alter(
         version(column("id"), column("a_old", "pg_catalog.text"), column("a", "pg_catalog.text")), there
@@ -143,7 +143,7 @@ def test_column_whose_old_name_is_another_s_now_may_be_renamed():
     assert missing.endswith('; or, if it was "a" before: ALTER TABLE "hr"."Jobs" RENAME COLUMN "a" TO "a_old";')
 
 
-def test_other_type_is_altered():
+def test_different_type_is_altered():
     missing = missing_alter(version(column("a", "app.mood")), catalog(column("a", "pg_catalog.text")))
     assert missing.startswith(
         'ALTER TABLE "hr"."Jobs" ALTER COLUMN "a" TYPE "app"."mood" USING "a"::text::"app"."mood"; -- then headrace'
@@ -153,7 +153,7 @@ def test_other_type_is_altered():
     assert 'CREATE FUNCTION headrace."hr.Jobs.a"("app"."mood") RETURNS pg_catalog.text' in missing
 
 
-def test_type_of_the_same_name_fits_in_any_schema_unless_one_is_built_in():
+def test_type_of_the_same_name_fits_in_any_schema_unless_built_in():
     there = catalog(column("a", "extensions.citext"))
     assert missing_alter(version(column("a", "public.citext")), there) == ""
     assert missing_alter(version(column("a", "public.hstore")), there) != ""
@@ -164,7 +164,7 @@ def test_type_of_the_same_name_fits_in_any_schema_unless_one_is_built_in():
     )
 
 
-def test_every_problem_is_named_at_once():
+def test_all_problems_are_named_at_once():
     missing = missing_alter(version(column("a"), column("b")), catalog(column("a", "pg_catalog.int8")))
     assert len(missing.splitlines()) == 2
 
@@ -178,13 +178,13 @@ def test_every_problem_is_named_at_once():
         ({}, True),
     ],
 )
-def test_extra_column_must_not_need_a_value(changes, fits):
+def test_extra_column_must_be_nullable_or_have_a_default(changes, fits):
     missing = missing_alter(version(column("a")), catalog(column("a"), column("extra"), **changes))
     assert (missing == "") is fits
     assert fits or missing == 'ALTER TABLE "hr"."Jobs" ALTER COLUMN "extra" DROP NOT NULL;'
 
 
-def test_generated_column_fits_what_the_source_computes_whatever_its_type_and_no_other_value():
+def test_generated_column_fits_only_a_column_that_the_source_computes():
     there = catalog(column("a", "pg_catalog.text"), is_generated=True)
     assert missing_alter(version(replace(column("a"), is_computed=True)), there) == ""
     assert missing_alter(version(column("a")), there).startswith(
@@ -253,7 +253,7 @@ def test_types_are_spelled_as_ddl_takes_them(type_name, modifier, spelled):
     assert type_with_modifier(type_name, modifier) == spelled
 
 
-def test_equality_has_a_canonical_form_only_where_bytes_can_tell():
+def test_equality_has_a_canonical_form_only_where_bytes_decide():
     plain = {"is_enum": False, "is_deterministic": True}
     assert equality_of("pg_catalog.int8", **plain) == "integer"
     assert equality_of("pg_catalog.text", **plain) == "text"

@@ -1,4 +1,4 @@
-"""What a session remembers of how far transactions were."""
+"""A session's memory of which transactions had ended at which time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 100)), max_size=20
 
 @pytest.mark.seeded
 @given(STEPS, st.integers(0, 60_000))
-def test_what_is_said_to_have_ended_before_a_moment_had_ended_by_then(steps: list[tuple[int, int]], asked: int) -> None:
-    """Transactions end one after the other; the clock goes on, or back a little."""
+def test_transaction_reported_as_ended_before_a_time_had_ended_by_then(
+    steps: list[tuple[int, int]], asked: int
+) -> None:
+    """Transactions end one after the other; the clock advances, or steps back a little."""
     horizon, number, clock, ends = Horizon(), 3, 1000, dict[int, int]()
     for more, passed in steps:
         for _ in range(more):
@@ -22,13 +24,13 @@ def test_what_is_said_to_have_ended_before_a_moment_had_ended_by_then(steps: lis
             ends[number] = clock  # at the latest
         clock += passed
         horizon.note(number + 1, clock)
-        clock = max(clock, horizon._times[-1])  # a clock that was set back says nothing until it has caught up
+        clock = max(clock, horizon._times[-1])  # a clock that was set back is ignored until it has caught up
     found = horizon.ended_before(asked)
     assert all(ended < asked for each, ended in ends.items() if each < found)
     assert len(horizon._times) == len(horizon._numbers) <= _REMEMBERED
 
 
-def test_the_newest_moment_that_is_earlier_counts() -> None:
+def test_newest_earlier_time_counts() -> None:
     horizon = Horizon()
     for number, time_us in ((10, 100), (20, 200), (20, 250), (30, 300)):
         horizon.note(number, time_us)
@@ -44,7 +46,7 @@ def test_the_newest_moment_that_is_earlier_counts() -> None:
     ]
 
 
-def test_a_moment_before_the_one_that_is_known_is_not_earlier() -> None:
+def test_time_before_the_known_one_is_not_earlier() -> None:
     horizon = Horizon()
     horizon.note(10, 500)
     horizon.note(20, 400)
@@ -52,7 +54,7 @@ def test_a_moment_before_the_one_that_is_known_is_not_earlier() -> None:
     assert horizon.ended_before(501) == 20
 
 
-def test_many_moments_are_thinned_and_the_newest_stay() -> None:
+def test_many_times_are_thinned_and_the_newest_stay() -> None:
     horizon = Horizon()
     for number in range(1, 100_000):
         horizon.note(number, number * 10)
@@ -61,7 +63,7 @@ def test_many_moments_are_thinned_and_the_newest_stay() -> None:
     assert 0 < horizon.ended_before(5000) <= 500
 
 
-def test_numbers_that_are_too_far_apart_for_32_bits_say_nothing() -> None:
+def test_numbers_too_far_apart_for_32_bits_prove_nothing() -> None:
     horizon = Horizon()
     horizon.note(10, 100)
     horizon.note(10 + _APART, 200)

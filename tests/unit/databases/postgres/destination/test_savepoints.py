@@ -1,4 +1,4 @@
-"""Where a session's transaction can go back to, in the statements that say so."""
+"""The savepoints of a session's transaction, as the statements that set and use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_savepoint_that_is_set_again_is_moved() -> None:
     assert texts(savepoints.go_back()) == ["ROLLBACK TO SAVEPOINT headrace"]
 
 
-def test_savepoint_behind_a_mark_does_not_release_the_one_before_it() -> None:
+def test_savepoint_after_a_mark_does_not_release_the_earlier_one() -> None:
     savepoints = Savepoints()
     savepoints.set()
     assert texts(savepoints.mark()) == ["SAVEPOINT headrace_mark_1"]
@@ -29,7 +29,7 @@ def test_savepoint_behind_a_mark_does_not_release_the_one_before_it() -> None:
     assert texts(savepoints.set()) == ["SAVEPOINT headrace"]
 
 
-def test_what_was_set_before_a_mark_is_there_again_behind_it() -> None:
+def test_savepoint_before_a_mark_is_valid_again_after_an_undo() -> None:
     savepoints = Savepoints()
     savepoints.set()
     savepoints.mark()
@@ -45,7 +45,7 @@ def test_what_was_set_before_a_mark_is_there_again_behind_it() -> None:
         savepoints.drop_mark(1)
 
 
-def test_outermost_ones_are_released_before_a_statement_outside_of_all() -> None:
+def test_outermost_savepoints_are_released_before_an_outside_statement() -> None:
     savepoints = Savepoints()
     assert texts(savepoints.release_all()) == []
     savepoints.set()
@@ -56,5 +56,5 @@ def test_outermost_ones_are_released_before_a_statement_outside_of_all() -> None
     savepoints.clear()
     savepoints.mark()
     savepoints.set()
-    # The savepoint behind the mark goes with the mark.
+    # The savepoint after the mark is released with the mark.
     assert texts(savepoints.release_all()) == ["RELEASE SAVEPOINT headrace_mark_1"]

@@ -1,4 +1,4 @@
-"""The views' columns: documented, and fed by what an apply process says of itself."""
+"""The columns of the views: each is documented, and commented in the schema."""
 
 from __future__ import annotations
 

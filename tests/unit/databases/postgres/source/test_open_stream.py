@@ -1,4 +1,4 @@
-"""Opening a log stream: what was checked over one connection holds for the server that the stream comes from."""
+"""Opening a log stream: the checks made over one connection hold for the server of the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.lcr.scn import Scn
 
 
 class Session:
-    """A connection to a server where publication and slot are as they should be."""
+    """A connection to a server whose publication and slot are as required."""
 
     def __init__(self) -> None:
         self.info = SimpleNamespace(dbname="d")
@@ -29,7 +29,7 @@ class Session:
 
 @pytest.fixture
 def stream(monkeypatch):
-    """The stream that the dsn's server of now gives; the server that is checked is on timeline 1."""
+    """A stream from the server that the dsn reaches now; the checked server is on timeline 1."""
     made = SimpleNamespace(options=SimpleNamespace(timeline=1), is_closed=False)
     made.close = lambda: setattr(made, "is_closed", True)
     monkeypatch.setattr("headrace.databases.postgres.source.log_stream.slot._timeline", lambda connection: 1)
@@ -42,15 +42,13 @@ def stream(monkeypatch):
 
 
 @pytest.mark.parametrize("redo", [0, 1], ids=["no redo yet", "redo of timeline 1"])
-def test_a_stream_of_another_timeline_than_the_one_that_was_checked_is_not_read_but_tried_again(
-    monkeypatch, stream, redo
-):
+def test_stream_of_a_timeline_that_was_not_checked_is_retried(monkeypatch, stream, redo):
     source, session = PostgresSource("dsn", site="dbs1"), Session()
     monkeypatch.setattr(PostgresSource, "_session", lambda self: session)
     source._connection = session
     assert source.open_stream("t", Scn(100), timeline=redo) is stream
-    stream.options.timeline = 2  # the dsn leads to a standby that was promoted a moment ago
+    stream.options.timeline = 2  # the dsn leads to a standby that was just promoted
     with pytest.raises(DatabaseUnavailable, match="on timeline 2, and the log that was checked is on timeline 1"):
         source.open_stream("t", Scn(100), timeline=redo)
     assert stream.is_closed
-    assert session.is_closed, "the next check goes to the server of now"
+    assert session.is_closed, "the next check goes to the current server"

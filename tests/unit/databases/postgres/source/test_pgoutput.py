@@ -133,7 +133,7 @@ def test_equal_descriptions_have_equal_versions_in_another_decoder() -> None:
         ("n", [("a", INT4, False)], OldImage.NONE),
     ],
 )
-def test_replica_identity_tells_the_old_image(
+def test_replica_identity_determines_the_old_image(
     identity: str, columns: list[tuple[str, int, bool]], image: OldImage
 ) -> None:
     data = pg.stream(pg.relation(5, "", "t", columns, identity=identity))
@@ -157,7 +157,7 @@ def test_truncate_takes_one_row_with_all_its_tables() -> None:
     assert chunk.new_first[1] == chunk.old_first[1] == -1
 
 
-def test_tags_come_from_our_origins_only() -> None:
+def test_only_our_origins_carry_tags() -> None:
     data = pg.stream(
         pg.begin(1, 1),
         pg.origin(OURS),
@@ -179,7 +179,7 @@ def test_tags_come_from_our_origins_only() -> None:
     chunk = decode(data, decoder)
     assert chunk.tag.tolist() == [0, -1, -1, 0]
     assert chunk.tags == (Tag(value=b"\x00\xff", topology="topo", apply="apply_1"),)
-    assert decode(data, decoder).tag.tolist() == [0, -1, -1, 0], "known origins"
+    assert decode(data, decoder).tag.tolist() == [0, -1, -1, 0], "also when the origins are already known"
 
 
 def test_tag_survives_into_the_next_chunk_of_a_transaction() -> None:
@@ -201,11 +201,11 @@ def test_tag_survives_into_the_next_chunk_of_a_transaction() -> None:
         ("", None),
     ],
 )
-def test_origin_names_that_begin_like_ours_are_null_tags_only_when_they_say_so(name: str, tag: Tag | None) -> None:
+def test_origin_name_like_ours_is_a_null_tag_only_if_it_says_null(name: str, tag: Tag | None) -> None:
     assert tag_of_origin(name) == tag
 
 
-def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -> None:
+def test_message_before_the_first_change_tags_only_its_transaction() -> None:
     data = pg.stream(
         pg.begin(1, 1),
         pg.message("headrace.tag", b"\x0b"),
@@ -224,7 +224,7 @@ def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -
     decoder = PostgresLogDecoder(options())
     chunk = decode(data, decoder)
     assert [None if number < 0 else chunk.tags[number].value for number in chunk.tag] == [b"\x0b", None, b"\x00\xff"], (
-        "an apply process's stays"
+        "an apply process's tag takes precedence"
     )
     assert chunk.messages == ()
     decoder = PostgresLogDecoder(options())
@@ -235,8 +235,8 @@ def test_a_message_before_the_first_change_tags_its_transaction_and_no_other() -
 
 
 @pytest.mark.parametrize("rows_max", [1000, 100_000])
-def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(rows_max: int) -> None:
-    """Users may make up a tag for each transaction."""
+def test_more_tags_than_a_chunk_can_name_stay_distinct_and_are_released(rows_max: int) -> None:
+    """Users can use a new tag for each transaction."""
     count = 40_000
     ours = pg.stream(pg.begin(1, 1), pg.origin(OURS), pg.insert(5, [b"0", b""]), pg.commit(1, 2))
     data = (
@@ -267,8 +267,8 @@ def test_more_tags_than_a_chunk_can_name_are_told_apart_and_not_kept_for_ever(ro
 
 
 @pytest.mark.parametrize("rows_max", [1, 2, 100])
-def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(rows_max: int) -> None:
-    """Rules would keep one half of the transaction and drop the other."""
+def test_message_after_the_first_change_tags_nothing_in_any_chunk(rows_max: int) -> None:
+    """Otherwise rules would keep one half of the transaction and drop the other."""
     data = pg.stream(
         pg.begin(1, 1),
         pg.insert(5, [b"1"]),
@@ -291,7 +291,7 @@ def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 2001])
-def test_a_message_that_holds_no_tag_is_never_a_null_tag(content: bytes) -> None:
+def test_message_without_a_valid_tag_is_never_a_null_tag(content: bytes) -> None:
     data = pg.stream(pg.begin(1, 1), pg.message("headrace.tag", content), pg.insert(5, [b"1"]), pg.commit(1, 2))
     chunk = decode(data, PostgresLogDecoder(options()))
     assert chunk.tags[chunk.tag[0]] == Tag(value=b"")
@@ -312,7 +312,9 @@ def test_our_messages_are_reported_and_others_skipped() -> None:
 
 
 def test_values_in_another_form_correct_the_description_before_their_row() -> None:
-    """A user-defined type without a send function comes as text in a binary stream: nothing in the stream says so."""
+    """A user-defined type without a send function arrives as text in a binary stream, and nothing in the stream
+    announces it.
+    """
     columns = [("id", INT4, True), ("x", 20_000, False), ("y", 20_000, False)]
     row = b"I" + (5).to_bytes(4, "big") + b"N" + (3).to_bytes(2, "big")
     one = b"b" + (4).to_bytes(4, "big") + b"\0\0\0\1"
@@ -333,7 +335,7 @@ def test_values_in_another_form_correct_the_description_before_their_row() -> No
     assert [c.is_binary for c in second.versions[0].columns] == [True, False, False]
     assert second.value_binary.tolist() == [True, False, False]
     again = decode(pg.stream(pg.relation(5, "s", "t", columns)), decoder)
-    assert [c.is_binary for c in again.versions[0].columns] == [True, False, False], "what was learned is kept"
+    assert [c.is_binary for c in again.versions[0].columns] == [True, False, False], "the correction is kept"
 
 
 def test_built_in_type_without_binary_form_is_text_from_the_start() -> None:
@@ -365,13 +367,13 @@ def test_commit_alone_in_a_chunk_closes_the_transaction() -> None:
     "data",
     [
         b"E\0\0\0\5x",
-        pg.stream(pg.insert(5, [b"1"])),  # outside a transaction
+        pg.stream(pg.insert(5, [b"1"])),  # outside of a transaction
         pg.stream(pg.begin(1, 1), pg.begin(2, 2)),
         pg.stream(pg.begin(1, 1), b"I\0\0\0\5N\0\1t\0\0\0\xff1"),  # longer than its message
-        pg.stream(pg.begin(1, 1), b"I\0\0\0\5N\0\2n"),  # fewer values than it says
+        pg.stream(pg.begin(1, 1), b"I\0\0\0\5N\0\2n"),  # fewer values than announced
         pg.stream(pg.begin(1, 1), b"D\0\0\0\5N\0\1n"),  # a DELETE with new values
-        pg.stream(b"S\0\0\0\1\0"),  # streaming was not asked for
-        pg.stream(pg.begin(1, 1))[:-1],  # cut
+        pg.stream(b"S\0\0\0\1\0"),  # streaming was not requested
+        pg.stream(pg.begin(1, 1))[:-1],  # truncated
         pg.stream(b"R\0\0\0\5s"),
         pg.stream(b"C\0"),
     ],
@@ -446,7 +448,7 @@ class Reference:
 
 
 def decoded(pieces: list[bytes], rows_max: int) -> Reference:
-    """All rows and transactions by the real decoder, put together again from its chunks."""
+    """All rows and transactions of the real decoder, reassembled from its chunks."""
     decoder = PostgresLogDecoder(options())
     out = Reference()
     tables: dict[int, tuple[str, int]] = {}
@@ -496,7 +498,7 @@ def _row(data: bytes, chunk: DecodedChunk, row: int, tables: dict[int, tuple[str
 
 
 def random_stream(random_: random.Random, size: int) -> list[bytes]:
-    """Valid pgoutput messages: several tables whose shapes change, all commands, origins, messages, empty transactions."""
+    """Valid pgoutput messages: tables whose shapes change, all commands, origins, messages, empty transactions."""
     shapes: dict[int, int] = {}
     out: list[bytes] = []
     scn = 1000
@@ -543,7 +545,7 @@ def random_stream(random_: random.Random, size: int) -> list[bytes]:
 @pytest.mark.seeded
 @hypothesis.settings(max_examples=scaled(36, 1000))
 @hypothesis.given(seed=st.integers(0, 2**32), rows_max=st.integers(1, 50))
-def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max: int) -> None:
+def test_any_stream_in_any_pieces_decodes_like_the_reference(seed: int, rows_max: int) -> None:
     random_ = random.Random(seed)
     frames = [
         pg.frame(m) if random_.random() < 0.9 else pg.frame(m) + pg.keepalive(1) for m in random_stream(random_, 12)
@@ -565,7 +567,7 @@ def test_any_stream_cut_anywhere_decodes_like_the_reference(seed: int, rows_max:
 
 @dataclass
 class Scanned:
-    """What one or several scans of growing data took."""
+    """The result of one or several scans of growing data."""
 
     at: int
     kept: bytes
@@ -587,8 +589,8 @@ def scanned(data: bytes, *, is_open: bool = False, objects: int = 10) -> Scanned
     return Scanned(int(at), kept, found[: state[k.SCAN_OBJECTS]].tolist(), listed, state.tolist())
 
 
-def test_tables_described_in_any_order_and_again_are_read_with_their_own_columns() -> None:
-    """Where a stream begins, thousands are described one by one: each is put in its place."""
+def test_tables_described_in_any_order_are_read_with_their_own_columns() -> None:
+    """At the beginning of a stream thousands are described one by one, and each goes to its place."""
     rng, decoder, columns = random.Random(1), PostgresLogDecoder(options()), {}
     for _ in range(200):
         number = rng.randrange(50)
@@ -609,7 +611,7 @@ def test_tables_described_in_any_order_and_again_are_read_with_their_own_columns
         assert forms.shape == (sum(columns.values()),)
 
 
-def test_scan_names_each_transaction_that_describes_a_table_or_truncates_one() -> None:
+def test_scan_names_each_transaction_that_describes_or_truncates_a_table() -> None:
     described = pg.stream(
         pg.begin(90, 7), pg.relation(5, "s", "t", COLUMNS), pg.relation(6, "s", "u", COLUMNS), pg.commit(90, 98)
     )
@@ -618,8 +620,8 @@ def test_scan_names_each_transaction_that_describes_a_table_or_truncates_one() -
     assert scanned(described + plain + truncating).describers == [7, 9]
 
 
-def test_scan_leaves_the_names_of_types_to_the_chunk_that_has_their_table() -> None:
-    """A chunk that can list no more tables ends before the names that the next one needs."""
+def test_scan_leaves_type_names_to_the_chunk_of_their_table() -> None:
+    """A chunk that cannot list another table ends before the type names that the next table needs."""
     tables = [pg.relation(number, "s", "t", COLUMNS) for number in range(3)]
     names = [pg.type_name(20_000 + number, "s", "x") for number in range(3)]
     frames = [pg.frame(message) for pair in zip(names, tables, strict=True) for message in pair]
@@ -650,10 +652,8 @@ def long_message(prefix: str, length: int, *, transactional: bool = True) -> byt
 @pytest.mark.parametrize("prefix", ["", "other", "head", "headrac", "headrace" + "x" * 33])
 @pytest.mark.parametrize("length", [0, 100, 1 << 20])
 @pytest.mark.parametrize("transactional", [True, False])
-def test_scan_drops_messages_of_others_and_counts_the_same_as_without_them(
-    prefix: str, length: int, transactional: bool
-) -> None:
-    """Counts, positions and the ends of transactions do not depend on a message that redo does not get."""
+def test_scan_result_does_not_depend_on_foreign_messages(prefix: str, length: int, transactional: bool) -> None:
+    """Counts, positions and the ends of transactions ignore a message that does not go into redo."""
     other = long_message(prefix, length, transactional=transactional)
     frames = [
         pg.frame(message)
@@ -674,13 +674,13 @@ def test_scan_drops_messages_of_others_and_counts_the_same_as_without_them(
     assert decode(found.kept).commit_scn.tolist() == [98, 108, 0]
 
 
-def test_a_message_that_is_dropped_is_not_waited_for() -> None:
-    """The next bytes of it are skipped as they come, whatever transaction they are in."""
+def test_scan_skips_a_foreign_message_as_its_bytes_arrive() -> None:
+    """Its remaining bytes are skipped in whatever transaction they arrive."""
     begun, message = pg.stream(pg.begin(90, 1)), long_message("other", 1 << 20)
     found = scanned(begun + message[:100])
     assert (found.at, found.kept) == (len(begun) + 100, begun)
     assert found[k.SCAN_SKIP] == len(message) - 100
-    # Nothing of it is known before its prefix is.
+    # The message cannot be classified before its prefix has arrived.
     assert scanned(begun + message[:35]).at == len(begun)
 
 
@@ -688,15 +688,15 @@ def test_a_message_that_is_dropped_is_not_waited_for() -> None:
     ("prefix", "length", "kept"),
     [("headrace.marker", 4096, 4096), ("headrace.tag", 8192, 8192), ("headrace.track", 8193, 8192)],
 )
-def test_scan_keeps_a_message_of_ours_up_to_a_bound(prefix: str, length: int, kept: int) -> None:
+def test_scan_keeps_our_messages_up_to_a_bound(prefix: str, length: int, kept: int) -> None:
     begun, ended = pg.stream(pg.begin(90, 1)), pg.stream(pg.commit(90, 98))
     found = scanned(pg.keepalive(1) + begun + long_message(prefix, length) + ended)
     assert found.kept == begun + long_message(prefix, kept) + ended
     assert found[k.SCAN_COMMIT_END] == len(found.kept)
 
 
-def test_a_message_of_ours_that_is_cut_says_the_same() -> None:
-    """A tag that is too long stays an empty one, which is never NULL; a label is its beginning."""
+def test_truncated_message_of_ours_keeps_its_meaning() -> None:
+    """A tag that is too long becomes an empty one, which is never NULL; a label is its beginning."""
     data = pg.stream(
         pg.begin(90, 1),
         pg.message("headrace.tag", b"t" * 100_000),
@@ -712,7 +712,7 @@ def test_a_message_of_ours_that_is_cut_says_the_same() -> None:
     assert (prefix, label_of_message(content)) == ("headrace.track", label_of_message(b"l" * 100_000))
 
 
-def test_the_bound_on_messages_is_above_what_ours_have() -> None:
+def test_bound_on_messages_exceeds_the_length_of_ours() -> None:
     longest = max((TAG_PREFIX, TRACK_PREFIX, MARKER_PREFIX), key=len)
     assert len(pg.frame(pg.message(longest, b""))) <= k.MESSAGE_HEAD_BYTES - k.MESSAGE_CONTENT_MAX
     assert max(TAG_BYTES_MAX, LABEL_BYTES_MAX, _REDO_ROOM_BYTES) < k.MESSAGE_CONTENT_MAX
@@ -720,7 +720,7 @@ def test_the_bound_on_messages_is_above_what_ours_have() -> None:
 
 @pytest.mark.seeded
 @hypothesis.given(seed=st.integers(0, 2**32))
-def test_scanning_piece_by_piece_keeps_the_same_of_long_messages(seed: int) -> None:
+def test_piecewise_scan_keeps_the_same_of_long_messages(seed: int) -> None:
     random_ = random.Random(seed)
     frames = [
         random_.choice([pg.frame(pg.insert(5, [b"1"])), pg.keepalive(7)])
@@ -742,7 +742,7 @@ def test_scanning_piece_by_piece_keeps_the_same_of_long_messages(seed: int) -> N
         filled += len(piece)
         at = int(k.scan(buffer, taken, filled, state, found, describers))
         taken = int(state[k.SCAN_KEPT])
-        # Never more than the beginning of one message is held that may be dropped or cut.
+        # At most the head of one message that may be dropped or cut is held.
         assert filled - at <= k.MESSAGE_HEAD_BYTES
         rest = buffer[at:filled].copy()
         buffer[taken : taken + len(rest)] = rest
@@ -751,14 +751,14 @@ def test_scanning_piece_by_piece_keeps_the_same_of_long_messages(seed: int) -> N
     assert state[k.SCAN_SKIP] == 0
 
 
-def test_commit_end_is_where_the_last_transaction_ends_in_the_taken_data() -> None:
+def test_commit_end_is_where_the_last_transaction_ends() -> None:
     done, begun = pg.stream(pg.begin(90, 1), pg.commit(90, 98)), pg.stream(pg.begin(110, 2), pg.insert(5, [b"1"]))
     found = scanned(pg.keepalive(1) + done + begun)
     assert found.kept[: found[k.SCAN_COMMIT_END]] == done
     assert found[k.SCAN_OPEN] == 1
 
 
-def test_scan_tells_whether_a_truncate_was_taken() -> None:
+def test_scan_reports_truncates() -> None:
     truncate = pg.stream(pg.begin(90, 1), pg.truncate([5]), pg.commit(90, 98))
     assert scanned(pg.keepalive(1) + truncate)[k.SCAN_TRUNCATES] == 1
     assert scanned(pg.stream(pg.begin(90, 1), pg.insert(5, [b"T"]), pg.commit(90, 98)))[k.SCAN_TRUNCATES] == 0
@@ -785,8 +785,8 @@ def test_scan_stops_when_more_tables_are_described_than_it_can_name() -> None:
 
 @pytest.mark.seeded
 @hypothesis.given(seed=st.integers(0, 2**32))
-def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_table(seed: int) -> None:
-    """Names of types are held back until the table description that needs them is there, whatever is between."""
+def test_piecewise_scan_never_separates_a_type_from_its_table(seed: int) -> None:
+    """Type names are held back until the table description that needs them arrives, whatever is in between."""
     random_ = random.Random(seed)
     frames: list[bytes] = []
     for _ in range(random_.randint(1, 12)):
@@ -824,7 +824,7 @@ def test_scanning_piece_by_piece_takes_the_same_and_never_parts_a_type_from_its_
         buffer[taken : taken + len(rest)] = rest
         filled = taken + len(rest)
         last = max((i for i in range(len(frames)) if sum(map(len, frames[: i + 1])) <= came), default=-1)
-        # A message between them, which no server sends, is known before it is whole.
+        # A message in between, which no server sends, is classified before it is whole.
         is_last = frames[last + 1 : last + 2] and frames[last + 1][30:31] != b"M"
         if last >= 0 and is_last and frames[last][30:31] == b"Y" and frames[last][5:6] == b"w":
             assert not buffer[:taken].tobytes().endswith(frames[last])
@@ -847,7 +847,7 @@ def test_describe_finds_every_table_with_its_types_and_changes_nothing() -> None
         ("s.u", "pg_catalog.int4"),
     ]
     first = decode(data, decoder)
-    assert versions[0] == first.versions[0], "the same version as the decoder's own"
+    assert versions[0] == first.versions[0], "the version equals the decoder's own"
     assert decoder.describe(np.zeros(0, np.uint8)) == ()
     with pytest.raises(ProtocolError):
         decoder.describe(np.frombuffer(data[:-1], np.uint8))
@@ -871,7 +871,7 @@ def _best(data: bytes, rows_max: int) -> tuple[float, int]:
 
 @pytest.mark.slow
 def test_decoding_speed_is_reported(record_property: Callable[[str, object], None]) -> None:
-    """Not asserted on absolute time: the figures go into the report (run with -s)."""
+    """Nothing is asserted about absolute time: the figures go into the report (run with -s)."""
     row: list[bytes | str | None] = [
         b"123456",
         b"7",

@@ -36,7 +36,7 @@ OPTIONS = StreamOptions(
     database_kind="postgres", system_identifier="1", timeline=1, binary=False, encoding="UTF8", server_version=18
 )
 TRANSACTION = pg.stream(pg.begin(90, 1), pg.insert(5, [b"1"]), pg.commit(90, 98))
-STUCK_S = 60.0  # without any progress: no machine is so slow
+STUCK_S = 60.0  # without any progress; no machine is that slow
 PIECE_BYTES = 64 << 10  # a few fit into a socket's buffer, so each one sent is progress
 
 
@@ -56,13 +56,13 @@ class Pair:
         self.stream = PostgresLogStream(connection, RawWire(client), options=options, start_scn=Scn(7))
 
     def send(self, data: bytes) -> None:
-        # The socket's limit is that of a whole `sendall`, however much of it was taken: a slow machine needs longer for
+        # The socket's limit applies to a whole `sendall`, however much of it was taken: a slow machine needs longer for
         # megabytes.
         for at in range(0, len(data), PIECE_BYTES):
             self.server.sendall(data[at : at + PIECE_BYTES])
 
     def chunks(self, data: bytes) -> list[LogChunk]:
-        """Send, beside reading, what no socket's buffer holds; the chunks until all came."""
+        """Send, while reading, more than a socket's buffer holds; return the chunks once all have arrived."""
         came: list[LogChunk] = []
         with ThreadPoolExecutor(max_workers=1) as pool:
             sending = pool.submit(self.send, data)
@@ -72,13 +72,13 @@ class Pair:
                     assert chunk is not None
                     came.append(chunk)
             except BaseException:
-                self.stream.close()  # nobody reads any more: the sender ends
+                self.stream.close()  # nobody reads any more, so the sender ends
                 raise
             sending.result()
         return came
 
     def status(self) -> tuple[int, int, int]:
-        """(received, flushed, applied) of the next status update."""
+        """Return (received, flushed, applied) of the next status update."""
         frame = self.server.recv(39, socket.MSG_WAITALL)
         kind, length, inner, received, flushed, applied, _, reply = struct.unpack(">cIcQQQqB", frame)
         assert (kind, length, inner, reply) == (b"d", 38, b"r", 0)
@@ -127,16 +127,16 @@ def test_keepalive_moves_the_position_without_data_and_is_answered(pair: Pair) -
     chunk = pair.stream.read(1.0)
     assert chunk is not None
     assert (chunk.data, chunk.end_scn, chunk.commit_scn, chunk.commit_end) == (b"", 200, 0, 0)
-    assert pair.status() == (50, 50, 50), "received is neither durable nor written: a COMMIT may wait for either"
+    assert pair.status() == (50, 50, 50), "received is neither durable nor written, and a COMMIT can wait for either"
     pair.send(pg.keepalive(200))
-    assert pair.stream.read(0.01) is None, "the same position is no news"
+    assert pair.stream.read(0.01) is None, "an unchanged position is not reported"
 
 
 @pytest.mark.parametrize("version", [15, 16])
-def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_and_then_left_alone(
+def test_server_that_may_have_missed_a_commit_is_reminded_a_few_times(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the last one is a second, which would be waited for
+    # the last interval is one second, for which the test would wait
     monkeypatch.setattr(replication_stream, "REMINDERS_S", (*REMINDERS_S[:-1], 0.2))
     pair = Pair(dataclasses.replace(OPTIONS, server_version=version))
     reminders = len(REMINDERS_S) if version >= 16 else 0
@@ -152,14 +152,14 @@ def test_a_server_that_may_have_missed_a_commit_is_reminded_after_the_last_news_
     pair.server.close()
 
 
-def test_a_reminder_that_finds_the_connection_broken_ends_the_stream(pair: Pair) -> None:
+def test_reminder_on_a_broken_connection_ends_the_stream(pair: Pair) -> None:
     pair.server.shutdown(socket.SHUT_RD)
     assert pair.stream.read(2 * REMINDERS_S[0]) is None
     with pytest.raises(DatabaseUnavailable):
         pair.stream.read(0.0)
 
 
-def test_keepalive_in_an_open_transaction_is_answered_but_tells_nothing(pair: Pair) -> None:
+def test_keepalive_in_an_open_transaction_is_answered_and_moves_nothing(pair: Pair) -> None:
     pair.send(pg.stream(pg.begin(90, 1)) + pg.keepalive(500, reply=True))
     chunk = pair.stream.read(1.0)
     assert chunk is not None
@@ -187,7 +187,7 @@ def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("prefix", ["other", "headrace.x"])
-def test_a_huge_message_of_a_user_takes_no_memory_and_is_not_in_a_chunk(pair: Pair, prefix: str) -> None:
+def test_huge_foreign_message_takes_no_memory_and_reaches_no_chunk(pair: Pair, prefix: str) -> None:
     begun, ended = pg.stream(pg.begin(1, 1)), pg.stream(pg.insert(5, [b"1"]), pg.commit(1, 2))
     message = pg.frame(pg.message(prefix, b"x" * (8 * GULP_BYTES)))
     sizes: list[int] = []
@@ -210,7 +210,7 @@ def test_a_huge_message_of_a_user_takes_no_memory_and_is_not_in_a_chunk(pair: Pa
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 5.0])
-def test_reading_ends_in_time_while_what_is_left_out_comes_without_a_pause(
+def test_reading_ends_in_time_while_skipped_data_keep_arriving(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 ) -> None:
     """One huge message, or many; each look takes a second here."""
@@ -229,7 +229,7 @@ def test_reading_ends_in_time_while_what_is_left_out_comes_without_a_pause(
 
 
 class Libpq:
-    """What libpq gives of one message, once."""
+    """Libpq's answers for one message, given once."""
 
     def __init__(self, message: bytes) -> None:
         self.messages = [message]
@@ -242,7 +242,7 @@ class Libpq:
 
 
 @pytest.mark.parametrize(("prefix", "kept"), [("other", None), ("headrace.track", 8192)])
-def test_a_huge_message_is_cut_before_it_comes_out_of_libpq(prefix: str, kept: int | None) -> None:
+def test_huge_message_is_cut_before_libpq_returns_it(prefix: str, kept: int | None) -> None:
     connection: Any = Libpq(pg.frame(pg.message(prefix, b"x" * (2 * GULP_BYTES)))[5:])
     buffer = Buffer()
     with socket.socket() as wire:
@@ -275,9 +275,7 @@ def test_chunks_are_bounded(pair: Pair) -> None:
         (b"d\0\0\0\5q", ProtocolError, "not what was asked for"),
     ],
 )
-def test_what_came_before_the_end_is_delivered_first(
-    pair: Pair, tail: bytes, kind: type[Exception], words: str
-) -> None:
+def test_data_before_the_end_are_delivered_first(pair: Pair, tail: bytes, kind: type[Exception], words: str) -> None:
     pair.send(TRANSACTION + tail)
     pair.server.shutdown(socket.SHUT_WR)
     chunk = pair.stream.read(1.0)
@@ -307,7 +305,7 @@ def test_notices_and_parameter_changes_are_skipped(pair: Pair) -> None:
     assert chunk.data == TRANSACTION
 
 
-def test_more_described_tables_than_a_chunk_can_name_come_in_several(pair: Pair) -> None:
+def test_more_described_tables_than_a_chunk_can_name_fill_several_chunks(pair: Pair) -> None:
     one = pg.relation(1, "s", "t", [("a", 23, True)])
     data = pg.stream(pg.begin(1, 1)) + pg.frame(one) * 5000 + pg.stream(pg.commit(1, 2))
     came = pair.chunks(data)
@@ -315,7 +313,7 @@ def test_more_described_tables_than_a_chunk_can_name_come_in_several(pair: Pair)
     assert sum(len(chunk.objects) for chunk in came) == 5000
 
 
-def test_server_that_does_not_read_does_not_block_us(pair: Pair) -> None:
+def test_server_that_does_not_read_does_not_block_the_stream(pair: Pair) -> None:
     for number in range(20_000):
         pair.stream.confirm(Scn(number))
     assert len(pair.stream._wire._rest) < 39  # type: ignore[attr-defined]
@@ -328,7 +326,7 @@ def test_lsns_are_printed_as_postgresql_does() -> None:
 
 
 class NarrowSocket:
-    """Takes as many bytes as it has room for."""
+    """A socket that takes as many bytes as it has room for."""
 
     def __init__(self) -> None:
         self.room = 0
@@ -344,7 +342,7 @@ class NarrowSocket:
 
 
 @pytest.mark.parametrize("room", range(0, 120, 7))
-def test_server_that_did_not_read_for_long_gets_whole_statuses_when_it_reads_again(room: int):
+def test_server_that_did_not_read_for_long_gets_whole_statuses_later(room: int):
     server: Any = NarrowSocket()
     wire = RawWire(server)
 
@@ -353,7 +351,7 @@ def test_server_that_did_not_read_for_long_gets_whole_statuses_when_it_reads_aga
 
     for number in range(300):
         if number == 100:
-            server.room = room  # part of a message, or some and a part
+            server.room = room  # part of a message, or a few messages and a part
         wire.send(status(number))
     server.room = 100_000
     wire.send(status(300))
@@ -366,7 +364,7 @@ def test_server_that_did_not_read_for_long_gets_whole_statuses_when_it_reads_aga
 
 
 class _ElsewhereSocket(socket.socket):
-    """Its server seems to be on another machine."""
+    """A socket whose server seems to be on another machine."""
 
     def getpeername(self) -> tuple[str, int]:
         return "192.0.2.1", 5432
@@ -391,7 +389,7 @@ def test_receive_buffer_is_small_on_one_machine_and_large_over_a_network() -> No
             }
 
 
-def test_a_value_that_is_too_long_as_text_says_what_brings_the_stream_into_its_binary_form() -> None:
+def test_value_too_long_as_text_names_the_fix_that_makes_it_binary() -> None:
     body = b"SERROR\0CXX000\0Minvalid memory alloc request size 1120000003\0\0"
     error = end_of_stream(b"E" + (len(body) + 4).to_bytes(4, "big") + body)
     assert isinstance(error, DatabaseError)

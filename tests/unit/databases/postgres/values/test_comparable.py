@@ -1,4 +1,4 @@
-"""PostgreSQL's values as conditions compare them: what the property tests do not reach."""
+"""PostgreSQL's values as conditions compare them: cases that the property tests do not reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def column(name: str, *, is_binary: bool = False, owner: str = "pg_catalog") -> 
 
 
 @pytest.mark.parametrize("name", ["_int4", "jsonb", "interval", "timetz", "int4range", "money", "inet", "xml", "oid"])
-def test_type_that_compares_by_rules_of_its_own_is_opaque(name: str) -> None:
+def test_type_with_its_own_comparison_rules_is_opaque(name: str) -> None:
     assert TYPES.kind(column(name)) is Kind.OPAQUE
     assert TYPES.kind(column("int4", owner="public")) is Kind.OPAQUE
 
@@ -80,7 +80,7 @@ def test_date_is_read_from_text_in_every_century(text: str, days: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["date", "timestamp", "timestamptz"])
-def test_infinite_times_are_beyond_every_other_in_both_forms(name: str) -> None:
+def test_infinite_times_are_beyond_all_others_in_both_forms(name: str) -> None:
     form, most, least = (">i", 2**31 - 1, -(2**31)) if name == "date" else (">q", 2**63 - 1, -(2**63))
     for text, stored in (("infinity", most), ("-infinity", least)):
         assert TYPES.value(column(name), text.encode()) == TYPES.value(
@@ -102,7 +102,7 @@ def test_infinite_times_are_beyond_every_other_in_both_forms(name: str) -> None:
         ("2026-01-01 00:00:00.5-02", "2026-01-01 02:00:00.500+00"),
     ],
 )
-def test_offset_of_an_instant_counts(text: str, same: str) -> None:
+def test_offset_of_a_timestamp_counts(text: str, same: str) -> None:
     assert TYPES.constant(column("timestamptz"), text) == TYPES.constant(column("timestamptz"), same)
 
 
@@ -128,7 +128,7 @@ def test_offset_of_an_instant_counts(text: str, same: str) -> None:
         ("text", "a\0b", "character 0"),
     ],
 )
-def test_literal_that_the_source_might_take_for_something_else_is_refused(name: str, text: str, advice: str) -> None:
+def test_literal_that_the_source_could_read_differently_is_refused(name: str, text: str, advice: str) -> None:
     with pytest.raises(ValueError) as refused:
         TYPES.constant(column(name), text)
     assert advice in str(refused.value)
@@ -142,6 +142,6 @@ def test_bytes_that_are_no_value_of_the_type_are_an_error(name: str, raw: bytes)
         TYPES.values(column(name, is_binary=True), np.frombuffer(raw, np.uint8), np.array([len(raw)], np.int32))
 
 
-def test_trailing_blanks_of_a_text_of_fixed_length_do_not_count() -> None:
+def test_trailing_blanks_of_a_fixed_length_text_do_not_count() -> None:
     assert TYPES.value(column("bpchar"), b"ab  ") == TYPES.constant(column("bpchar"), "ab") == b"ab"
     assert TYPES.value(column("varchar"), b"ab  ") != TYPES.constant(column("varchar"), "ab")

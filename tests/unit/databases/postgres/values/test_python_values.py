@@ -1,4 +1,4 @@
-"""Values of LCRs as Python objects: what users' code reads, it can write, and the value is the same."""
+"""Values of LCRs as Python objects: an object that a user's code reads can be written back as the same value."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("kind", "value"), VALUES)
-def test_what_is_written_is_read_as_the_same(kind: str, value: object) -> None:
+def test_written_value_is_read_back_unchanged(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=False)
     assert decoded(column, encoded(column, value)) == value
 
 
 @pytest.mark.parametrize(("kind", "value"), VALUES)
-def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kind: str, value: object) -> None:
+def test_added_column_is_read_by_the_name_of_its_type(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=False)
     assert decoded(Column(name="c", type_name=column.type_name), encoded(column, value)) == value
 
@@ -61,22 +61,22 @@ def test_a_column_that_a_transformation_adds_is_read_by_the_name_of_its_type(kin
         ("bytea", b"\0'\xff"),
     ],
 )
-def test_the_binary_form_is_read_as_the_same(kind: str, value: object) -> None:
+def test_binary_value_is_read_back_unchanged(kind: str, value: object) -> None:
     column = replace(column_of_type("c", kind), is_binary=True)
     assert decoded(column, encoded(column, value)) == value
 
 
 @pytest.mark.parametrize("value", [5, [[1], [2, 3]], ["a"], [1, [2]]])
-def test_what_is_no_array_of_the_type_is_refused(value: object) -> None:
+def test_object_that_is_no_array_of_the_type_is_refused(value: object) -> None:
     with pytest.raises(LcrError, match="does not fit column c of type _int4"):
         encoded(replace(column_of_type("c", "_int4"), is_binary=True), value)
 
 
-def test_a_label_of_an_enumerated_type_is_written_as_it_is() -> None:
+def test_label_of_an_enumerated_type_is_written_as_it_is() -> None:
     assert encoded(Column(name="c", type_name="public.mood", type_number=70000, is_binary=True), "glad") == b"glad"
 
 
-def test_a_number_of_pythons_is_a_numeric() -> None:
+def test_python_numbers_are_written_as_numeric() -> None:
     column = column_of_type("c", "numeric")
     assert column.is_binary
     assert [decoded(column, encoded(column, value)) for value in (5, 2.5, Decimal("1.50"))] == [
@@ -87,7 +87,7 @@ def test_a_number_of_pythons_is_a_numeric() -> None:
 
 
 @pytest.mark.parametrize("value", ["5", [5], None, 1.5])
-def test_what_no_integer_is_is_refused(value: object) -> None:
+def test_object_that_is_no_integer_is_refused(value: object) -> None:
     with pytest.raises(LcrError, match="does not fit column c of type int4"):
         encoded(replace(column_of_type("c", "int4"), is_binary=True), value)
 
@@ -97,22 +97,22 @@ MOMENT = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
 
 @pytest.mark.parametrize("is_binary", [True, False])
 @pytest.mark.parametrize("value", [b"", b"abc", b"\xff\x00", b"\\101", b"\\x4", b"\\xZZ"])
-def test_bytes_are_the_object_of_a_bytea_in_either_form(value: bytes, is_binary: bool) -> None:
+def test_bytea_is_a_bytes_object_in_either_form(value: bytes, is_binary: bool) -> None:
     column = replace(column_of_type("c", "bytea"), is_binary=is_binary)
     assert decoded(column, encoded(column, value)) == value
 
 
 @pytest.mark.parametrize("value", [b"\\x", b"\\xff00"])
-def test_the_raw_text_of_a_bytea_can_be_written_back(value: bytes) -> None:
+def test_raw_text_of_a_bytea_can_be_written_back(value: bytes) -> None:
     assert encoded(replace(column_of_type("c", "bytea"), is_binary=False), value) == value
 
 
-def test_bytes_are_raw_values_of_any_other_type() -> None:
+def test_bytes_are_the_raw_value_of_any_other_type() -> None:
     assert encoded(replace(column_of_type("c", "bool"), is_binary=False), b"f") == b"f"
 
 
-def test_a_bound_that_the_range_does_not_hold_is_refused() -> None:
-    """The server would take four of its eight bytes."""
+def test_range_bound_outside_of_the_type_is_refused() -> None:
+    """The server would use four of its eight bytes."""
     with pytest.raises(LcrError, match="does not fit column c of type int4range"):
         encoded(replace(column_of_type("c", "int4range"), is_binary=True), Range(None, 1 << 40))
 
@@ -132,7 +132,7 @@ def test_a_bound_that_the_range_does_not_hold_is_refused() -> None:
         ("_timestamptz", [MOMENT]),
     ],
 )
-def test_objects_of_the_type_are_read_as_they_were_written(kind: str, value: object, is_binary: bool) -> None:
+def test_written_objects_of_the_type_are_read_back_unchanged(kind: str, value: object, is_binary: bool) -> None:
     column = replace(column_of_type("c", kind), is_binary=is_binary)
     assert decoded(column, encoded(column, value)) == value
 
@@ -143,9 +143,9 @@ def test_objects_of_the_type_are_read_as_they_were_written(kind: str, value: obj
     [
         ("bool", 0),
         ("bool", []),
-        ("date", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+        ("date", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - deliberately without a time zone
         ("time", time(8, 30, tzinfo=UTC)),
-        ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - none is what is meant
+        ("time", datetime(2026, 1, 31, 8, 30)),  # noqa: DTZ001 - deliberately without a time zone
         ("timestamp", date(2026, 1, 31)),
         ("interval", 5),
         ("int4range", [1, 2]),
@@ -157,13 +157,13 @@ def test_objects_of_the_type_are_read_as_they_were_written(kind: str, value: obj
         ("daterange", Range(MOMENT, None)),
     ],
 )
-def test_nothing_is_made_of_an_object_of_another_type(kind: str, value: object, is_binary: bool) -> None:
+def test_object_of_a_similar_type_is_not_converted(kind: str, value: object, is_binary: bool) -> None:
     with pytest.raises(LcrError, match=f"does not fit column c of type {kind}"):
         encoded(replace(column_of_type("c", kind), is_binary=is_binary), value)
 
 
 @pytest.mark.parametrize("value", ["f", "false", ""])
-def test_a_text_is_no_truth_value(value: str) -> None:
+def test_text_is_no_truth_value(value: str) -> None:
     """To psycopg every text but the empty one is TRUE."""
     with pytest.raises(LcrError, match="does not fit column c of type bool"):
         encoded(replace(column_of_type("c", "bool"), is_binary=True), value)
@@ -171,21 +171,21 @@ def test_a_text_is_no_truth_value(value: str) -> None:
         encoded(replace(column_of_type("c", "_bool"), is_binary=True), [value])
 
 
-def test_an_object_of_another_type_is_refused() -> None:
+def test_object_of_a_different_type_is_refused() -> None:
     with pytest.raises(LcrError, match="a Python int does not fit column c of type text"):
         encoded(column_of_type("c", "text"), 5)
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-def test_a_domain_is_read_as_what_is_below_it(is_binary: bool) -> None:
-    """The log has the name of the type below it, and the number of the domain."""
+def test_domain_is_read_as_its_base_type(is_binary: bool) -> None:
+    """The log has the name of the base type, and the number of the domain."""
     column = replace(column_of_type("c", "int4"), is_binary=is_binary)
     domain = replace(column, type_number=70000)
     assert decoded(domain, encoded(column, 5)) == 5
     assert encoded(domain, 5) == encoded(column, 5)
 
 
-def test_what_is_computed_of_an_interval_is_a_plain_one() -> None:
+def test_result_of_interval_arithmetic_is_a_plain_timedelta() -> None:
     column = replace(column_of_type("c", "interval"), is_binary=False)
     read = decoded(column, b"25:00:00")
     assert read == timedelta(hours=25)
@@ -208,17 +208,17 @@ def test_what_is_computed_of_an_interval_is_a_plain_one() -> None:
     ],
 )
 @pytest.mark.parametrize(("character", "what"), [("\0", "a NUL character"), ("\ud800", "a lone surrogate")])
-def test_a_text_that_postgresql_cannot_hold_is_refused_with_the_reason(
+def test_text_that_postgresql_cannot_hold_is_refused_with_the_reason(
     type_name: str, value: str, character: str, what: str, *, is_binary: bool
 ) -> None:
     if type_name == "pg_catalog.uuid" and is_binary:
-        return  # takes no text at all
+        return  # accepts no text at all
     with pytest.raises(LcrError, match=f"the text for column c holds {what}") as caught:
         encoded(Column(name="c", type_name=type_name, is_binary=is_binary), value.format(character))
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("character", ["\0", "\ud800"])
-def test_an_element_that_postgresql_cannot_hold_is_refused_too(character: str) -> None:
+def test_array_element_that_postgresql_cannot_hold_is_refused_too(character: str) -> None:
     with pytest.raises(LcrError, match="the text for column c holds a"):
         encoded(Column(name="c", type_name="pg_catalog._text", is_binary=True), ["a", character])

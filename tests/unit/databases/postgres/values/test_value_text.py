@@ -1,4 +1,4 @@
-"""Values for a person."""
+"""Values in readable form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_binary_values_are_shown_as_their_type_reads(type_number: int, value: by
     assert value_text(Column(name="c", type_name="t", type_number=type_number, is_binary=True), value) == expected
 
 
-def test_a_value_that_python_cannot_hold_is_shown_in_hexadecimal() -> None:
+def test_value_that_python_cannot_hold_is_shown_in_hexadecimal() -> None:
     before_year_one = struct.pack(">i", -800_000)
     column = Column(name="c", type_name="pg_catalog.date", type_number=1082, is_binary=True)
     assert value_text(column, before_year_one) == f"\\x{before_year_one.hex()}"
@@ -36,7 +36,7 @@ def test_text_values_are_shown_as_they_are() -> None:
     assert value_text(Column(name="c", type_name="t"), b"2026-01-01") == "2026-01-01"
 
 
-def test_label_of_an_enum_is_shown_as_text_though_python_knows_nothing_of_its_type() -> None:
+def test_enum_label_is_shown_as_text() -> None:
     column = Column(name="s", type_name="public.state", type_number=16_500, is_binary=True)
     assert value_text(column, "größer".encode()) == "größer"
     assert value_text(column, b"\0\0\0\x01") == "\\x00000001", "a composite"

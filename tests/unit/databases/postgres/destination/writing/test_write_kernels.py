@@ -1,4 +1,4 @@
-"""The binary forms against ones built value by value."""
+"""The binary forms, compared with forms that are built value by value."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def expected_array(values, element, wrapped):
 @pytest.mark.seeded
 @given(tables(), st.data())
 @settings(max_examples=scaled(36, 1000))
-def test_array_parameters_are_what_array_recv_reads(columns, data):
+def test_array_parameters_are_in_the_form_of_array_recv(columns, data):
     rows = len(columns[0])
     first = data.draw(st.integers(0, rows))
     last = data.draw(st.integers(first, rows))
@@ -93,7 +93,7 @@ def test_array_parameters_are_what_array_recv_reads(columns, data):
 @pytest.mark.seeded
 @given(tables(), st.data())
 @settings(max_examples=scaled(36, 1000))
-def test_copy_blocks_are_what_copy_reads(columns, data):
+def test_copy_blocks_are_in_the_form_of_copy(columns, data):
     rows = len(columns[0])
     cut = data.draw(st.integers(0, rows))
     order = data.draw(st.permutations(range(len(columns))))
@@ -118,7 +118,7 @@ def test_value_that_is_not_in_the_lcr_is_refused(missing):
         list(copy_blocks(WritePlan(statements=(), copy="C", copy_columns=np.zeros(1, np.int64)), write, [(0, 2)]))
 
 
-def test_rows_are_cut_where_a_statement_would_become_too_large(monkeypatch):
+def test_rows_are_cut_before_a_statement_becomes_too_large(monkeypatch):
     monkeypatch.setattr("headrace.databases.postgres.destination.writing.writes.CHUNK_BYTES", 100)
     sizes = [10, 40, 40, 20, 300, 5, 5]
     write = insert_of([[b"x" * size for size in sizes], [b""] * 7])
