@@ -65,7 +65,8 @@ def test_a_pooler_whose_processes_others_use_meanwhile_is_named(source_database:
     ended = threading.Event()
 
     def work(dsn: str) -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
+        # not prepared: the next process of the pooler would not know the statement, or another one's of that name
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection:
             while not ended.is_set():
                 connection.execute("SELECT pg_sleep(0.001)")
 
