@@ -69,6 +69,7 @@ def plain_role() -> Iterator[Callable[..., str]]:
             admin.execute(f"DROP ROLE {role}")
 
 
+@pytest.mark.soak  # in `make test`: test_source_admin_running on Ray, and versions 15 to 18 on servers alone
 def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
     ray_cluster: LocalCluster,
     ray_address: str,
