@@ -19,8 +19,9 @@ from headrace.databases.memory.store import destination_column
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.copy import instantiation as module
-from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.pieces import rounds
+from spark_apply.copy.records import standing
 from spark_apply.copy.records.tables import TableProgress
 from spark_apply.copy.ways.obstacles import refused
 from tests.support.copies.copying_threads import FreezingTask
