@@ -146,7 +146,7 @@ def test_components_outside_an_edit_keep_their_processes_under_load(sites: Sites
     wider.assert_converged((NOTES, ITEMS))
 
     # Stop one component; it stays stopped when its process restarts. The process that Ray restarts belongs to the
-    # topology that it took over, not to the one that created it.
+    # topology that it took over, not to the one that it was created with.
     wider.call("propagation:a_to_c", "stop_component")
     for name in (CAPTURE, "queue:q_a"):
         wider.kill(name)
