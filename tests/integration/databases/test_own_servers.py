@@ -156,7 +156,7 @@ def test_rights_that_the_preflight_prints_suffice_from_15_to_18(
 def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
     """Check that the secret is in no output, in no file of the topology or of Ray, and in no process list.
 
-    The search is also made where the secret is.
+    The search is verified where the secret is known to be.
     """
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
