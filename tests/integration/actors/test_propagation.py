@@ -145,7 +145,7 @@ def test_compressed_batches_arrive_unchanged_and_the_line_carries_less(tmp_path:
         assert 300_000 < made.far.proxy.forwarded_bytes < size // 5
 
 
-def test_closed_host_says_until_when_and_an_edit_opens_it(tmp_path: Path) -> None:
+def test_closed_host_reports_its_opening_time_and_an_edit_opens_it(tmp_path: Path) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
     hour = (time.gmtime().tm_hour + 6) % 24

@@ -280,7 +280,7 @@ def test_table_renamed_back_is_no_longer_reported_outside_the_rules(
     assert sum(batch.row_count for batch in source.batches(reader)) == 1
 
 
-def test_rule_with_a_new_unchanged_table_is_not_said_to_match_nothing(make: Callable[..., Source]) -> None:
+def test_rule_with_a_new_unchanged_table_is_not_reported_as_unmatched(make: Callable[..., Source]) -> None:
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()

@@ -221,7 +221,7 @@ def test_topology_that_calls_the_database_by_another_site_is_refused(source_data
         second.hold()
 
 
-def test_refused_copy_holds_nothing_when_it_is_informed(source_database: str, monkeypatch: pytest.MonkeyPatch):
+def test_refused_copy_holds_no_lock_when_the_refusal_arrives(source_database: str, monkeypatch: pytest.MonkeyPatch):
     """Its session may live on for a moment; here it lives on for long."""
 
     def site(name: str, place: str) -> PostgresClaim:
@@ -362,9 +362,7 @@ def test_first_claims_end_after_the_clusters_start_and_spare_the_same_copy(copie
         pytest.fail("the first one has it")
 
 
-def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_first_claim_of_an_unreachable_database_is_left_to_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setenv(

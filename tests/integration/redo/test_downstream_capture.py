@@ -81,7 +81,7 @@ def test_every_acknowledged_transaction_survives_the_loss_of_the_source(
     assert len(applied - acknowledged) <= len(writers)  # commits whose answers were in flight
 
 
-def test_commits_wait_for_an_absent_sync_receiver_and_the_status_says_so(make: Callable[..., DownstreamSites]) -> None:
+def test_commits_wait_for_an_absent_sync_receiver_and_status_shows_it(make: Callable[..., DownstreamSites]) -> None:
     sites = make(transport="sync")
     sites.wait_for_commits()
     writer = Writer(sites.server.dsn(), 1)

@@ -45,7 +45,7 @@ def test_archive_is_made_once_and_leaves_nothing_else(tmp_path: Path):
     assert_jvms_take_it(tmp_path, archives)
 
 
-def test_jvms_map_the_classes_of_an_application_from_the_set_up_s_archive(tmp_path: Path):
+def test_jvms_load_an_applications_classes_from_the_set_ups_archive(tmp_path: Path):
     assert_jvms_take_it(tmp_path, ARCHIVES)
 
 

@@ -67,7 +67,7 @@ def test_nothing_is_copied_before_the_queue_reports_where_its_lcrs_begin(drivers
     driver.kill()
 
 
-def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(drivers: ApplyDrivers):
+def test_tables_are_copied_under_load_and_changes_follow_without_a_gap(drivers: ApplyDrivers):
     """Writers run before, during and after the snapshot: a lost or duplicate row at its border would show."""
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S) as counts:
         driver = drivers.start()

@@ -129,7 +129,7 @@ def test_role_may_use_a_schema_that_another_role_made(admin, role_dsn):
     destination.close()
 
 
-def test_schema_that_another_role_made_first_is_refused_until_the_role_owns_it(admin, role_dsn):
+def test_schema_that_another_role_made_is_refused_until_the_role_owns_it(admin, role_dsn):
     """A role that may create in the database can make the schema before `up`, with its own functions."""
     admin.execute("CREATE ROLE headrace_test_first; CREATE SCHEMA headrace AUTHORIZATION headrace_test_first")
     try:
@@ -463,7 +463,7 @@ TRIGGER = (
     ],
 )
 @pytest.mark.usefixtures("role_dsn")
-def test_triggers_fire_as_the_file_says_or_the_fix_is_named(admin, dsn, fire, state, problem):
+def test_triggers_fire_as_configured_or_the_fix_is_named(admin, dsn, fire, state, problem):
     """After the fix they fire once for each applied row, or not at all. Statements of the table's owner need no
     superuser.
     """
@@ -531,7 +531,7 @@ def test_tables_that_do_not_fit_are_named_with_the_difference(admin, destination
 
 
 @pytest.mark.parametrize(("identity", "fills"), [("FULL", True), ("DEFAULT", False), ("NOTHING", False)])
-def test_changeable_table_without_a_key_is_said_to_fill_the_error_queue(admin, destination, identity, fills):
+def test_changeable_table_without_a_key_gets_a_warning_of_errors(admin, destination, identity, fills):
     """Without an identity the source refuses UPDATE and DELETE; a table with INSERTs alone has no dependencies."""
     admin.execute(f"CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY {identity}")
     (found,) = destination.preflight_tables([version(admin)])

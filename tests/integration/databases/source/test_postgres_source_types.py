@@ -119,7 +119,7 @@ NOT_INSERTABLE = {
     ),
     indirect=["any_site"],
 )
-def test_values_of_every_built_in_type_equal_what_the_server_itself_sends(
+def test_values_of_every_built_in_type_equal_those_that_the_server_sends(
     any_site: tuple[Site, bool], form: str
 ) -> None:
     site, force_libpq = any_site

@@ -721,7 +721,7 @@ def test_copy_waits_for_error_transactions_at_the_source_and_names_them(
     assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
 
 
-def test_late_full_sites_rows_of_others_come_once_into_a_keyless_table(
+def test_others_rows_at_a_late_full_site_enter_a_keyless_table_once(
     among_three: dict[tuple[str, str], CopyingPair], monkeypatch: pytest.MonkeyPatch
 ):
     """b and c proceeded without a. Its copy at b would have a row of c that c's own apply process still delivers there."""

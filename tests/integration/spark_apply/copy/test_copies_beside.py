@@ -68,7 +68,7 @@ def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
     return execute(drivers.queue.destination_dsn, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
 
 
-def test_others_are_applied_while_a_table_is_missing_or_copied(drivers: ApplyDrivers):
+def test_other_tables_are_applied_while_one_is_missing_or_copied(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     tables = drivers.queue.tables((*TABLES, "late", "nothing"))
     driver = drivers.start(tables=tables)

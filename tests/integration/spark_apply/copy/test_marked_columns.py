@@ -156,7 +156,7 @@ def test_column_added_without_the_sources_default_is_reported(
     assert_said_until_copied(tables, {name: "column x was added, and here older rows have another value"})
 
 
-def test_attached_partitions_values_say_nothing_of_the_rows_already_there(tables: MarkedTables) -> None:
+def test_attached_partitions_values_are_no_evidence_for_existing_rows(tables: MarkedTables) -> None:
     names = copied(tables, 4, partitioned=("src", "dst"))
     for name, added in zip(names, ("int", "int DEFAULT 5", "int", "int DEFAULT 5"), strict=True):
         tables.run("src", f"ALTER TABLE app.{name} ADD x {added}")

@@ -241,7 +241,7 @@ SUMS = [  # type, new, old, present value, result
 @pytest.mark.parametrize(
     ("kind", "new", "old", "here", "total"), SUMS, ids=[f"{found[0]} {found[1]}" for found in SUMS]
 )
-def test_sums_come_in_the_form_of_the_lcr(
+def test_sums_have_the_form_of_the_lcr(
     site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool
 ) -> None:
     """The present value, plus the new value, minus the old one."""

@@ -74,7 +74,7 @@ def sites_of(
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", [*core(CONVERGENT), *core(OVER_A_HUB)], ids=named)
-def test_sites_end_equal_and_without_errors_where_the_document_says_so(
+def test_sites_end_equal_and_without_errors_as_documented(
     sites_of: Callable[[Combination], RealSites], combination: Combination
 ) -> None:
     sites = sites_of(combination)

@@ -127,9 +127,7 @@ def opened(harness: PostgresHarness) -> Site:
 
 
 @pytest.mark.parametrize("is_lost", values([False, True], True))
-def test_first_sample_says_nothing_of_earlier_transactions_still_running(
-    freezing: EmbeddedServer, is_lost: bool
-) -> None:
+def test_first_sample_gives_no_bound_for_transactions_still_running(freezing: EmbeddedServer, is_lost: bool) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS]) as site:
         harness = site.harness
         restarted(freezing, harness)
@@ -181,7 +179,7 @@ def samples(site: Site) -> list[tuple[int, float | None]]:
     ).fetchall()
 
 
-def test_sample_says_nothing_before_every_earlier_transaction_has_ended(site: Site, destination_database: str) -> None:
+def test_sample_gives_no_bound_before_earlier_transactions_have_ended(site: Site, destination_database: str) -> None:
     """A transaction that began before the sample can commit long after it."""
     site.sample()
     with psycopg.connect(destination_database) as user:

@@ -204,7 +204,7 @@ def test_bounds_decide_where_keys_in_another_form_do_not_compare(site: Site, mon
     assert "is not noted" in str(apply(site, 2, at + 1))
 
 
-def test_sets_from_a_dump_say_nothing(site: Site) -> None:
+def test_sets_from_a_dump_are_ignored(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     site.harness._admin.execute(

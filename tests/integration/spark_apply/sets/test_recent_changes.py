@@ -158,7 +158,7 @@ def test_origin_stands_for_the_source_that_it_had_when_the_row_was_written(site:
     assert site.rows() == [HERE, changed(THERE, id=2)]
 
 
-def test_origins_of_a_restored_dump_say_nothing(site: Site) -> None:
+def test_origins_of_a_restored_dump_are_ignored(site: Site) -> None:
     assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
     site.harness._admin.execute(
         "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO"

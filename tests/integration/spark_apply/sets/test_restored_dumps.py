@@ -69,7 +69,7 @@ def test_delete_whose_note_was_restored_is_not_taken_as_later(site: Site) -> Non
     assert changed(THERE, id=2) in site.rows()
 
 
-def test_note_under_a_number_of_another_table_before_the_dump_says_nothing(site: Site) -> None:
+def test_note_under_another_tables_number_before_the_dump_is_ignored(site: Site) -> None:
     """Tables have other numbers after a restore, and the numbers of a new server begin at the same one."""
     site.sample()
     site.harness._admin.execute(

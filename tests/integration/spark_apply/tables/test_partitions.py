@@ -117,7 +117,7 @@ def test_truncate_of_a_partition_waits_behind_the_errors_of_its_table(pair: Pair
     pair.assert_same()
 
 
-def test_partition_that_cannot_be_located_here_is_an_error_that_says_so(pair: Pair) -> None:
+def test_partition_that_cannot_be_located_here_is_named_in_an_error(pair: Pair) -> None:
     pair.create(BY_HASH, PLAIN)
     pair.run("INSERT INTO p SELECT i FROM generate_series(1, 9) i", "TRUNCATE p_low", "INSERT INTO p VALUES (100)")
     pair.apply()
