@@ -357,7 +357,7 @@ def test_everything_arrives_and_leaves_both_queues_when_durable(world: World) ->
     world.check()
     deadline = time.monotonic() + 60
     while any(queue.server.service.status().batches for queue in world.queues.values()):
-        assert time.monotonic() < deadline, "a queue keeps what is durable"
+        assert time.monotonic() < deadline, "a queue keeps durable batches"
         time.sleep(0.05)
     status = world.propagation.status().sources["dbs1"]
     assert status.rows_total == sum(world.history.rows)

@@ -95,7 +95,7 @@ def test_column_without_a_safe_binary_form_turns_a_running_stream_to_text(
                 key = group.new.value(columns["id"][0], row)
                 assert isinstance(key, bytes)
                 values.append(int.from_bytes(key, "big") if columns["id"][1].is_binary else int(key))
-    assert values == [1, 2, 3], "nothing is lost, nothing is doubled"
+    assert values == [1, 2, 3], "no change is lost or duplicated"
 
 
 def test_slot_dropped_while_read_ends_the_log_writer_with_a_remedy(make: Callable[..., Source]) -> None:
@@ -252,7 +252,7 @@ def test_table_outside_the_rules_blocks_in_redo_until_another_prepare(make: Call
         reader.next_batch(source.host.redo.writer.position)  # type: ignore[union-attr]
     assert source.host.source.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     source.wait("both are shown", lambda status: status.strayed_tables == ("elsewhere.p", "elsewhere.t"))
-    assert source.host.status().strayed_renames == (), "nobody gets them"
+    assert source.host.status().strayed_renames == (), "no receiver gets them"
 
     source.host.prepare(source.spec)
     assert source.host.source.uncaptured(source.spec) == ()
@@ -442,7 +442,7 @@ def test_partition_without_identity_is_shown_until_the_printed_fix_ran(make: Cal
         "its replica identity is NOTHING: your own UPDATE and DELETE on it fail while it is captured",
     )
     assert source.host.source.uncaptured(source.spec) == ()
-    assert source.host.status().refused_changes == status.refused_changes, "it stays"
+    assert source.host.status().refused_changes == status.refused_changes, "the finding stays"
     source.run(shown.fix)
     source.run("UPDATE p SET v = 2")
     source.wait("it is shown no more", lambda status: not status.refused_changes)

@@ -176,7 +176,7 @@ def test_status_reports_a_published_table_that_is_not_taken_up(site: Site) -> No
     site.publish("t", "u")
     edited = site.spec("t", "u")
     assert host.source.uncaptured(site.spec("t")) == (), (
-        "an edit that was not taken: nothing is to be done for what runs"
+        "an edit that was not accepted: nothing is to be done for the running topology"
     )
     assert host.source.uncaptured(edited) == ("public.u",)
     # The controller asks by its own record, which may contain the table.

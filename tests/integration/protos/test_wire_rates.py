@@ -310,7 +310,7 @@ def test_site_with_many_open_streams_leaves_room_for_another_site(world: World) 
             return False
         return True
 
-    wait_until("what ended made room", is_taken, 60)
+    wait_until("ended streams have made room", is_taken, 60)
     for each in (*watches, *channels):
         each.close()
 

@@ -245,5 +245,5 @@ def test_visibility_check_handles_wrapped_transaction_numbers(site: RedoSite) ->
         # Autovacuum takes some of the next ones.
         assert not are_visible(site.user, [number[0] + 100_000]), "it has not begun"
         assert are_visible(site.user, [number[0] - 1])
-        assert are_visible(site.user, [(1 << 32) - 7]), "of the round before"
+        assert are_visible(site.user, [(1 << 32) - 7]), "a number of the previous round"
     wait_until(lambda: are_visible(site.user, [number[0]]))

@@ -94,17 +94,21 @@ def test_commits_wait_for_an_absent_sync_receiver_and_status_shows_it(make: Call
     wait_until("the commit waits", waits)
     time.sleep(0.5)
     assert writer.acknowledged == []
-    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status().problem) and said)
+    problem = wait_until(
+        "the status names the receiver", lambda: "redo:dbs1@dbs3" in (said := sites.site.status().problem) and said
+    )
     assert "headrace_topo_dbs1" in problem or "headrace_topo" in problem
     assert sites.site.status().state != "DATABASE DOES NOT ANSWER"  # commits of Headrace itself do not wait
     receiver = sites.start_receiver()
     wait_until("it commits", lambda: len(writer.acknowledged) > 20)
-    wait_until("nothing is told any more", lambda: sites.site.status().problem == "")
+    wait_until("the status shows no problem", lambda: sites.site.status().problem == "")
     receiver.stop_component()
-    wait_until("it is told", lambda: "is away" in sites.site.status().problem)
+    wait_until("the status shows it as away", lambda: "is away" in sites.site.status().problem)
     waiting = len(writer.acknowledged)
     receiver.start_component()
-    writer.stop(wait=lambda: wait_until("it goes on", lambda: len(writer.acknowledged) > waiting or waits() is False))
+    writer.stop(
+        wait=lambda: wait_until("commits continue", lambda: len(writer.acknowledged) > waiting or waits() is False)
+    )
     sites.wait_received(receiver)
     assert log_bytes(redo_folder(sites.spec, source="dbs1", site="dbs3")).keys() >= {
         file.path.name for file in list_segments(redo_folder(sites.spec, source="dbs1", site="dbs1"))
@@ -128,7 +132,7 @@ def test_source_works_without_its_async_receiver_and_keeps_redo_for_it(make: Cal
     assert len(held) >= 3, "redo is held for the one that is away"
     second.start_component()
     sites.wait_received(second)
-    wait_until("the source purges what both have", lambda: list_segments(redo)[0].number > held[0].number)
+    wait_until("the source purges redo that both have", lambda: list_segments(redo)[0].number > held[0].number)
     for receiver, site in ((first, "dbs3"), (second, "dbs4")):
         assert sum(batch.row_count for batch in sites.mined(receiver, site=site)) == 120_000
 

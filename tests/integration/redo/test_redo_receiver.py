@@ -105,7 +105,7 @@ def test_receiver_switches_to_archived_logs_and_back_while_it_runs(site: Site) -
     site.receiver.reconfigure(site.spec, "3")
     site.source.commit(10)
     site.wait_copied(lambda: log_bytes(site.source.folder))
-    assert site.receiver.status().opens_total == 1, "it was not closed for that"
+    assert site.receiver.status().opens_total == 1, "the receiver was not closed for that"
 
 
 def test_files_are_taken_without_the_source_which_learns_of_them_later(site: Site) -> None:
@@ -136,7 +136,9 @@ def test_status_names_a_wrong_file_and_earlier_redo_is_served(site: Site) -> Non
     site.archive.mkdir()
     shutil.copy(first.path, site.archive)
     shutil.copy(third.path, site.archive / second.path.name)
-    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().problem)
+    wait_until(
+        "the status names the file", lambda: str(site.archive / second.path.name) in site.receiver.status().problem
+    )
     assert site.receiver.status().redo_segment == first.number
     shutil.copy(second.path, site.archive / second.path.name)
     wait_until(
@@ -159,5 +161,5 @@ def test_full_copy_stops_taking_redo_and_resumes_behind_its_captures(site: Site)
         watch.checkpoint(watch.poll().scn)
         return bool(watch.poll().scn == site.source.writer.position.scn)
 
-    wait_until("it goes on", has_gone_on)
+    wait_until("the receiver resumes", has_gone_on)
     watch.close()

@@ -76,7 +76,7 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(
         while int(site.user.execute("SELECT pg_current_xact_id()::text").fetchone()[0]) <= site.writer.last_transaction:
             number += 1
             site.user.execute("INSERT INTO t VALUES (%s)", (number,))
-        assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is told by that"
+        assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is recognised by its end"
         with pytest.raises(DatabaseSetBack, match="has written other transactions since"):
             opened()
         site.close()
@@ -118,7 +118,7 @@ def test_crashed_source_continues_though_its_slot_forgot_the_confirmation(
         site.user.execute("INSERT INTO t VALUES (100, 'after the crash')")
         before = site.writer.last_commit_scn
         site.attach()
-        assert site.stream.start_scn == site.writer.start_scn, "what redo has does not come again"
+        assert site.stream.start_scn == site.writer.start_scn, "redo gets no duplicates"
         site.catch_up()
         assert site.writer.last_commit_scn > before
         site.close()
@@ -189,7 +189,7 @@ def test_source_that_gets_its_own_disk_back_continues_as_printed(postgres_folder
         source.run("INSERT INTO t VALUES (101)")
         source.wait("it goes on", lambda status: status.state in {"IDLE", "WRITING"})
         source.wait_written()
-        assert sum(batch.row_count for batch in source.mined()) == 101, "each row once"
+        assert sum(batch.row_count for batch in source.mined()) == 101, "each row must be there once"
 
         # Following the hint while the database is the older one gets another refusal.
         exchange(lambda: data.rename(own), lambda: old.rename(data))

@@ -83,7 +83,7 @@ def test_table_added_later_joins_and_one_without_columns_delays_no_other(
             WAIT_S,
         )
         # The source is idle, and one table cannot be copied: the queue may still forget its changes.
-        wait_for("the queue to be told", lambda: client.status().counters["told_scn"] >= end, WAIT_S)
+        wait_for("the queue to get the position", lambda: client.status().counters["told_scn"] >= end, WAIT_S)
     finally:
         driver.stop(5.0)
         has_ended = driver.join(60.0)

@@ -290,7 +290,7 @@ def _write_until_purged(system: Sites, first: int) -> int:
 def _wait_until_old_has(system: Sites, first: int) -> None:
     """Check that the earlier destination continues: it gets the rows of `_write_rows`."""
     arrived = f"SELECT count(*) FROM edits.events WHERE number >= {first}"
-    wait_until("the other destination goes on", lambda: system.execute("b", arrived) == [(ROWS,)])
+    wait_until("the other destination continues", lambda: system.execute("b", arrived) == [(ROWS,)])
 
 
 @pytest.mark.parametrize("times", ["once", pytest.param("taken out and added again", marks=pytest.mark.soak)])

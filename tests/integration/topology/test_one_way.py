@@ -112,10 +112,12 @@ def test_table_created_after_up_is_reported_and_added_by_another_up(one_way: Sys
         one_way.execute(site, "CREATE TABLE late (id bigint PRIMARY KEY, body text)")
     one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
     assert one_way.call("site:src", "uncaptured", one_way.spec) == ("public.late",)
-    wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
+    wait_until(
+        "the status reports the table", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"]
+    )
     with pgbench_through(one_way):
         assert one_way.deployment.up().state == "RUNNING"
         one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
         one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")
-    wait_until("it is told of no more", lambda: one_way.status("site:src")["uncaptured_tables"] == [])
+    wait_until("the status reports the table no longer", lambda: one_way.status("site:src")["uncaptured_tables"] == [])
     one_way.assert_converged(["late", *TABLES])

@@ -126,7 +126,7 @@ def test_change_that_returns_after_all_looks_is_in_flight_not_a_difference(two_w
         comparing = threading.Thread(target=compare)
         comparing.start()
         comparing.join(5.0)
-        assert not found, "it says nothing of the row as long as that has not come back"
+        assert not found, "the comparison must not judge the row before it has returned"
         holding.rollback()
     comparing.join(BACK_S)
     (answer,) = found

@@ -169,7 +169,7 @@ def test_only_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again(own: O
     assert {name: each.state for name, each in found.items()} == again
     assert "UNLOGGED" in found["unlogged"].problem
     assert found["unlogged"].scn == 70
-    assert states()["by_another"] == "DONE", "that is for its own apply process to find"
+    assert states()["by_another"] == "DONE", "its own apply process has to find that"
     with closing(PostgresDestination(dsn)) as destination:
         destination.raise_epoch("t", "b")
     assert states() == {**again, "by_another": "COPYING"}

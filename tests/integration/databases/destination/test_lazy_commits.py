@@ -138,7 +138,7 @@ def test_commit_reported_to_an_operator_or_a_standby_waits_for_the_disk(own: Own
         user.execute("ALTER ROLE CURRENT_USER SET synchronous_commit = remote_apply")
         session = _session(own, epoch)
         _commit(session, 103)
-        assert is_on_disk(), "what the role asks for is not taken from it"
+        assert is_on_disk(), "the role's own setting is kept"
         user.execute("ALTER ROLE CURRENT_USER RESET synchronous_commit")
 
 

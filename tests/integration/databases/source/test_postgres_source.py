@@ -719,7 +719,7 @@ def test_snapshot_is_exported_when_all_its_commits_are_visible(site: Site) -> No
             asked = (
                 "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%' || %s || '%%' AND pid <> pg_backend_pid()"
             )
-            wait_until("the snapshot is there", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
+            wait_until("the snapshot exists", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
             assert taking.is_alive()
             assert taken == []
             site.run("SELECT pg_cancel_backend(%s)", third.info.backend_pid)  # committed without the standby

@@ -291,7 +291,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         is_superuser = site.run(
             "SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role
         ).fetchone()
-        assert is_superuser == (False,), "a table of a superuser's is no reason to become one"
+        assert is_superuser == (False,), "a superuser's table is no reason to become a superuser"
         plain.prepare("topo", rules)
         assert plain.prepare("topo", rules) == ()
         reading = Reading(plain.open_stream("topo", FIRST_SCN))

@@ -180,7 +180,7 @@ def test_printed_rights_suffice_and_the_capturing_role_can_change_nothing(site: 
         f'CREATE PUBLICATION "{NAME}"'
     ]
     assert site.admin().prepare("top", RULES, was_source=False)[0] == f'DROP PUBLICATION "{NAME}"', (
-        "nobody had it yet: it is made anew"
+        "no process used it yet: it is recreated"
     )
     with closing(site.source()) as source:
         (slot,) = source.prepare("top", RULES)
@@ -259,13 +259,13 @@ def test_tables_are_published_before_their_use_and_removed_on_request(site: Site
     _add(site, "u")
     site.superuser.execute('ALTER TABLE shop.u RENAME TO "u DROP TABLE y"')
     with closing(site.source()) as source:
-        assert source.prepare("top", RULES) == (), "what runs changes nothing of the publication"
+        assert source.prepare("top", RULES) == (), "running processes do not change the publication"
     assert site.published() == ["t"]
     only = (RuleSet(include=(Rule(owner="shop", name="u DROP TABLE y"),)),)
     assert site.admin().prepare("top", only, was_source=True) == (
         f'ALTER PUBLICATION "{NAME}" ADD TABLE ONLY "shop"."u DROP TABLE y"',
     )
-    assert site.published() == ["t", "u DROP TABLE y"], "what leaves stays until everything is settled"
+    assert site.published() == ["t", "u DROP TABLE y"], "removed tables stay until everything is settled"
     assert site.entry("t") == entry
     kept = {site.entry("u DROP TABLE y")}
     assert site.admin().take_out("top", kept) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."t"',)
@@ -361,7 +361,7 @@ def test_publication_is_taken_over_and_returned_by_printed_fixes(site: Site) -> 
         site.superuser.execute(f"REVOKE CREATE ON DATABASE {site.superuser.info.dbname} FROM {CAPTURES}")
         assert site.admin().preflight("top", RULES) == ()
         assert site.admin().prepare("top", RULES, was_source=True) == ()
-        assert source.check_prepared("top", FIRST_SCN), "what runs goes on"
+        assert source.check_prepared("top", FIRST_SCN), "the running processes continue"
         with psycopg.connect(site.dsn, autocommit=True) as captures:
             assert [statement for statement in FORBIDDEN if not _is_refused(captures, statement)] == []
         # Without an administrator again.
@@ -520,7 +520,7 @@ def test_table_renamed_out_of_the_rules_during_up_stays_in_the_log(
     spec = read_topology(_file(tmp_path))
     entry = site.entry("t")
     site.superuser.execute("CREATE SCHEMA elsewhere; ALTER TABLE shop.t SET SCHEMA elsewhere")
-    assert finish_as_admin(spec) == (), "there is no record: nobody knows"
+    assert finish_as_admin(spec) == (), "there is no record of receivers"
     assert site.entry("t") == entry
     _record(spec, [entry])
     assert finish_as_admin(spec) == ()

@@ -135,7 +135,7 @@ def test_remedy_for_altered_composite_types_makes_sides_equal_under_load(site: F
         written.more()
     site.wait_applied()
     assert site.follow("headrace errors execute FILE --all"), (
-        "as `errors list` says of transactions with rows of tables that were not copied"
+        "`errors list` prints this for transactions with rows of tables that were not copied"
     )
     assert site.errors() == []
     site.assert_same()

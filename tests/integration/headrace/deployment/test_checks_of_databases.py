@@ -209,7 +209,7 @@ def test_renamed_source_table_gets_the_rename_as_its_only_fix(checked: Checked) 
         assert (finding.path, finding.is_error) == ("sites.b table public.u", True)
         assert finding.problem == "the table is still public.t here: the source has renamed it since it was copied"
         checked.execute("b", finding.fix)
-        assert not checked.findings(), "neither is it called a table that was never copied, whose rows may be kept"
+        assert not checked.findings(), "it is not called a table that was never copied, whose rows may be kept"
     finally:
         with closing(PostgresSource(checked.dsns["a"], site="a")) as source:
             source.remove("checked")

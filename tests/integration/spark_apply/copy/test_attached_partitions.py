@@ -353,7 +353,7 @@ def test_truncate_in_the_error_queue_empties_no_partition_copied_since(sites: Si
     )
     wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
     sites.settle()
-    wait_for("what the copy has to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
+    wait_for("errors that the copy covers to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
     ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
@@ -481,7 +481,7 @@ def test_partition_waits_for_error_transactions_that_may_concern_its_rows(sites:
         sites.driver.control.look_at_tables()
         return "ev_2 has rows that are not in the log" in sites.problem()
 
-    wait_for("it to be told", is_told, WAIT_S)
+    wait_for("the finding to appear", is_told, WAIT_S)
     assert is_told()
     assert execute(sites.destination, "SELECT count(*) FROM ev_2") == [(0,)]
     execute(sites.destination, "INSERT INTO ev VALUES (7, 1, 'first')")
@@ -566,7 +566,7 @@ def test_truncate_of_a_replaced_partition_empties_no_copy(sites: Sites) -> None:
         sites.driver.control.look_at_tables()
         return "error transactions that may be older" in sites.problem()
 
-    wait_for("it to be told", is_told, WAIT_S)
+    wait_for("the finding to appear", is_told, WAIT_S)
     execute(sites.destination, "INSERT INTO other VALUES (1, 'x')")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(all=True)) and "again"
     wait_for(

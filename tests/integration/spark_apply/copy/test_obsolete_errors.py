@@ -101,7 +101,7 @@ def test_copy_removes_obsolete_errors_and_releases_their_dependents(applying: Ap
     assert len(numbers) == 7
     remaining = sorted([numbers[4], numbers[6]])
     applying.copy("t")
-    wait_for("what was held to go on", lambda: applying.errors() == remaining, WAIT_S)
+    wait_for("held transactions to continue", lambda: applying.errors() == remaining, WAIT_S)
     assert {each.name: each.obsolete_errors for each in applying.driver.control.status().instantiation} == {
         "t": 3,
         "u": 0,

@@ -57,7 +57,7 @@ def write(system: System, alter: str, before: str, after: str) -> None:
 def paused(system: System) -> dict[str, Any]:
     """Check that changes from before the ALTER are applied, all later ones wait, and none counts as failed."""
     system.wait_state(apply_name(system), PAUSED)
-    wait_until("what came before is applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
+    wait_until("earlier changes are applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
     assert system.execute("dst", "SELECT * FROM notes") == []
     assert system.call(apply_name(system), "errors") == []
     status = system.wait_state(apply_name(system), PAUSED)
@@ -106,7 +106,7 @@ def test_next_driver_also_waits_for_an_added_column(altered: System):
     assert paused(altered)["hint"].startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
     hint = 'ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);'
     name = apply_name(altered)
-    wait_until("the source has told that older rows have no value", lambda: altered.status(name)["hint"] == hint)
+    wait_until("the source has answered that older rows have no value", lambda: altered.status(name)["hint"] == hint)
     altered.wait_restarted(name, altered.kill(name))
     wait_until("the next driver waits", lambda: altered.status(name)["state"] == PAUSED)
     wait_until("it tells the next driver, too", lambda: altered.status(name)["hint"] == hint)
@@ -126,7 +126,7 @@ def test_changed_type_is_waited_for(altered: System):
     paused(altered)
     hint = 'ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8;'
     # At first there are two fixes; the source is asked separately which one applies.
-    wait_until("the source has told", lambda: is_one_way(altered, hint))
+    wait_until("the source has answered", lambda: is_one_way(altered, hint))
     goes_on(altered, hint)
     altered.assert_converged(["altered"])
 
@@ -148,7 +148,7 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     )
     paused(altered)
     alter = 'ALTER TABLE "public"."altered" ALTER COLUMN "mood" TYPE int4'
-    wait_until("the source has told", lambda: is_one_way(altered, f"{alter};"))
+    wait_until("the source has answered", lambda: is_one_way(altered, f"{alter};"))
     altered.execute("dst", f"{alter} USING {using}")
 
     def asks_for_the_function() -> str:
