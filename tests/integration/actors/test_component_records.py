@@ -1,4 +1,4 @@
-"""What the cluster knows of a topology's components, when who changes it dies halfway."""
+"""The cluster's record of a topology's components when the process that changes it dies halfway."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def deployed(folder: Path, address: str) -> Deployment:
     return Deployment(read_topology(file), address)
 
 
-def test_component_whose_creator_died_before_its_process_began_is_gone_after_down(
+def test_down_removes_component_whose_creator_died_before_its_process_ran(
     ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its record would make every `up` from another folder believe that the topology runs in this one."""
+    """A leftover record would make each `up` from another folder believe that the topology runs in this one."""
     import ray
 
     first, second = deployed(tmp_path / "first", ray_address), deployed(tmp_path / "second", ray_address)

@@ -1,6 +1,6 @@
-"""A process that was frozen in the middle of taking over, and thaws when its successor works: it ends nothing of it.
+"""A process that is frozen during a takeover and thaws later ends nothing of its successor.
 
-Frozen (SIGSTOP, a suspended machine) here means: the next step of an older process runs after all steps of the newer
+Frozen (SIGSTOP, a suspended machine) means here: the next step of the older process runs after all steps of the newer
 one.
 """
 
@@ -47,7 +47,7 @@ class Place:
         return self.opened[-1]
 
     def commits(self, session: PostgresSession) -> None:
-        """The session lives, and owns its progress."""
+        """Check that the session lives and owns its progress."""
         commit(session, applied=[ScnRange(after=0, through=10)])
 
 
@@ -62,16 +62,14 @@ def place(destination_database: str) -> Iterator[Place]:
 
 @pytest.fixture
 def frozen(place: Place) -> Iterator[psycopg.Connection]:
-    """The older process's connection."""
+    """Return the older process's connection."""
     with closing(connect(place.dsn, application_name="frozen")) as connection:
         yield connection
 
 
 @pytest.mark.parametrize("step", [take_server_lock, take_over])
-def test_server_that_was_frozen_after_its_claim_ends_nothing_of_its_successor(
-    place: Place,
-    frozen: psycopg.Connection,
-    step: Callable[[psycopg.Connection, SessionIdentity], object],
+def test_server_frozen_after_its_claim_ends_nothing_of_its_successor(
+    place: Place, frozen: psycopg.Connection, step: Callable[[psycopg.Connection, SessionIdentity], object]
 ) -> None:
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.identity(epoch, 1)
@@ -82,9 +80,8 @@ def test_server_that_was_frozen_after_its_claim_ends_nothing_of_its_successor(
     place.commits(newer)
 
 
-def test_server_of_an_older_driver_that_was_frozen_after_its_claim_ends_nothing_of_the_newer_ones(
-    place: Place,
-    frozen: psycopg.Connection,
+def test_server_of_older_driver_frozen_after_its_claim_ends_no_newer_one(
+    place: Place, frozen: psycopg.Connection
 ) -> None:
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.identity(epoch, 9)
@@ -95,9 +92,8 @@ def test_server_of_an_older_driver_that_was_frozen_after_its_claim_ends_nothing_
     place.commits(newer)
 
 
-def test_driver_that_was_frozen_after_it_raised_its_epoch_ends_nothing_of_the_newer_one(
-    place: Place,
-    frozen: psycopg.Connection,
+def test_driver_frozen_after_raising_its_epoch_ends_nothing_of_the_next(
+    place: Place, frozen: psycopg.Connection
 ) -> None:
     epoch = raise_epoch(frozen, TOPOLOGY, APPLY)
     progress = place.destination.raise_epoch(TOPOLOGY, APPLY)
@@ -110,9 +106,7 @@ def test_driver_that_was_frozen_after_it_raised_its_epoch_ends_nothing_of_the_ne
     place.commits(newer)
 
 
-def test_driver_that_was_frozen_while_it_held_the_lock_holds_nobody_up(
-    place: Place, frozen: psycopg.Connection
-) -> None:
+def test_driver_frozen_while_holding_the_lock_blocks_nobody(place: Place, frozen: psycopg.Connection) -> None:
     epoch = raise_epoch(frozen, TOPOLOGY, APPLY)
     take_apply_lock(frozen, TOPOLOGY, APPLY, epoch)
     progress = place.destination.raise_epoch(TOPOLOGY, APPLY)
@@ -122,9 +116,7 @@ def test_driver_that_was_frozen_while_it_held_the_lock_holds_nobody_up(
     place.commits(newer)
 
 
-def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(
-    place: Place, frozen: psycopg.Connection
-) -> None:
+def test_successor_ends_session_that_is_frozen_while_it_writes(place: Place, frozen: psycopg.Connection) -> None:
     frozen.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
     epoch = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
     older = place.session(epoch, 1)
@@ -137,12 +129,12 @@ def test_session_that_is_frozen_while_it_writes_is_ended_by_its_successor(
         older._transaction.connection.execute("COMMIT")
 
 
-def test_epoch_that_was_lost_with_a_restore_is_not_given_out_again(place: Place, frozen: psycopg.Connection) -> None:
-    """A driver that knows of commits the backup lacks must not write next to the one that began from the backup."""
+def test_epoch_lost_by_a_restore_is_not_reused(place: Place, frozen: psycopg.Connection) -> None:
+    """A driver that knows of commits missing in the backup must not write beside the driver that began from the backup."""
     place.destination.raise_epoch(TOPOLOGY, APPLY)
     backup = frozen.execute("SELECT epoch FROM headrace.apply_process").fetchone()
     older = place.destination.raise_epoch(TOPOLOGY, APPLY).epoch
-    with frozen.transaction():  # what a restored backup leaves
+    with frozen.transaction():  # the state after a backup was restored
         frozen.execute("UPDATE headrace.apply_process SET epoch = %s", backup)
         frozen.execute("TRUNCATE headrace.apply_epoch, headrace.apply_session")
     newer = place.session(place.destination.raise_epoch(TOPOLOGY, APPLY).epoch, 1)

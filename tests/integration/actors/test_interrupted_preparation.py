@@ -1,7 +1,7 @@
-"""A controller over fake actors and the real site of a source: what is left of a preparation whose outcome nobody saw.
+"""A controller over fake actors and the real site of a source: the leftovers of a preparation whose outcome nobody saw.
 
-A table that a user locks holds up ALTER PUBLICATION. An apply process that begins meanwhile does not know the table,
-and would leave out its changes.
+A table that a user locks blocks ALTER PUBLICATION. An apply process that begins meanwhile does not know the table and
+would skip its changes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def _never() -> bool:
 
 
 class _Actors(FakeActors):
-    """Fake actors, but for site a.
+    """Fake actors, except for site a.
 
-    An apply process knows the tables that it is told, or those that are captured when it is created.
+    An apply process knows the tables that it is given, or those that are captured when it is created.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[str, set[str]] = {}
-        self.loses_answer_when: Callable[[], bool] = _never  # of the next `prepare` of site a, which goes on
+        self.loses_answer_when: Callable[[], bool] = _never  # of the next `prepare` of site a, which continues
         self._source: DatabaseSite | None = None
 
     @property
@@ -82,7 +82,7 @@ class _Actors(FakeActors):
 
 
 class _Mortal:
-    """Actors as a controller sees them that dies: none of its calls returns then, until the test is over."""
+    """Actors as a dying controller sees them: none of its calls returns until the test is over."""
 
     def __init__(self, actors: _Actors) -> None:
         self._actors, self._over, self.is_dead = actors, threading.Event(), False
@@ -124,7 +124,7 @@ def _spec(folder: Path, dsn: str) -> TopologySpec:
 
 
 @pytest.mark.parametrize("lost", ["the controller", "the answer"])
-def test_no_apply_process_begins_while_an_earlier_preparation_may_still_add_a_table_that_it_then_would_not_know(
+def test_no_apply_process_begins_while_old_preparation_may_add_a_table(
     tmp_path: Path, source_dsn: str, lost: str
 ) -> None:
     actors, spec = _Actors(), _spec(tmp_path, source_dsn)

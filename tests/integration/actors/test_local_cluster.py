@@ -1,4 +1,4 @@
-"""The private Ray cluster: found again, loopback only, ended whole, cleaned after a crash."""
+"""The private Ray cluster: found again, on loopback only, ended completely, cleaned up after a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_apply.application.environment import LOOPBACK
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-ENDED_S = 300.0  # for a program that starts and ends clusters, each in seconds on a quiet machine
+ENDED_S = 300.0  # bounds a program that starts and ends clusters; each takes seconds on a quiet machine
 
 
 @pytest.fixture
@@ -44,8 +44,9 @@ USERS_TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[LocalCluster]:
-    """A cluster whose caller uses another Ray, with a token in the home folder, and another Spark; one test after the
-    other uses it.
+    """Start a cluster whose caller also uses another Ray, with a token in the home folder, and another Spark.
+
+    The tests use the cluster one after the other.
     """
     folder = Path(tempfile.mkdtemp(prefix="headrace-test-cluster-"))
     (folder / "home" / ".ray").mkdir(parents=True)
@@ -85,10 +86,8 @@ def _command_line(pid: int) -> list[str]:
         return []  # just ended
 
 
-def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_the_user_s_own(started):
-    """A user who runs Ray elsewhere has a token in the home folder, which Ray takes for every cluster's unless it is
-    told.
-    """
+def test_cluster_refuses_callers_without_its_token_or_with_the_users_own(started):
+    """A user who runs Ray elsewhere has a token in the home folder. By default Ray uses it for every cluster."""
     program = "import sys; from actors.hosting.runtime import connect; print(connect(sys.argv[1], 't').names())"
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | LOOPBACK
     own["HOME"] = str(started.state_dir.parent / "home")
@@ -116,14 +115,14 @@ def test_who_does_not_show_the_token_of_the_cluster_is_refused_also_who_shows_th
     assert "oken" in refused.stderr
 
 
-def test_another_ray_and_another_spark_of_the_caller_are_not_the_clusters(started):
+def test_callers_other_ray_and_spark_do_not_become_the_clusters(started):
     environment = psutil.Process(started.facts().processes[0].pid).environ()
     assert not {name for name, value in FOREIGN.items() if environment.get(name) == value}
     assert environment["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_cluster_ends_whole_and_a_start_cleans_what_a_crash_left(started):
-    """The last test of that cluster."""
+def test_cluster_ends_completely_and_its_start_cleans_up_after_a_crash(started):
+    """This is the last test of that cluster."""
     processes, temporary, address = started.processes(), started.facts().temporary, started.address()
     LocalCluster(started.state_dir).stop()
     assert [process.pid for process in processes if psutil.pid_exists(process.pid)] == []
@@ -165,8 +164,10 @@ def test_recycled_process_id_is_not_ended(state_dir):
 
 
 @pytest.mark.soak
-def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(state_dir, tmp_path_factory):
-    """As `headrace up --address` of a second topology does in a process that has been at a third one's cluster."""
+def test_process_returns_from_another_cluster_by_the_address_alone(state_dir, tmp_path_factory):
+    """This happens when `headrace up --address` of a second topology runs in a process that used a third topology's
+    cluster.
+    """
     other_dir = tmp_path_factory.mktemp("other")
     program = """
         import sys
@@ -199,8 +200,8 @@ def test_process_that_turned_to_another_cluster_comes_back_by_the_address_alone(
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_actor_survives_the_death_of_its_process_and_keeps_what_it_was_told(state_dir):
-    """In a process of its own: ray takes the address rules from the environment it was imported in."""
+def test_actor_survives_the_death_of_its_process_with_its_state(state_dir):
+    """Runs in its own process: ray reads the address rules from the environment in which it was imported."""
     program = """
         import contextlib, os, signal, sys, time
         from pathlib import Path

@@ -1,6 +1,6 @@
-"""A Ray cluster of the user's that takes work from anybody is named; one that asks for a token is not.
+"""A user's Ray cluster that takes work from any caller is reported; one that asks for a token is not.
 
-The control service alone answers, as it does in a cluster.
+Only the control service answers, as in a cluster.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def control_service(folder: Path, **access: str) -> Iterator[str]:
         process.wait()
 
 
-def test_it_is_asked_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_check_asks_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     token = tmp_path / "token"
     token.write_text("5" * 64)
-    # Those of the user who asks: they must not open what is closed to others.
+    # The token of the user who asks must not open a cluster that is closed to others.
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
     with control_service(tmp_path, RAY_AUTH_MODE="disabled") as address:
         wait_listens(address)
         assert takes_work_from_anybody(address)
         with monkeypatch.context() as elsewhere:
-            elsewhere.setenv("RAY_ADDRESS", address)  # where Ray looks for "auto" before it looks at what runs
+            elsewhere.setenv("RAY_ADDRESS", address)  # where Ray looks for "auto" before it looks at running clusters
             (found,) = ray_findings("auto")
         assert "takes work from anybody" in found.problem
         assert not found.is_error

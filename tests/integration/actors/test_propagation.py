@@ -1,4 +1,4 @@
-"""A propagation between two real queue servers, through networks that break and queues that restart."""
+"""A propagation between two real queue servers over networks that break and queues that restart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOST = (PropagationError, ProtocolError, QueueError)
 
 
 class Served:
-    """A queue on a real server behind a proxy, that can be killed: its folder stays, nothing is said goodbye."""
+    """A queue on a real server behind a proxy. It can be killed: its folder stays, and no stream is closed in order."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -57,7 +57,7 @@ class Served:
         self._keeper.start()
 
     def publisher(self, component: str, incarnation: str = "1", **options: Any) -> EnqueueClient:
-        """A client that enqueues what comes from dbs1."""
+        """Return a client that enqueues changes of dbs1."""
         return EnqueueClient(
             self.endpoint,
             topology="t",
@@ -84,7 +84,7 @@ class Served:
 
 
 def hosted(folder: Path, spec: PropagationSpec, resolve: Callable[[str], str]) -> PropagationHost:
-    """A propagation that runs."""
+    """Return a running propagation."""
     topology = replace(one_way(folder, subscribers=("to_dbs2",)), propagations=(spec,))
     host = PropagationHost(topology, spec.name, "", loopback(resolve))
     host.start()
@@ -93,7 +93,7 @@ def hosted(folder: Path, spec: PropagationSpec, resolve: Callable[[str], str]) -
 
 @dataclass
 class Hop:
-    """A propagation that runs between two queues, with a publisher to the one and a subscriber of the other."""
+    """A running propagation between two queues, with a publisher to the first and a subscriber to the second."""
 
     far: Served
     host: PropagationHost
@@ -105,7 +105,7 @@ class Hop:
             self.publisher.send(header_of(batch), codec.encode(batch), timeout_s=STALL_S)
 
     def assert_arriving(self, batches: Sequence[LcrBatch]) -> None:
-        """They come byte for byte, in their order."""
+        """Check that the batches arrive byte for byte, in order."""
         for batch in batches:
             delivery = self.subscriber.poll(60)
             assert delivery is not None
@@ -114,7 +114,7 @@ class Hop:
 
 @contextmanager
 def hop(folder: Path, **options: Any) -> Iterator[Hop]:
-    """A hop during the block, whose propagation has such options; it ends well."""
+    """Provide a hop whose propagation has these options; check that it ends without errors."""
     near, far = Served(folder, "q_dbs1"), Served(folder, "q_dbs2")
     spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **options)
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
@@ -129,8 +129,8 @@ def hop(folder: Path, **options: Any) -> Iterator[Hop]:
         each.close()
 
 
-def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_path: Path) -> None:
-    """Also one larger than a fragment, and one that does not compress."""
+def test_compressed_batches_arrive_unchanged_and_the_line_carries_less(tmp_path: Path) -> None:
+    """Covers a batch larger than a fragment and one that does not compress."""
     values = [b"abcdefgh" * 50, b"abcdefgh" * 300_000, random.Random(1).randbytes(300_000)]
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=value) for k, value in enumerate(values)]
     size = sum(len(codec.encode(batch)) for batch in sent)
@@ -145,7 +145,7 @@ def test_compressed_batches_arrive_byte_for_byte_and_the_line_carries_less(tmp_p
         assert 300_000 < made.far.proxy.forwarded_bytes < size // 5
 
 
-def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_path: Path) -> None:
+def test_closed_host_reports_its_opening_time_and_an_edit_opens_it(tmp_path: Path) -> None:
     near, far = Served(tmp_path, "q_dbs1"), Served(tmp_path, "q_dbs2")
     addresses = {"queue:q_dbs1": near.endpoint, "queue:q_dbs2": far.proxy.endpoint}
     hour = (time.gmtime().tm_hour + 6) % 24
@@ -175,32 +175,32 @@ def test_host_of_a_closed_propagation_says_until_when_and_an_edit_opens_it(tmp_p
         each.close()
 
 
-def test_paced_batches_arrive_whole_over_a_line_that_breaks_in_the_middle_of_one(tmp_path: Path) -> None:
-    """Within the bandwidth at the least, which a slow machine cannot exceed; the broken batch is sent again from its
-    beginning.
+def test_paced_batches_arrive_complete_over_a_line_that_breaks_within_one(tmp_path: Path) -> None:
+    """Checks the bandwidth as a lower bound of the time, which a slow machine cannot break. The broken batch is sent
+    again from its beginning.
     """
-    # the first one takes six seconds: one that stalls finds it under way
+    # The first batch takes six seconds, so a machine that stalls still finds it in progress.
     rate, sizes = 200_000, (1_200_000, 10, 100_000)
     random_bytes = random.Random(2).randbytes
     sent = [insert_batch([10 * k + 10], previous=10 * k, value=random_bytes(size)) for k, size in enumerate(sizes)]
     with hop(tmp_path, compression="zstd", bandwidth_max=rate) as made:
         began = time.monotonic()
         made.send(sent)
-        # A part of the first batch, the rest of which takes seconds: nothing of it is in the queue, and all of it comes
-        # again.
+        # Only a part of the first batch has been sent, and the rest takes seconds. None of it is in the queue, so all
+        # of it is sent again.
         wait_until("pieces are on their way", lambda: made.far.proxy.forwarded_bytes > 150_000, 60)
         assert made.far.server.service.status().sources["dbs1"].position_scn == 0
         made.far.proxy.reset()
         made.assert_arriving(sent)
         assert made.host.status().errors_total > 0, "the line never broke"
-        # Less what the last pieces of each stream may be early.
+        # Subtract by how much the last pieces of each stream can be early.
         assert time.monotonic() - began > (150_000 + sum(sizes)) / rate - 0.3
 
 
-def test_queue_that_takes_no_compressed_batches_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older queue's answer lacks the list of what it takes; it would keep compressed bytes as a batch."""
+def test_queue_without_compression_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older queue's answer lacks the list of supported compressions. Such a queue would store compressed bytes as a
+    batch.
+    """
     far = Served(tmp_path, "q_dbs2")
     resume = queue_pb2.Resume
     monkeypatch.setattr(queue_pb2, "Resume", lambda **fields: resume(**{**fields, "compressions": []}))
@@ -215,7 +215,7 @@ def test_queue_that_takes_no_compressed_batches_is_refused_by_name(
 
 
 class Endless:
-    """Runs something in a thread and starts it again whenever its streams break, as a component's host does."""
+    """Run work in a thread and restart it whenever its streams break, as a component's host does."""
 
     def __init__(self, work: Callable[[threading.Event], None]) -> None:
         self.restarts = 0
@@ -324,11 +324,11 @@ class World:
             time.sleep(0.01)
 
     def breaks(self) -> int:
-        """How often a stream of the propagation broke."""
+        """Return how often a stream of the propagation broke."""
         return int(self.propagation.status().errors_total)
 
     def wait_broken(self, before: int) -> None:
-        """Until the propagation has noticed that a queue is away."""
+        """Wait until the propagation has noticed that a queue is down."""
         wait_until("the propagation misses its queue", lambda: self.breaks() > before)
 
     def check(self) -> None:
@@ -351,13 +351,13 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: World) -> None:
+def test_everything_arrives_and_leaves_both_queues_when_durable(world: World) -> None:
     world.commit(200)
     world.wait()
     world.check()
     deadline = time.monotonic() + 60
     while any(queue.server.service.status().batches for queue in world.queues.values()):
-        assert time.monotonic() < deadline, "a queue keeps what is durable"
+        assert time.monotonic() < deadline, "a queue keeps durable batches"
         time.sleep(0.05)
     status = world.propagation.status().sources["dbs1"]
     assert status.rows_total == sum(world.history.rows)
@@ -368,7 +368,7 @@ def test_everything_arrives_and_leaves_both_queues_when_it_is_durable(world: Wor
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("name", values(["q_dbs1", "q_dbs2"], "q_dbs1"))
-def test_cut_network_loses_and_doubles_nothing(world: World, name: str) -> None:
+def test_cut_network_neither_loses_nor_duplicates_batches(world: World, name: str) -> None:
     for _ in range(5):
         world.commit(40)
         time.sleep(0.05)
@@ -384,7 +384,7 @@ def test_cut_network_loses_and_doubles_nothing(world: World, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize("name", values(["q_dbs1", "q_dbs2"], "q_dbs1"))
-def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None:
+def test_killed_queue_neither_loses_nor_duplicates_batches(world: World, name: str) -> None:
     for _ in range(4):
         world.commit(60)
         time.sleep(0.1)
@@ -400,7 +400,7 @@ def test_killed_queue_loses_and_doubles_nothing(world: World, name: str) -> None
 @pytest.mark.slow
 @pytest.mark.seeded
 @pytest.mark.fault
-def test_random_faults_lose_and_double_nothing(world: World) -> None:
+def test_random_faults_neither_lose_nor_duplicate_batches(world: World) -> None:
     faults = random.Random(seed_of("random faults"))
     fired = 0
     for _ in range(scaled(15, 200)):

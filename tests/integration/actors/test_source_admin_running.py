@@ -1,6 +1,4 @@
-"""A topology whose source has an administrator, running: what it captures with is a role that may read the log and the
-tables, and nothing else.
-"""
+"""A running topology whose source has an administrator. The role that captures may only read the log and the tables."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ EARLIER, CAPTURES, ADMIN, OWNER = (
     "headrace_up_admin",
     "headrace_up_owner",
 )
-PASSWORD = f"planted-{secrets.token_hex(8)}"  # the administrator's; looked for at the end
+PASSWORD = f"planted-{secrets.token_hex(8)}"  # the administrator's password; searched for at the end
 FILE = """
 topology: test_admin
 state_dir: state
@@ -58,11 +56,11 @@ FORBIDDEN = (
 
 
 class Died(BaseException):
-    """The command is gone."""
+    """The command's process died."""
 
 
 class Pair:
-    """A source and a destination, and the file of a topology between them."""
+    """A source, a destination, and the topology file between them."""
 
     def __init__(
         self, source: str, destination: str, folder: Path, address: str, environment: pytest.MonkeyPatch
@@ -78,11 +76,11 @@ class Pair:
         return execute(dsn, statement)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """As a user of the source."""
+        """Run a statement as a user of the source."""
         return self.at(self.source, statement)
 
     def make(self, table: str, *, there: bool = True) -> None:
-        """A table with rows that no log stream has."""
+        """Create a table with rows that are in no log stream."""
         definition = f"CREATE TABLE {table} (id int PRIMARY KEY, v text)"
         self.run(
             f"{definition}; ALTER TABLE {table} OWNER TO {OWNER}; INSERT INTO {table} SELECT n, 'copied' FROM"
@@ -99,7 +97,7 @@ class Pair:
         return Deployment(read_topology(self.file), self._address)
 
     def up(self, state: str = "RUNNING") -> list[str]:
-        """What `up` says besides."""
+        """Run `up` and return its further findings."""
         overview = self.deployment().up(timeout_s=300.0)
         assert overview.state == state, overview.findings
         return [finding.problem for finding in overview.findings]
@@ -117,7 +115,7 @@ class Pair:
             assert there == here, table
 
     def goes_on(self, table: str) -> None:
-        """Wait for one table alone: others are no part of what runs, or not yet."""
+        """Wait for one table alone: others may not be replicated, or not yet."""
 
         def is_level() -> bool:
             there, here = self.rows(table)
@@ -132,7 +130,7 @@ class Pair:
         ]
 
     def copied(self) -> dict[str, int]:
-        """The SCN of each table's copy: another one when it was copied again."""
+        """Map each table to the SCN of its copy; the SCN changes when the table is copied again."""
         (apply,) = self.deployment().spec.applies
         return {
             f"{each['owner']}.{each['name']}": each["instantiation_scn"]
@@ -154,7 +152,7 @@ class Pair:
             for finding in errors:
                 assert finding.path.startswith("sites.src"), finding
                 assert finding.fix not in before, f"not enough: {finding}"
-                if finding.fix not in given:  # one owner of two tables
+                if finding.fix not in given:  # both tables have one owner
                     self.run(finding.fix)
                     given.append(finding.fix)
             if not errors:
@@ -194,10 +192,8 @@ def _name(pair: Pair) -> str:
     return str(name)
 
 
-def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_may_only_read(
-    pair: Pair, ray_cluster: LocalCluster
-) -> None:
-    # What runs today owns the publication, and may do as the tables' owner.
+def test_running_topology_gets_an_administrator_and_captures_read_only(pair: Pair, ray_cluster: LocalCluster) -> None:
+    # The role that runs today owns the publication and may act as the tables' owner.
     pair.make("shop.t")
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=EARLIER, password=PASSWORD))
     pair.write("shop.*", admin="")
@@ -206,7 +202,7 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     pair.same("shop.t")
     before = pair.copied()
 
-    # Another role, and an administrator; the file is the same else.
+    # The environment names another role and an administrator; the rest of the file stays the same.
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=CAPTURES, password="other"))
     pair.run(f"ALTER ROLE {CAPTURES} PASSWORD 'other'; REVOKE SELECT ON shop.t FROM {CAPTURES}")
     pair.write("shop.*")
@@ -226,7 +222,7 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
     assert pair.copied() == before, "nothing was copied again"
     assert all(answer["equal"] for answer in pair.system().verify())
 
-    # A table that comes.
+    # Add a table.
     pair.make("shop.u")
     assert pair.up() == []
     assert pair.published() == ["shop.t", "shop.u"]
@@ -252,7 +248,7 @@ def test_running_topology_gets_an_administrator_and_captures_with_a_role_that_ma
 
 
 @pytest.mark.soak
-def test_tables_leave_and_come_back_and_what_runs_needs_no_administrator(pair: Pair) -> None:
+def test_tables_leave_and_return_and_running_needs_no_administrator(pair: Pair) -> None:
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=CAPTURES, password=PASSWORD))
     pair.run(f"GRANT USAGE ON SCHEMA shop TO {CAPTURES}")
     pair.make("shop.t")
@@ -275,7 +271,7 @@ def test_tables_leave_and_come_back_and_what_runs_needs_no_administrator(pair: P
     pair.same("shop.t", "shop.u")
     assert pair.copied()["shop.u"] > copied["shop.u"], "it is copied again"
 
-    # The machine starts again, and the administrator's password has expired; then without the secret at all.
+    # Restart the machine with an expired administrator's password, then without the secret.
     assert pair.deployment().down() == []
     pair.environment.setenv("TEST_SRC_ADMIN_DSN", conninfo.make_conninfo(pair.source, user=ADMIN, password="expired"))
     pair.make("shop.w")
@@ -291,10 +287,10 @@ def test_tables_leave_and_come_back_and_what_runs_needs_no_administrator(pair: P
 
 
 @pytest.mark.soak
-def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_loses_nothing(
+def test_failed_up_after_publishing_blocks_nothing_and_loses_nothing(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The publication names tables that nothing that runs has heard of: by the rules of what runs, and by those of the
+    """The publication names tables unknown to the running processes: tables of the running rules, then tables of the
     next file.
     """
     pair.environment.setenv("TEST_SRC_DSN", conninfo.make_conninfo(pair.source, user=CAPTURES, password=PASSWORD))
@@ -307,7 +303,7 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
     before = pair.copied()
     (apply,) = (f"apply:{each.name}" for each in pair.deployment().spec.applies)
 
-    # The command dies before it has told the controller anything.
+    # The command dies before it has sent anything to the controller.
     pair.make("shop.u")
     pair.make("other.x")
     pair.write("shop.*, other.x")
@@ -320,11 +316,11 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
         with pytest.raises(Died):
             pair.deployment().up()
     assert pair.published() == ["other.x", "shop.t", "shop.u"]
-    pair.write("shop.*")  # the file of what runs
+    pair.write("shop.*")  # the file of the running topology
     for table in ("shop.u", "other.x", "shop.t"):
         pair.change(table, "ahead")
     pair.goes_on("shop.t")
-    # A driver that begins now knows what the topology knows, and not what the publication names.
+    # A driver that begins now knows the tables of the topology, not those of the publication.
     system = pair.system()
     old = system.kill(apply)
     system.wait_restarted(apply, old)
@@ -334,7 +330,7 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
     assert pair.copied() == before
     assert [pair.rows(table)[1][0] for table in ("shop.u", "other.x")] == [0, 0]
     assert wait_until("status names it", lambda: pair.system().status("site:src")["uncaptured_tables"]) == ["shop.u"]
-    # The next one does all of it, and has everything.
+    # The next `up` does all of it, and every row arrives.
     pair.write("shop.*, other.x")
     assert pair.up() == []
     for table in ("shop.u", "other.x", "shop.t"):
@@ -342,7 +338,7 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
     pair.same("shop.t", "shop.u", "other.x")
     assert pair.copied()["shop.t"] == before["shop.t"]
 
-    # Refused by the destination: nothing is held up, and what was done is taken back.
+    # The destination refuses: nothing is blocked, and the work is rolled back.
     pair.make("other.y", there=False)
     pair.write("shop.*, other.*")
     problems = pair.up("REFUSED")
@@ -356,7 +352,7 @@ def test_up_that_dies_or_is_refused_behind_the_publication_holds_up_nothing_and_
     assert pair.published() == ["other.x", "shop.t", "shop.u"]
     pair.same("shop.t", "shop.u", "other.x")
 
-    # A table that is renamed out of the rules waits for `up`, which leaves it out.
+    # A table that is renamed out of the rules blocks until `up` takes it out of the topology.
     pair.run("ALTER TABLE shop.u SET SCHEMA other")
     pair.change("other.u", "left")
     pair.change("shop.t", "behind it")

@@ -1,6 +1,4 @@
-"""A source's site in one process, on a real server: what the operator sees when the database misbehaves, and the way
-out.
-"""
+"""A source's site in one process on a real server: what the operator sees when the database fails, and the remedy."""
 
 from __future__ import annotations
 
@@ -70,10 +68,12 @@ def make(
         ("aclitem[]", "ARRAY[makeaclitem('postgres'::regrole, 'postgres'::regrole, 'SELECT', false)]"),
     ],
 )
-def test_column_that_cannot_travel_in_binary_turns_a_running_stream_to_text(
+def test_column_without_a_safe_binary_form_turns_a_running_stream_to_text(
     make: Callable[..., Source], column: str, value: str
 ) -> None:
-    """Nobody tells an open binary stream of it: its values would arrive as numbers that mean something else, or jam it."""
+    """An open binary stream gets no notice of such a column. Its values would arrive as numbers with another meaning,
+    or block the stream.
+    """
     source = make()
     source.run("CREATE TYPE mood AS ENUM ('sad', 'happy')")
     source.run("INSERT INTO t VALUES (1)")
@@ -95,10 +95,10 @@ def test_column_that_cannot_travel_in_binary_turns_a_running_stream_to_text(
                 key = group.new.value(columns["id"][0], row)
                 assert isinstance(key, bytes)
                 values.append(int.from_bytes(key, "big") if columns["id"][1].is_binary else int(key))
-    assert values == [1, 2, 3], "nothing is lost, nothing is doubled"
+    assert values == [1, 2, 3], "no change is lost or duplicated"
 
 
-def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make: Callable[..., Source]) -> None:
+def test_slot_dropped_while_read_ends_the_log_writer_with_a_remedy(make: Callable[..., Source]) -> None:
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
@@ -110,7 +110,7 @@ def test_slot_dropped_while_it_is_read_ends_the_log_writer_with_the_way_out(make
     assert "headrace up" in status.last_error.hint
 
 
-def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Callable[..., Source]) -> None:
+def test_dropped_publication_is_never_recreated_silently(make: Callable[..., Source]) -> None:
     source = make()
     source.run(f"DROP PUBLICATION {SLOT}")
     source.run("INSERT INTO t VALUES (1)")
@@ -121,7 +121,7 @@ def test_publication_dropped_by_somebody_is_never_made_again_in_silence(make: Ca
         source.host.prepare(source.spec)
 
 
-def test_database_that_does_not_answer_is_neither_idle_nor_level(
+def test_database_that_does_not_answer_is_neither_idle_nor_caught_up(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling, "ANSWER_MAX_S", 1.0)
@@ -147,11 +147,12 @@ def test_database_that_does_not_answer_is_neither_idle_nor_level(
         source.wait("it answers", lambda status: status.ready and status.state in {"IDLE", "WRITING"})
 
 
-def test_table_that_is_captured_meanwhile_is_not_told_of(
+def test_table_captured_meanwhile_is_not_reported_as_uncaptured(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The question was asked before `prepare`, the answer came after it."""
-    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 5.0)  # soon, and no other look hides what this one did
+    """The question is asked before `prepare`, and the answer arrives after it."""
+    # Soon, and no second look hides the result of this one.
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 5.0)
     source, asked, looked = make(), threading.Event(), threading.Event()
     uncaptured, prepare, heartbeat = PostgresSource.uncaptured, source.host.prepare, Heartbeats.write_if_silent
     source.run("CREATE TABLE u (id int PRIMARY KEY)")
@@ -174,7 +175,7 @@ def test_table_that_is_captured_meanwhile_is_not_told_of(
     assert source.host.status().uncaptured_tables == ()
 
 
-def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[..., Source]) -> None:
+def test_transaction_larger_than_the_redo_names_the_setting_to_raise(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE u (id int PRIMARY KEY, a text)")
     assert source.host.source.uncaptured(source.spec) == ("public.u",)
@@ -185,17 +186,17 @@ def test_transaction_larger_than_the_redo_says_what_to_raise(make: Callable[...,
     status = source.wait("it is full", lambda status: status.state == "PAUSED: REDO IS FULL")
     assert "raise redo_bytes_max" in status.problem
     source.wait("the log grows", lambda status: (status.source_retained_bytes or 0) > 1 << 20)
-    # Nothing is read now: that the log which grows was lost must be seen all the same.
+    # Nothing is read now. The loss of the growing log must be noticed all the same.
     source.drop_slot()
     status = source.wait("it gave up", lambda status: status.state == "ABORTED")
     assert "does not exist" in status.last_error.message
 
 
-def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
+def test_busy_log_writer_stops_at_once_and_resumes_at_its_position(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It rests between small gulps: whatever is wanted of it ends the rest, which is longer here than any machine takes
-    for the stop.
+    """The log writer pauses between small gulps, and any request ends the pause. The pause is longer here than any
+    machine takes to stop.
     """
     source = make(redo_bytes_max=1 << 30)
 
@@ -227,10 +228,8 @@ def test_busy_log_writer_stops_at_once_and_goes_on_where_it_was(
     source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status.redo_scn)  # type: ignore[index]
 
 
-def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_it_out(
-    make: Callable[..., Source],
-) -> None:
-    """Another schema is another name as well; a partition goes by its root's."""
+def test_table_outside_the_rules_blocks_in_redo_until_another_prepare(make: Callable[..., Source]) -> None:
+    """Another schema also makes another name; a partition follows its root's name."""
     source = make()
     source.run("CREATE TABLE p (a int PRIMARY KEY) PARTITION BY LIST (a)")
     source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")
@@ -246,14 +245,14 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
         ("elsewhere", "t", False),
         ("elsewhere", "p", False),
     }
-    assert len(now) == 3  # with the partition
+    assert len(now) == 3  # includes the partition
     reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
         reader.next_batch(source.host.redo.writer.position)  # type: ignore[union-attr]
     assert source.host.source.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     source.wait("both are shown", lambda status: status.strayed_tables == ("elsewhere.p", "elsewhere.t"))
-    assert source.host.status().strayed_renames == (), "nobody gets them"
+    assert source.host.status().strayed_renames == (), "no receiver gets them"
 
     source.host.prepare(source.spec)
     assert source.host.source.uncaptured(source.spec) == ()
@@ -261,14 +260,15 @@ def test_table_that_leaves_the_rules_waits_in_redo_until_another_prepare_takes_i
     reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     while (batch := reader.next_batch(source.host.redo.writer.position)) is not None:  # type: ignore[union-attr]
-        assert batch.row_count == 0  # the server's own work moves the position, too
+        assert batch.row_count == 0  # the server's own work also moves the position
 
 
-def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
+def test_table_renamed_back_is_no_longer_reported_outside_the_rules(
     make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without another `up`."""
-    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)  # half a minute between two looks at all names
+    """No other `up` is needed."""
+    # Instead of half a minute between two looks at all names.
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)
     source = make()
     source.run("CREATE SCHEMA elsewhere; ALTER TABLE t SET SCHEMA elsewhere")
     source.wait("it is shown", lambda status: status.strayed_tables == ("elsewhere.t",))
@@ -280,9 +280,7 @@ def test_a_table_that_gets_its_name_back_is_said_to_have_left_the_rules_no_more(
     assert sum(batch.row_count for batch in source.batches(reader)) == 1
 
 
-def test_no_rule_is_said_to_match_nothing_whose_table_was_just_added_and_has_not_changed_yet(
-    make: Callable[..., Source],
-) -> None:
+def test_rule_with_a_new_unchanged_table_is_not_reported_as_unmatched(make: Callable[..., Source]) -> None:
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
@@ -309,8 +307,8 @@ def test_no_rule_is_said_to_match_nothing_whose_table_was_just_added_and_has_not
     assert reader.unmatched_rules == (wrong,)
 
 
-def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_one_again(make):
-    """Its redo is of no use then: the log has gone on without it, and a slot that is made again is ahead of it."""
+def test_former_source_leaves_no_slot_and_starts_over_when_it_returns(make):
+    """Its redo is useless by then: the log has moved on without it, and a new slot is ahead of it."""
     source = make()
     source.wait_written()
     redo = source.folder / "sites" / "dbs1" / "redo"
@@ -330,7 +328,7 @@ def test_source_that_is_none_any_more_leaves_no_slot_and_begins_anew_when_it_is_
 
 
 def restarted(source: Source) -> None:
-    """Another process of the site, which prepares it as `up` does without a record of the topology."""
+    """Start another process of the site and prepare it as `up` does without a record of the topology."""
     source.host.end()
     (source.folder / "sites" / "dbs1" / "prepared.json").unlink()
     source.host = DatabaseSite(source.spec, "dbs1", "fingerprint", loopback())
@@ -338,7 +336,7 @@ def restarted(source: Source) -> None:
     source.wait("ready", lambda status: status.ready)
 
 
-def test_redo_goes_on_when_the_file_is_lost_that_says_the_site_was_prepared(make):
+def test_redo_continues_when_the_record_of_the_prepared_site_is_lost(make):
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
@@ -350,13 +348,14 @@ def test_redo_goes_on_when_the_file_is_lost_that_says_the_site_was_prepared(make
     assert sum(batch.row_count for batch in source.mined()) == 2
 
 
-def test_redo_that_no_file_knows_is_kept_aside_and_never_discarded(make):
+def test_redo_without_a_record_is_moved_aside_and_never_deleted(make):
     source = make()
     source.run("INSERT INTO t VALUES (1)")
     source.wait_written()
     redo = source.folder / "sites" / "dbs1" / "redo"
     (redo / "prepared_as.json").unlink()
-    segments = {path.name: path.read_bytes() for path in redo.glob("*.redo")}  # it may write on until it is ended
+    # The log writer may write until it is ended.
+    segments = {path.name: path.read_bytes() for path in redo.glob("*.redo")}
     assert segments
     restarted(source)
     (said,) = source.host.prepare(source.spec)
@@ -367,7 +366,7 @@ def test_redo_that_no_file_knows_is_kept_aside_and_never_discarded(make):
     source.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 
 
-def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
+def test_source_whose_slot_was_dropped_by_hand_can_leave_the_topology(make):
     source = make()
     source.drop_slot()
     source.wait("its slot is missed", lambda status: status.state == "ABORTED")
@@ -377,9 +376,7 @@ def test_source_whose_slot_was_dropped_by_hand_can_still_end_as_a_source(make):
     source.wait_written()
 
 
-def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_topology_does_not_have(
-    make: Callable[..., Source],
-) -> None:
+def test_destination_keeps_tables_of_apply_processes_outside_the_topology(make: Callable[..., Source]) -> None:
     source = make()
     assert source.host.destination.leave_out_others(["x"]) == (), "nothing is recorded here"
     with contextlib.closing(PostgresDestination(source.dsn, site="dbs1")) as destination:
@@ -406,8 +403,10 @@ def test_site_of_a_destination_leaves_the_tables_of_apply_processes_that_the_top
         destination.remove("topo"), destination.remove("another")
 
 
-def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(make: Callable[..., Source]) -> None:
-    """`check` refuses such a file; later its values would be left out, or travel under the new name, without a sign."""
+def test_renamed_column_that_a_transformation_names_is_reported(make: Callable[..., Source]) -> None:
+    """`check` refuses such a file. Otherwise the column's values would be lost, or arrive under the new name, without
+    any notice.
+    """
     source = make()
     source.run("ALTER TABLE t ADD secret text")
     kept = Rule(
@@ -427,9 +426,7 @@ def test_a_column_that_is_renamed_and_that_a_transformation_names_is_told_of(mak
     assert source.host.status().lost_columns == ("secret of public.t (c)",)
 
 
-def test_a_partition_whose_identity_is_lost_while_it_is_captured_is_shown_until_the_printed_statement_has_run(
-    make: Callable[..., Source],
-) -> None:
+def test_partition_without_identity_is_shown_until_the_printed_fix_ran(make: Callable[..., Source]) -> None:
     source = make()
     source.run("CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY LIST (id)")
     source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")
@@ -445,7 +442,7 @@ def test_a_partition_whose_identity_is_lost_while_it_is_captured_is_shown_until_
         "its replica identity is NOTHING: your own UPDATE and DELETE on it fail while it is captured",
     )
     assert source.host.source.uncaptured(source.spec) == ()
-    assert source.host.status().refused_changes == status.refused_changes, "it stays"
+    assert source.host.status().refused_changes == status.refused_changes, "the finding stays"
     source.run(shown.fix)
     source.run("UPDATE p SET v = 2")
     source.wait("it is shown no more", lambda status: not status.refused_changes)

@@ -1,5 +1,5 @@
-"""A source's site in one process, on a real server, whose administrator is ahead of it: the log has tables that no
-topology has taken up, or takes no more.
+"""A source's site in one process on a real server whose administrator is ahead: the log has tables that no topology has
+taken up, or that the topology no longer takes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rules(*tables: str) -> RuleSet:
 
 
 class Site:
-    """A site that is up, prepared for table t; t's changes go to one apply process."""
+    """A running site, prepared for table t, whose changes go to one apply process."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.dsn, self.folder = dsn, folder
@@ -73,7 +73,7 @@ class Site:
         )
 
     def begin(self, *tables: str) -> None:
-        """A life of the site's process."""
+        """Start the site's process."""
         if self.host is not None:
             self.host.end()
         self.host = DatabaseSite(self.spec(*tables), "dbs1", "fingerprint", loopback())
@@ -84,7 +84,7 @@ class Site:
         self.admin.prepare("topo", (rules(*tables),), was_source=True)
 
     def prepare(self, *tables: str) -> None:
-        """As the controller does for an edit: everything is recorded when it runs."""
+        """Prepare as the controller does for an edit: everything is recorded when `prepare` runs."""
         assert self.host is not None
         self.host.prepare(self.spec(*tables))
         self.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
@@ -95,7 +95,7 @@ class Site:
         self.host.source.tables.note_receivers(Receivers.of(self.spec(*tables), "dbs1", taken))
 
     def run(self, statements: str) -> None:
-        """A transaction each."""
+        """Run each statement in its own transaction."""
         for statement in statements.split("; "):
             self.user.execute(statement.encode())
 
@@ -105,8 +105,8 @@ class Site:
         wait_until(what, lambda: holds(host.status()), timeout_s=90.0)
 
     def mined(self, *tables: str) -> list[str]:
-        """The tables of the rows that a capture process with rules for `tables` takes, sorted; "" where a table left
-        its rules.
+        """Return the tables of the rows that a capture process with rules for `tables` takes, sorted; "" where a table
+        left its rules.
         """
         host = self.host
         assert host is not None
@@ -134,7 +134,7 @@ class Site:
             found.append("")
         finally:
             miner.close()
-        return sorted(found)  # a batch has the rows of a table together
+        return sorted(found)  # a batch groups the rows of a table
 
     def close(self) -> None:
         assert self.host is not None
@@ -158,28 +158,28 @@ def site(
     made.close()
 
 
-def test_table_that_the_administrator_added_for_an_edit_holds_up_no_capture_process(site: Site) -> None:
-    """The rules of what runs do not take it, as if it had been renamed out of them."""
+def test_table_published_for_an_edit_blocks_no_capture_process(site: Site) -> None:
+    """The running rules do not take the table, as if it had been renamed out of them."""
     site.publish("t", "u")
     site.run("INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); INSERT INTO t VALUES (2)")
     assert site.mined("t") == ["t", "t"]
-    # Those of the edit do; nobody in the record gets it, which is no loss.
+    # The edit's rules do take it. No apply process in the record gets it, which loses nothing.
     assert site.mined("t", "u") == ["t", "t", "u"]
     site.begin("t")
     assert site.mined("t") == ["t", "t"]
 
 
-def test_status_tells_of_a_table_that_is_in_the_log_and_not_taken_up(site: Site) -> None:
+def test_status_reports_a_published_table_that_is_not_taken_up(site: Site) -> None:
     host = site.host
     assert host is not None
     assert host.source.uncaptured(site.spec("t")) == ()
     site.publish("t", "u")
     edited = site.spec("t", "u")
     assert host.source.uncaptured(site.spec("t")) == (), (
-        "an edit that was not taken: nothing is to be done for what runs"
+        "an edit that was not accepted: nothing is to be done for the running topology"
     )
     assert host.source.uncaptured(edited) == ("public.u",)
-    # The controller asks by its own record, in which it may be.
+    # The controller asks by its own record, which may contain the table.
     noted = Receivers.of(edited, "dbs1", host.source.tables.captured())
     assert host.source.uncaptured(edited, noted) == ()
     assert host.source.uncaptured(edited, host.source.tables.receivers()) == ("public.u",)
@@ -190,8 +190,8 @@ def test_status_tells_of_a_table_that_is_in_the_log_and_not_taken_up(site: Site)
     )
 
 
-def test_table_that_is_taken_up_waits_when_it_is_renamed_out_of_the_rules_before_that_is_recorded(site: Site) -> None:
-    """An apply process has it from then on: its rows must not be left out."""
+def test_accepted_table_renamed_before_its_record_blocks(site: Site) -> None:
+    """An apply process has had the table since it was taken up: its rows must not be skipped."""
     site.publish("t", "u")
     site.begin("t", "u")
     site.prepare("t", "u")
@@ -199,20 +199,20 @@ def test_table_that_is_taken_up_waits_when_it_is_renamed_out_of_the_rules_before
     assert site.mined("t", "u") == ["", "u"]
     site.begin("t", "u")
     assert site.mined("t", "u") == ["", "u"]
-    # `up` with the rules as they are leaves it out: it is in the log until then, and after it.
+    # `up` with unchanged rules takes the table out. It stays in the log until then and afterwards.
     site.prepare("t", "u")
     site.note("t")
     assert site.mined("t", "u") == ["t", "u"]
 
 
-def test_table_that_an_edit_leaves_out_holds_up_no_capture_process_until_it_is_out_of_the_log(site: Site) -> None:
+def test_table_that_an_edit_removes_blocks_no_capture_process(site: Site) -> None:
     site.publish("t", "u")
     site.begin("t", "u")
     site.prepare("t", "u")
     site.note("t", "u")
     site.prepare("t")
     site.run("INSERT INTO u VALUES (1); INSERT INTO t VALUES (1)")
-    # The site goes by the edit, or not yet; the record of who gets what is of before.
+    # The site may follow the edit already or not; the record of receivers is still the old one.
     assert site.mined("t") == ["t"]
     site.begin("t")
     assert site.mined("t") == ["t"]

@@ -1,5 +1,5 @@
-"""A destination that is cut, on real servers, Ray and Spark: split off, the others go on without it, back, merged,
-equal.
+"""A destination that is cut off, on real servers, Ray and Spark: split, while the others continue; merged on its
+return; equal at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ merge_threshold: 5
 """
 FILE = "replicate: [{tables: [split.notes], from: a, to: [b, c]}]"
 CLONES = {"queue:q_a.a_to_c", "capture:capture_a.a_to_c"}
-NEAR, FAR = "apply_from_a_at_b", "apply_from_a_at_c"  # they dequeue from q_a: propagations and their queues do not run
+# They dequeue from q_a; the propagations and their queues do not run.
+NEAR, FAR = "apply_from_a_at_b", "apply_from_a_at_c"
 OTHERS = ("capture:capture_a", "queue:q_a", f"apply:{NEAR}")
 
 
@@ -39,9 +40,7 @@ def _subscribers(system: System) -> set[str]:
     return {str(each["subscriber"]) for each in system.status("queue:q_a")["subscribers"]}
 
 
-def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_go_on_as_if_it_were_not_there(
-    sites: Sites,
-):
+def test_cut_destination_is_split_and_merged_while_others_continue(sites: Sites):
     sites.free("split")
     system = sites.by(FILE, sites=["a", "b", "c"], more=THRESHOLDS)
     system.remake("split", "CREATE TABLE notes (id bigint PRIMARY KEY, body text)", sites=["a", "b", "c"])
@@ -49,7 +48,7 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
     opens = {name: system.status(name)["opens_total"] for name in OTHERS}
     with steady_load(system, _write, site="a"):
         wait_until("rows arrive", lambda: system.execute("c", "SELECT count(*) FROM split.notes") > [(20,)])
-        system.call(f"apply:{FAR}", "stop_component")  # nothing gets there any more
+        system.call(f"apply:{FAR}", "stop_component")  # nothing arrives there any more
 
         wait_until("it is split off", lambda: _phases(system) == ["split"])
         wait_until("the common queue has forgotten it", lambda: _subscribers(system) == {NEAR})
@@ -64,7 +63,7 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
         )
         assert own["required_checkpoint_scn"] < cut_at  # the redo that it needs is kept
 
-        # A controller that begins again finds it split off, and so does everybody else.
+        # A controller that restarts finds the split, and so do all others.
         pid = system.kill(CONTROLLER)
         system.wait_restarted(CONTROLLER, pid)
         wait_until("the new controller knows it", lambda: _phases(system) == ["split"])
@@ -74,5 +73,5 @@ def test_a_destination_that_is_cut_is_split_off_and_merged_again_and_the_others_
         wait_until("the common queue has it", lambda: _subscribers(system) == {NEAR, FAR})
     wait_until("its clones have ended", lambda: not CLONES & system.deployment.connect().names())
     system.assert_converged(("split.notes",))
-    # nobody else's streams were interrupted
+    # the streams of the others were not interrupted
     assert {name: system.status(name)["opens_total"] for name in OTHERS} == opens

@@ -1,7 +1,7 @@
-"""Store-and-forward over real connections: lines that are closed or dead cost their sources no log, and every way
-carries on.
+"""Store-and-forward over real connections: lines that are closed or broken retain no log at their sources, and every
+path resumes.
 
-Many to many, in one process: two sources with redo logs and miners, buffered queues on gRPC, four propagations through
+Many to many in one process: two sources with redo logs and miners, buffered queues on gRPC, four propagations through
 proxies, and two sites that take the changes of both. The databases are in memory; no Ray, no Spark.
 """
 
@@ -41,11 +41,11 @@ SOURCES, DESTINATIONS = ("dbs1", "dbs2"), ("dbs3", "dbs4")
 HOURLY = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),))
 FULL_HOUR_US = 1_700_000_000_000_000 // 3_600_000_000 * 3_600_000_000
 ROWS, ROUNDS = 2_000, 3
-WAIT_S = 90.0  # everything takes a second or two; a busy machine takes its time
+WAIT_S = 90.0  # each wait takes a second or two; a busy machine takes longer
 
 
 class WallClock:
-    """A wall clock that the test sets; seconds pass as they do."""
+    """A wall clock that the test sets; seconds pass at their usual speed."""
 
     def __init__(self) -> None:
         self.minute = 0
@@ -58,7 +58,7 @@ class WallClock:
 
 
 class Source:
-    """A database in memory with its redo log. The log writer works on the test's thread, miners read what is durable."""
+    """A database in memory with its redo log. The log writer runs on the test's thread; miners read what is durable."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name, self.source = folder, name, MemorySource()
@@ -74,7 +74,7 @@ class Source:
         drain(self.writer, self.source)
 
     def write(self, first: int) -> None:
-        """A round of changes, in the redo log when this returns."""
+        """Write a round of changes; they are in the redo log on return."""
         with self.source.transaction(None) as transaction:
             for number in range(first, first + ROWS):
                 transaction.insert("public.news", id=str(number), line=f"{number:032d}" * 10)
@@ -85,7 +85,7 @@ class Source:
         return Miner(self.folder, self.name, start, RuleSet(), decoder)
 
     def kept_bytes(self) -> int:
-        """Log that the database keeps, as it was not told that it is durable elsewhere."""
+        """Return the bytes of log that the database keeps because they are not known to be durable elsewhere."""
         return int(self.source.current_scn() - self.source.confirmed_scn)
 
 
@@ -119,7 +119,9 @@ def topology(folder: Path) -> TopologySpec:
 
 
 class World:
-    """Everything but the databases; what has no host is a thread that begins again after an error, as hosts do."""
+    """All components but the databases. Each component without a host is a thread that restarts after an error, as
+    hosts do.
+    """
 
     def __init__(self, spec: TopologySpec, folder: Path, sites: dict[str, Source]) -> None:
         self.clock, self.stop, self.sites = WallClock(), threading.Event(), sites
@@ -134,7 +136,7 @@ class World:
             each.start()
 
     def propagation(self, topology: TopologySpec, spec: PropagationSpec) -> PropagationHost:
-        """From its queue directly, to the other one over the line."""
+        """Start a propagation that reads its queue directly and reaches the other queue over the line."""
         proxy = self.proxies[spec.to_queue.removeprefix("q_")]
 
         def resolve(name: str) -> str:
@@ -160,7 +162,7 @@ class World:
         return threading.Thread(target=run, daemon=True)
 
     def capture(self, source: str) -> None:
-        """Mine what is written and send it; purge redo behind what is durable, as the site does."""
+        """Mine and send what is written; purge redo behind what is durable, as the site does."""
         site = self.sites[source]
         client = EnqueueClient(
             self.queues[f"q_{source}"].endpoint(),
@@ -227,7 +229,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         site.writer.close()
 
 
-def test_lines_that_are_closed_or_dead_cost_no_log_and_every_site_gets_everything_of_both_sources(world: World) -> None:
+def test_closed_or_broken_lines_retain_no_log_and_lose_no_change(world: World) -> None:
     """dbs3 has windows, and is unreachable between them; dbs4 is always open, and its line breaks."""
     ends: dict[str, int] = {}
 

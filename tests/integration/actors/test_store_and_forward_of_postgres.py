@@ -1,8 +1,7 @@
-"""Store-and-forward between real databases: a destination that can be reached in short windows only, and writes that go
-on.
+"""Store-and-forward between real databases: the destination is reachable in short windows only, while writes continue.
 
 Log writer, redo log, miner, queues and propagation on gRPC, and an apply engine in one process, without Ray and Spark.
-Schedules, compression and several destinations: `test_store_and_forward.py`, with databases in memory.
+`test_store_and_forward.py` covers schedules, compression and several destinations, with databases in memory.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ captures: {c1: {site: dbs1, source: dbs1, queue: q1, rules: {include: [{schema: 
 propagations: {p12: {from: q1, to: q2}}
 applies: {a12: {site: dbs2, source: dbs1, queue: q2}}
 """
-WINDOWS, BURSTS = 4, 3  # windows in which the destination can be reached; bursts of writes before each
-TRANSACTIONS, ROWS = 6, 100  # of a burst; a row has 1 KB
+WINDOWS, BURSTS = 4, 3  # windows in which the destination is reachable; bursts of writes before each
+TRANSACTIONS, ROWS = 6, 100  # in a burst; a row has 1 KB
 BURST_BYTES = TRANSACTIONS * ROWS * 1000
-WAIT_S = 60.0  # a window is open for seconds; what goes through it takes a second
+WAIT_S = 60.0  # a window is open for seconds; the changes that pass it take a second
 
 
 class Writer:
-    """The source's application: bursts that the test asks for, and a transaction now and then on a thread of its own."""
+    """The source's application: bursts on request, and an occasional transaction on its own thread."""
 
     def __init__(self, dsn: str) -> None:
         self.burst_session, self._other = (psycopg.connect(dsn, autocommit=True) for _ in range(2))
@@ -79,7 +78,7 @@ class Writer:
 
 
 class Line(Proxy):
-    """What leads to the destination's site. It is there before its end."""
+    """The line to the destination's site. It exists before the site does."""
 
     def __init__(self) -> None:
         self.end = "127.0.0.1:1"
@@ -123,7 +122,7 @@ def writer(network: QueuedNetwork) -> Iterator[Writer]:
 
 
 class Slot:
-    """What the source server keeps for its slot, and how far it has written."""
+    """Observes how much log the source server keeps for its slot, and how far it has written."""
 
     def __init__(self, user: psycopg.Connection) -> None:
         self._user = user
@@ -149,22 +148,22 @@ class Slot:
         return self._number("restart_lsn")
 
 
-def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_source_keeps_no_wal_for_it(
+def test_destination_reachable_in_windows_catches_up_and_retains_no_wal(
     network: QueuedNetwork, line: Line, writer: Writer
 ) -> None:
     source, destination = (network.sites[name].user for name in ("dbs1", "dbs2"))
     slot = Slot(source)
 
     def keeps_less(bound: int) -> bool:
-        # The server moves restart_lsn where it logs its running transactions, which it does by itself every fifteen
-        # seconds. What autovacuum or a checkpoint writes meanwhile is kept until the next time.
+        # The server moves restart_lsn where it logs its running transactions, by itself every fifteen seconds. It keeps
+        # what autovacuum or a checkpoint writes until the next time.
         source.execute("SELECT pg_log_standby_snapshot()")
         network.capture()
         return slot.written - slot.restart < bound
 
     for window in range(WINDOWS):
         line.cut()
-        sent, began = network.sent("dbs1"), slot.written  # what was on its way may be there
+        sent, began = network.sent("dbs1"), slot.written  # changes in flight may have arrived
         for _ in range(BURSTS):
             burst_began = slot.written
             writer.burst()
@@ -194,7 +193,7 @@ def test_destination_that_can_be_reached_in_windows_catches_up_in_each_and_the_s
         network.capture()
         network.apply("a12")
         network.wait_acknowledged("a12")
-        # A mark or a turn that came meanwhile may be there, but nothing of the time before the window.
+        # A progress mark or an occasional transaction may have arrived meanwhile, but nothing from before the window.
         wait_until(
             "the queue has forgotten it",
             lambda: network.status("q1").spill_bytes == 0 and network.status("q1").rows < ROWS,

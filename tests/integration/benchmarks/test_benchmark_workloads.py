@@ -1,4 +1,4 @@
-"""The benchmark's workloads write what they say, at a hundredth of their size: on one server, without measuring."""
+"""The benchmark's workloads write what they describe, at a hundredth of their size: on one server, without measuring."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_bulk_writes_inserts_updates_and_deletes_of_a_hundred_rows_each(fresh_da
             "SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows"
         ).fetchone()
         changed = connection.execute("SELECT count(*) FROM bench_rows WHERE note LIKE 'changed%'").fetchone()
-    # 20 × 100 inserted, the first 10 × 100 updated, of these 5 × 100 deleted.
+    # 20 × 100 inserted, the first 10 × 100 of them updated, 5 × 100 of those deleted.
     assert (rows, transactions, changed) == (1500, 15, (500,))
     assert (workload.transactions, workload.row_changes) == (20 + 10 + 5, 3500)
 
 
-def test_one_transaction_is_one(fresh_database, pg_source):
+def test_single_transaction_workload_writes_one_transaction(fresh_database, pg_source):
     with written(fresh_database(pg_source), OneTransaction.of(0.01)) as connection:
         found = connection.execute("SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows").fetchone()
     assert found == (5000, 1)
@@ -48,7 +48,7 @@ def test_oltp_is_pgbench_and_its_content_holds_the_balances(fresh_database, pg_s
     assert len(after["balances"]) == 1
 
 
-def test_contents_that_differ_in_one_value_are_told_apart_and_the_mark_is_the_last_row(fresh_database, pg_source):
+def test_contents_with_one_other_value_differ_and_the_mark_is_the_last_row(fresh_database, pg_source):
     dsn, workload = fresh_database(pg_source), OneTransaction.of(0.001)
     make_mark_table(dsn)
     with written(dsn, workload) as connection:
@@ -61,7 +61,7 @@ def test_contents_that_differ_in_one_value_are_told_apart_and_the_mark_is_the_la
         assert write_mark(dsn) == 1
 
 
-def test_latency_counts_every_row_that_was_written(fresh_database, pg_source):
+def test_latency_counts_every_written_row(fresh_database, pg_source):
     dsn, latency = fresh_database(pg_source), Latency(duration_s=0.3)
     latency.make_tables(dsn)
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_latency_counts_every_row_that_was_written(fresh_database, pg_source):
         assert result.p50_ms <= result.p99_ms <= result.max_ms
 
 
-def test_slot_that_is_free_is_told_from_one_that_is_not_there(fresh_database, pg_source):
+def test_free_slot_is_distinguished_from_a_missing_one(fresh_database, pg_source):
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT pg_create_logical_replication_slot('bench_free', 'pgoutput')")

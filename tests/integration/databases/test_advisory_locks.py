@@ -1,4 +1,6 @@
-"""Advisory locks of the schema headrace that another role holds: the error names its session, and nobody waits for ever."""
+"""Advisory locks of the schema headrace that another role holds: the error names its session, and every wait is
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def _removed(connection: psycopg.Connection[object]) -> object:
 
 
 @pytest.mark.parametrize("call", [prepare_schema, _removed])
-def test_a_lock_that_another_role_holds_is_named_with_its_session(
+def test_lock_that_another_role_holds_is_named_with_its_session(
     source_database: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[psycopg.Connection[object]], object]
 ) -> None:
     with (
@@ -49,7 +51,7 @@ def test_a_lock_that_another_role_holds_is_named_with_its_session(
         call(connection)
 
 
-def test_a_shared_lock_is_in_the_way_of_who_wants_it_alone(source_database: str) -> None:
+def test_shared_lock_blocks_an_exclusive_request(source_database: str) -> None:
     with (
         psycopg.connect(source_database) as connection,
         psycopg.connect(source_database, autocommit=True) as user,
@@ -60,7 +62,7 @@ def test_a_shared_lock_is_in_the_way_of_who_wants_it_alone(source_database: str)
             wait_transaction_lock(connection, CLAIM_LOCK, what="copies of tables", timeout_s=0.2)
 
 
-def test_who_comes_second_waits_for_the_first_one_and_sees_what_it_committed(source_database: str) -> None:
+def test_second_session_waits_for_the_first_and_sees_its_commit(source_database: str) -> None:
     with (
         psycopg.connect(source_database) as first,
         psycopg.connect(source_database) as second,
@@ -78,8 +80,8 @@ def test_who_comes_second_waits_for_the_first_one_and_sees_what_it_committed(sou
         assert second.execute("SHOW lock_timeout").fetchone() == ("1234ms",)
 
 
-def test_who_waits_gets_it_in_order_though_others_take_it_again_at_once(source_database: str) -> None:
-    """Who has just released it does not overtake those who wait."""
+def test_waiting_session_is_not_overtaken_by_later_ones(source_database: str) -> None:
+    """A session that just released the lock does not overtake waiting ones."""
     turns: list[str] = []
 
     def take(name: str, times: int) -> None:
@@ -110,7 +112,7 @@ def _waiting(dsn: str) -> int:
     return int(found[0])
 
 
-def test_a_prepared_transaction_that_holds_it_is_said_to_be_one(postgres_folder: Path) -> None:
+def test_lock_of_a_prepared_transaction_is_named_as_such(postgres_folder: Path) -> None:
     server = EmbeddedServer(postgres_folder / "prepared", name="prepared")
     try:
         server.start()
@@ -146,7 +148,7 @@ def test_two_ups_at_once_make_the_schema_once(source_database: str) -> None:
 
 @pytest.fixture
 def limited(source_database: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A session that may use the schema, and end the sessions of its own role alone."""
+    """A session that may use the schema and end only the sessions of its own role."""
     role = f"limited_{secrets.token_hex(4)}"
     with psycopg.connect(source_database, autocommit=True) as connection:
         prepare_schema(connection)
@@ -159,7 +161,7 @@ def limited(source_database: str) -> Iterator[psycopg.Connection[tuple[object, .
         connection.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_an_apply_process_names_who_holds_its_lock_and_cannot_be_ended(
+def test_apply_process_names_the_holder_of_its_lock_that_it_cannot_end(
     source_database: str, limited: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     epoch = raise_epoch(limited, "topo", "apply_1")
@@ -171,7 +173,7 @@ def test_an_apply_process_names_who_holds_its_lock_and_cannot_be_ended(
         assert take_apply_lock(limited, "topo", "apply_1", epoch) == apply_lock_key("topo", "apply_1")
 
 
-def test_an_apply_server_names_who_holds_the_lock_of_its_apply_process(
+def test_apply_server_names_the_holder_of_its_apply_processs_lock(
     source_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     destination = PostgresDestination(source_database, site="b")

@@ -1,4 +1,4 @@
-"""A state folder that root closes to others, and the embedded servers in it that run as a spare user."""
+"""A state folder that root closes to others, and its embedded servers that run as a spare user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shared() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs embedded servers as another user")
-def test_an_embedded_server_that_root_starts_has_its_data_in_a_closed_state_folder(shared: Path):
+def test_embedded_server_of_root_keeps_its_data_in_a_closed_state_folder(shared: Path):
     state_dir = shared / "state"
     server = EmbeddedServer(state_dir / "sites" / "a" / "database", name="closed-a")
     before = os.umask(0o077)

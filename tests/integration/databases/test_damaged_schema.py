@@ -1,6 +1,4 @@
-"""A schema headrace of which somebody dropped tables: the site and the way out are named, and `down --purge` removes
-what is left.
-"""
+"""A schema headrace with dropped tables: the error names the site and the remedy, and `down --purge` removes the rest."""
 
 from __future__ import annotations
 
@@ -25,21 +23,21 @@ def destination(destination_database: str) -> Iterator[PostgresDestination]:
 
 
 @pytest.mark.parametrize("table", ["instantiation", "schema_version", "apply_process", "apply_error_part"])
-def test_a_dropped_table_is_named_with_the_site_and_what_is_printed_helps(
+def test_dropped_table_is_named_with_the_site_and_the_remedy_works(
     destination: PostgresDestination, destination_database: str, table: str
 ) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute(f"DROP TABLE headrace.{table} CASCADE")
         with pytest.raises(DatabaseError, match=f"site dst: .*headrace.{table} is not there") as failed:
             destination.prepare("topo")
-        assert failed.value.hint == INSTANTIATE_AGAIN, "which begins with `headrace down --purge`"
-        # Origins are the server's: what other databases of it left behind is dropped, too.
+        assert failed.value.hint == INSTANTIATE_AGAIN, "the hint begins with `headrace down --purge`"
+        # Origins belong to the server: those left behind by other databases are also dropped.
         assert "DROP SCHEMA headrace" in destination.remove("topo")
         destination.prepare("topo")
         assert destination.raise_epoch("topo", "apply_from_src").epoch > 0
 
 
-def test_a_driver_that_finds_a_table_dropped_names_the_site_and_the_way_out(
+def test_driver_that_misses_a_table_names_the_site_and_the_remedy(
     destination: PostgresDestination, destination_database: str
 ) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
@@ -49,7 +47,7 @@ def test_a_driver_that_finds_a_table_dropped_names_the_site_and_the_way_out(
     assert failed.value.hint == INSTANTIATE_AGAIN
 
 
-def test_what_users_built_on_the_schema_is_named_when_it_stays(
+def test_users_objects_on_a_remaining_schema_are_named(
     destination: PostgresDestination, destination_database: str
 ) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:

@@ -1,4 +1,4 @@
-"""The embedded server: made, started, crashed, moved and destroyed."""
+"""The embedded server: created, started, crashed, moved and destroyed."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ def test_data_and_port_survive_crashes_and_restarts(folder: Path) -> None:
     assert server.pid() != pid
 
 
-def test_stop_does_not_wait_for_ever_for_a_stream_that_never_confirms(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_is_bounded_with_a_stream_that_never_confirms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_STOP_TIMEOUT_S", 1.0)
     server = EmbeddedServer(folder)
     server.start()
@@ -105,7 +103,7 @@ def test_stop_does_not_wait_for_ever_for_a_stream_that_never_confirms(
     assert _one(server, "SELECT 1") == 1
 
 
-def test_pid_file_that_names_a_strangers_process_does_not_keep_the_server_down(folder: Path) -> None:
+def test_pid_file_with_a_foreign_process_does_not_keep_the_server_down(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()
     server.stop(immediate=True)
@@ -132,9 +130,7 @@ def test_taken_port_is_replaced(folder: Path) -> None:
         assert _one(server, "SELECT 1") == 1
 
 
-def test_port_that_is_taken_between_the_look_and_the_start_is_replaced(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_port_taken_between_check_and_start_is_replaced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, looks, is_free = EmbeddedServer(folder), list[int](), embedded._port_is_free
     server.start()
     server.stop()
@@ -152,7 +148,7 @@ def test_port_that_is_taken_between_the_look_and_the_start_is_replaced(
         assert _one(server, "SELECT 1") == 1
 
 
-def test_nobody_connects_without_the_password(folder: Path) -> None:
+def test_connections_without_the_password_are_refused(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()
     for database in ("dbname=postgres", "dbname=postgres replication=database"):
@@ -164,7 +160,7 @@ def test_nobody_connects_without_the_password(folder: Path) -> None:
         psycopg.connect(f"host=/tmp port={server.port} user=postgres dbname=postgres")
 
 
-def test_interrupted_initialisation_is_thrown_away(folder: Path) -> None:
+def test_interrupted_initialisation_is_discarded(folder: Path) -> None:
     folder.mkdir()
     (folder / "data.initializing-dead").mkdir()
     (folder / "data.initializing-dead" / "PG_VERSION").write_text("18\n")
@@ -176,7 +172,7 @@ def test_interrupted_initialisation_is_thrown_away(folder: Path) -> None:
     assert not (folder / "data.initializing-dead").exists()
 
 
-def test_other_version_in_the_folder_is_refused(folder: Path) -> None:
+def test_data_folder_of_another_version_is_refused(folder: Path) -> None:
     EmbeddedServer(folder, version=18).start()
     with pytest.raises(ConfigError, match="is version 18, not 16"):
         EmbeddedServer(folder, version=16).start()
@@ -184,7 +180,7 @@ def test_other_version_in_the_folder_is_refused(folder: Path) -> None:
         EmbeddedServer(folder, version=9)
 
 
-def test_lost_data_folder_is_reported_not_replaced(folder: Path) -> None:
+def test_lost_data_folder_is_reported_and_not_replaced(folder: Path) -> None:
     server = EmbeddedServer(folder)
     with pytest.raises(DatabaseUnavailable, match="never started"):
         server.dsn()
@@ -197,7 +193,7 @@ def test_lost_data_folder_is_reported_not_replaced(folder: Path) -> None:
     assert not folder.exists()
 
 
-def test_moved_folder_has_its_data_and_its_copy_is_another_server(folder: Path) -> None:
+def test_moved_folder_keeps_its_data_and_its_copy_is_another_server(folder: Path) -> None:
     before = EmbeddedServer(folder.with_name("before"))
     before.start()
     with psycopg.connect(before.dsn()) as connection:
@@ -220,7 +216,7 @@ def test_moved_folder_has_its_data_and_its_copy_is_another_server(folder: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take files from their owner")
-def test_copy_that_lost_its_owners_names_them_and_the_fix_works(folder: Path) -> None:
+def test_copy_that_lost_its_owners_is_named_and_the_fix_works(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()
     with psycopg.connect(server.dsn(), autocommit=True) as user:
@@ -239,13 +235,13 @@ def test_copy_that_lost_its_owners_names_them_and_the_fix_works(folder: Path) ->
         copied.destroy()
 
 
-def test_wrong_setting_shows_the_servers_own_words(folder: Path) -> None:
+def test_wrong_setting_shows_the_servers_own_message(folder: Path) -> None:
     server = EmbeddedServer(folder, settings={"wal_level": "nonsense"})
     with pytest.raises(DatabaseUnavailable, match="wal_level"):
         server.start()
 
 
-def test_bundled_programs_connect_whatever_the_callers_environment_says_of_servers(
+def test_bundled_programs_ignore_the_callers_environment_about_servers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = EmbeddedServer(folder)
@@ -291,8 +287,8 @@ def test_root_runs_the_server_as_an_unprivileged_user_without_a_name(folder: Pat
         "server.log",
     ),
 )
-def test_a_link_that_a_superuser_of_the_server_makes_is_not_followed_by_root(folder: Path, name: str) -> None:
-    """Root starts the server, whose superuser can execute programs as the server's user in its data folder."""
+def test_root_follows_no_link_that_a_superuser_of_the_server_makes(folder: Path, name: str) -> None:
+    """Root starts the server, whose superuser can run programs as the server's user in its data folder."""
     target = folder.parent / "roots"
     target.write_text("root's secret\n")
     target.chmod(0o600)
@@ -313,7 +309,7 @@ def test_a_link_that_a_superuser_of_the_server_makes_is_not_followed_by_root(fol
             assert time.monotonic() < deadline
             time.sleep(0.1)
     server.stop()
-    if name == "headrace.folder":  # written where the data are elsewhere
+    if name == "headrace.folder":  # written if the data are elsewhere
         facts.note_owner(folder)
     if name == "pg_hba.conf":  # written at the first start alone
         embedded.write(server.data_folder / name, access, facts.user_number)
@@ -327,10 +323,12 @@ def test_a_link_that_a_superuser_of_the_server_makes_is_not_followed_by_root(fol
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to change user")
-def test_private_home_is_left_closed_and_the_server_runs_elsewhere(
+def test_private_home_stays_closed_and_the_server_runs_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Package and state folder below a 0700 folder, like a clone in /root: both are put where the user can reach."""
+    """Package and state folder are below a 0700 folder, like a clone in /root: both are moved to a place that the user
+    can reach.
+    """
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     installation = embedded_place._installation(18)
@@ -339,7 +337,7 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(
     shutil.copytree(installation, private / installation.name, ignore=shutil.ignore_patterns("include"))
     shutil.copytree(package.with_name(f"{package.name}.libs"), private.with_name(f"{package.name}.libs"))
     monkeypatch.setattr(embedded_place, "_installation", lambda _version: private / installation.name)
-    # A folder of this test's own: the usual one is shared with every other server on the machine.
+    # A separate folder: the usual one is shared with all other servers on the machine.
     reachable = Path(tempfile.mkdtemp(prefix="headrace-test-reachable-"))
     reachable.chmod(0o755)
     monkeypatch.setattr(embedded_place, "_reachable_folder", lambda _user: reachable)
@@ -357,7 +355,7 @@ def test_private_home_is_left_closed_and_the_server_runs_elsewhere(
         copy.destroy()
         assert _one(server, "SELECT 1") == 1
         assert stat.S_IMODE(home.stat().st_mode) == 0o700
-        # A cleaner took one of the copied files: the next start copies again.
+        # A cleaner removed one of the copied files: the next start copies again.
         server.stop()
         (program.parents[1] / "share" / "postgresql" / "timezonesets" / "Default").unlink()
         server.start()
@@ -374,7 +372,7 @@ def test_normal_user_runs_the_server_in_place() -> None:
     program = (
         "import json, os, pathlib, signal, socket, subprocess, tempfile\n"
         "from headrace.databases.embedded.servers import EmbeddedServer\n"
-        # The interpreter itself may lie in a private home: it is loaded before the user changes.
+        # The interpreter itself may be in a private home, so it is loaded before the user changes.
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "s = EmbeddedServer(pathlib.Path(tempfile.mkdtemp()) / 'db')\n"
         "s.start(); assert s.data_folder == s.folder / 'data'; s.restart(immediate=True); assert s.pid()\n"
@@ -389,13 +387,11 @@ def test_normal_user_runs_the_server_in_place() -> None:
     assert done.stdout == "in place\n", done.stderr
 
 
-def test_a_superuser_of_a_server_finds_no_secret_of_who_started_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With programs that the server runs, and in the environments of its processes."""
+def test_superuser_of_a_server_finds_no_secret_of_its_starter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It searches with programs that the server runs, and in the environments of the server's processes."""
     for name in ("HEADRACE_DBS1_DSN", "HEADRACE_ALERT_TOKEN", "PGPASSWORD", "DATABASE_URL"):
         monkeypatch.setenv(name, "postgresql://u:planted@host/d")
-    for name in (failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT):  # which it does get
+    for name in (failpoints.ENVIRONMENT, failpoints.FOLDER_ENVIRONMENT):  # these it does get
         monkeypatch.delenv(name, raising=False)
     server = EmbeddedServer(folder)
     for begin in (server.start, lambda: server.restart(immediate=True)):
@@ -405,7 +401,7 @@ def test_a_superuser_of_a_server_finds_no_secret_of_who_started_it(
             told = {str(line) for (line,) in attacker.execute("SELECT line FROM told")}
             found = [Path(f"/proc/{each.pid}/environ").read_bytes() for each in server_processes(server)]
         assert any(line.startswith("PATH=") for line in told)
-        assert len(found) > 3, "the postmaster, what it starts, and the attacker's session"
+        assert len(found) > 3, "the postmaster, its children, and the attacker's session"
         assert b"PATH=" in found[0]  # the others write their titles over it
         assert not [each for each in (*told, *map(str, found)) if "planted" in each or "HEADRACE_" in each]
 

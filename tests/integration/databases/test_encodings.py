@@ -1,5 +1,5 @@
-"""Databases of different encodings: texts are compared as values, and one that an encoding lacks keeps its own table
-alone from being copied.
+"""Databases of different encodings: texts are compared as values, and a text outside of an encoding keeps only its own
+table from being copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL = 'SELECT * FROM p ORDER BY id COLLATE "C"'
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Callable[..., CopiedPair]]:
-    """Makes a pair of databases with these encodings."""
+    """Return a function that makes a pair of databases with these encodings."""
     pairs: list[CopiedPair] = []
     databases: list[tuple[EmbeddedServer, str]] = []
 
@@ -74,7 +74,7 @@ def to_latin1(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -
 
 
 @pytest.mark.parametrize("way", ["from_latin1", "to_latin1"])
-def test_equal_texts_are_equal_whatever_bytes_each_server_has_of_them(request, way: str):
+def test_equal_texts_are_equal_whatever_bytes_each_server_has(request, way: str):
     pair: CopiedPair = request.getfixturevalue(way)
     pair.create(TABLES, TABLES)
     pair.run(ROWS)
@@ -105,7 +105,7 @@ def test_rows_that_differ_are_named_across_encodings(request, way: str):
     }
 
 
-def test_value_that_the_destination_s_encoding_lacks_is_named_and_the_other_tables_are_copied(to_latin1: CopiedPair):
+def test_value_outside_the_destinations_encoding_is_named_others_copied(to_latin1: CopiedPair):
     to_latin1.create(TABLES, TABLES)
     to_latin1.run(ROWS, "INSERT INTO p VALUES ('x', 'Łódź', NULL)")
     found = to_latin1.copy()
@@ -124,7 +124,7 @@ def test_value_that_the_destination_s_encoding_lacks_is_named_and_the_other_tabl
 
 
 @pytest.mark.parametrize(("way", "said"), [("from_latin1", 0), ("to_latin1", 1)])
-def test_check_says_that_the_destination_s_encoding_lacks_characters(request, way: str, said: int):
+def test_check_warns_of_characters_outside_the_destinations_encoding(request, way: str, said: int):
     pair: CopiedPair = request.getfixturevalue(way)
     pair.create(TABLES, TABLES)
     found = pair.shape_findings()
@@ -136,7 +136,7 @@ def test_check_says_that_the_destination_s_encoding_lacks_characters(request, wa
         )
 
 
-# ------------------------------------------------------------------ values that each server keeps in an order of its own
+# ------------------------------------------------------------------ values that each server orders in its own way
 
 SORTED = """
 CREATE TYPE pair AS (n int, "j %" jsonb);
@@ -170,7 +170,7 @@ def _sorted_values(pair: CopiedPair) -> tuple[list[tuple], list[tuple]]:
 @pytest.mark.parametrize(
     "way", [*SORTED_WAYS[:2], *(pytest.param(way, marks=pytest.mark.soak) for way in SORTED_WAYS[2:])], ids="-".join
 )
-def test_equal_documents_are_equal_whatever_order_each_server_keeps_their_keys_in(
+def test_equal_documents_are_equal_with_any_order_of_keys(
     made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str]
 ):
     pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
@@ -204,7 +204,7 @@ _SORTED_CHANGES = [
 
 
 @pytest.mark.parametrize("way", values(["from_latin1", "to_latin1"], "to_latin1"))
-def test_documents_that_differ_are_named_whatever_order_each_server_keeps_their_keys_in(request, way: str):
+def test_differing_documents_are_named_with_any_order_of_keys(request, way: str):
     pair: CopiedPair = request.getfixturevalue(way)
     pair.create(SORTED, SORTED)
     pair.run(*SORTED_ROWS)
@@ -226,7 +226,7 @@ def test_documents_that_differ_are_named_whatever_order_each_server_keeps_their_
 
 
 @pytest.mark.parametrize("way", values(["from_latin1", "to_latin1"], "to_latin1"))
-def test_rows_without_a_key_are_found_by_the_documents_of_the_other_side(request, way: str):
+def test_rows_without_a_key_are_found_by_the_other_sides_documents(request, way: str):
     pair: CopiedPair = request.getfixturevalue(way)
     pair.create(SORTED, SORTED)
     pair.run(*SORTED_ROWS)
@@ -259,7 +259,7 @@ def test_rows_with_large_values_are_equal_across_encodings(request, monkeypatch:
     assert all(found.is_equal for found in pair.verify().values())
 
 
-def test_key_value_pairs_of_hstore_are_equal_whatever_order_each_server_keeps_them_in(made, pg_hstore: EmbeddedServer):
+def test_equal_hstore_values_are_equal_with_any_order_of_keys(made, pg_hstore: EmbeddedServer):
     pair: CopiedPair = made((pg_hstore, "LATIN1"), (pg_hstore, "UTF8"))
     table = "CREATE SCHEMA x; CREATE EXTENSION hstore SCHEMA x; CREATE TABLE h (id int PRIMARY KEY, v x.hstore, a x.hstore[])"
     pair.create(table, table)
@@ -271,7 +271,7 @@ def test_key_value_pairs_of_hstore_are_equal_whatever_order_each_server_keeps_th
     assert [each.key for each in pair.verify()["h"].differences] == [("1",)]
 
 
-# ------------------------------------------------------------------ SQL_ASCII: bytes that are taken for UTF-8
+# ------------------------------------------------------------------ SQL_ASCII: bytes that are read as UTF-8
 
 RAW = [
     ("SQL_ASCII", "UTF8"),
@@ -284,18 +284,15 @@ SIZED = "CREATE TABLE sized (id int PRIMARY KEY, c char(5), v varchar(5), j json
 
 
 def raw_session(dsn: str) -> psycopg.Connection:
-    """Of somebody whose text is taken as it is."""
+    """Return a session of a user whose text is stored unconverted."""
     raw = psycopg.connect(dsn, autocommit=True)
     raw.execute("SET client_encoding = 'SQL_ASCII'")
     return raw
 
 
 @pytest.mark.parametrize("way", values(RAW, ("UTF8", "SQL_ASCII"), ("SQL_ASCII", "LATIN1")), ids="-".join)
-def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_without_a_word(
-    made,
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
-    way: tuple[str, str],
+def test_utf_8_texts_arrive_and_differences_in_counting_bytes_are_reported(
+    made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str]
 ):
     pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
     pair.create(f"{TABLES}; {SIZED}", f"{TABLES}; {SIZED}")
@@ -332,7 +329,7 @@ def test_texts_in_utf_8_arrive_and_what_counts_bytes_is_said_and_is_never_equal_
     values([way for way in RAW if way[0] != way[1]], ("UTF8", "SQL_ASCII"), ("SQL_ASCII", "LATIN1")),
     ids="-".join,
 )
-def test_char_column_that_is_filled_up_to_another_length_is_named_with_the_alter_that_helps(
+def test_char_column_padded_to_another_length_is_named_with_its_alter(
     made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, way: tuple[str, str], name: str
 ):
     pair: CopiedPair = made((pg_source, way[0]), (pg_destination, way[1]))
@@ -358,7 +355,7 @@ def test_char_column_that_is_filled_up_to_another_length_is_named_with_the_alter
     pair.assert_same("SELECT * FROM sized")
 
 
-def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(
+def test_table_with_a_text_that_is_not_utf_8_is_not_copied_and_others_are(
     made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer
 ):
     pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
@@ -377,7 +374,7 @@ def test_a_table_with_a_text_that_is_not_utf_8_is_not_copied_and_the_others_are(
     pair.assert_same(ALL)
 
 
-def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_together(
+def test_remedy_for_a_log_with_invalid_utf_8_makes_both_sides_equal(
     made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer, tmp_path: Path
 ):
     pair: CopiedPair = made((pg_source, "SQL_ASCII"), (pg_destination, "UTF8"))
@@ -409,7 +406,7 @@ def test_what_is_said_of_a_log_with_a_text_that_is_not_utf_8_brings_both_sides_t
     pair.assert_same("SELECT id, name FROM plain ORDER BY id")
 
 
-def test_texts_of_the_destination_s_users_that_are_not_utf_8_are_no_equal_rows_and_stop_nothing(
+def test_invalid_utf_8_of_the_destinations_users_differs_and_stops_nothing(
     made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer
 ):
     pair: CopiedPair = made((pg_source, "UTF8"), (pg_destination, "SQL_ASCII"))

@@ -1,6 +1,4 @@
-"""Functions of users that name things without their schema, run by what Headrace does: they are named, and what is
-printed helps.
-"""
+"""Users' functions with unqualified names that run because of Headrace: they are named, and the printed fix works."""
 
 from __future__ import annotations
 
@@ -30,10 +28,8 @@ REMEDY = "ALTER FUNCTION public.note_ddl() SET search_path = public;"
 
 
 @pytest.mark.parametrize("role", ["source", "destination"])
-def test_an_event_trigger_is_named_by_check_and_by_the_error_and_the_printed_statement_helps(
-    fresh_database: Callable[[EmbeddedServer], str],
-    pg_source: EmbeddedServer,
-    role: str,
+def test_event_trigger_is_named_by_check_and_error_and_the_fix_works(
+    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, role: str
 ) -> None:
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as user:
@@ -72,7 +68,9 @@ WITH_SCHEMAS = NOTES.replace("INTO ddl_history", "INTO public.ddl_history")
 def as_role(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer
 ) -> Iterator[tuple[psycopg.Connection, str]]:
-    """A superuser's session, and the connection string of a role that is none and may do what Headrace needs."""
+    """Yield a superuser's session, and the connection string of a role without superuser rights that has what Headrace
+    needs.
+    """
     dsn = fresh_database(pg_source)
     with psycopg.connect(dsn, autocommit=True) as user:
         user.execute(f"DROP ROLE IF EXISTS {ROLE}")
@@ -91,10 +89,8 @@ def as_role(
 
 @pytest.mark.parametrize("helps", ["SECURITY DEFINER", "GRANT", "DISABLE"])
 @pytest.mark.parametrize("role", ["source", "destination"])
-def test_an_event_trigger_that_lacks_a_right_is_named_by_check_and_by_the_error_with_what_helps(
-    as_role: tuple[psycopg.Connection, str],
-    role: str,
-    helps: str,
+def test_event_trigger_that_lacks_a_right_is_named_by_check_and_error(
+    as_role: tuple[psycopg.Connection, str], role: str, helps: str
 ) -> None:
     user, dsn = as_role
     user.execute(WITH_SCHEMAS)
@@ -135,7 +131,7 @@ OWN_PATH = "LANGUAGE plpgsql SET search_path = public"
 
 @pytest.mark.parametrize("path", ['LANGUAGE plpgsql SET search_path = "$user", public', OWN_PATH])
 @pytest.mark.parametrize("role", ["source", "destination"])
-def test_an_event_trigger_whose_function_has_a_search_path_of_its_own_is_named_and_the_printed_statement_helps(
+def test_event_trigger_whose_function_sets_search_path_is_named_and_fixed(
     as_role: tuple[psycopg.Connection, str], role: str, path: str
 ) -> None:
     """The server names such a function without its schema."""
@@ -166,9 +162,7 @@ def test_an_event_trigger_whose_function_has_a_search_path_of_its_own_is_named_a
         database.remove("topo")
 
 
-def test_of_event_triggers_whose_functions_have_one_name_none_is_blamed_for_another(
-    as_role: tuple[psycopg.Connection, str],
-) -> None:
+def test_same_named_event_trigger_functions_are_not_confused(as_role: tuple[psycopg.Connection, str]) -> None:
     user, dsn = as_role
     user.execute(NOTES.replace("LANGUAGE plpgsql", OWN_PATH))
     user.execute(
@@ -188,7 +182,7 @@ def statement_in(text: str) -> str:
     return text[text.index("ALTER FUNCTION") : text.index(";", text.index("ALTER FUNCTION")) + 1]
 
 
-def test_apply_names_the_function_of_an_event_trigger_and_the_printed_statement_helps(pair: Pair) -> None:
+def test_apply_names_the_function_of_an_event_trigger_and_the_fix_works(pair: Pair) -> None:
     pair.create(ARRAYS, ARRAYS)
     pair.there.execute(NOTES + "ALTER EVENT TRIGGER note_ddl ENABLE ALWAYS")
     pair.run("INSERT INTO p VALUES (1, '{1,2}')")
@@ -200,7 +194,7 @@ def test_apply_names_the_function_of_an_event_trigger_and_the_printed_statement_
     pair.assert_same()
 
 
-def test_apply_names_an_event_trigger_that_lacks_a_right_and_the_printed_statement_helps(pair: Pair) -> None:
+def test_apply_names_an_event_trigger_that_lacks_a_right_and_the_fix_works(pair: Pair) -> None:
     pair.create(f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)", f"{ARRAYS}; CREATE TABLE q (id int PRIMARY KEY)")
     pair.there.execute(WITH_SCHEMAS + "ALTER EVENT TRIGGER note_ddl DISABLE")
     pair.there.execute(
@@ -223,8 +217,8 @@ def test_apply_names_an_event_trigger_that_lacks_a_right_and_the_printed_stateme
     pair.assert_same()
 
 
-def test_error_transaction_names_the_function_of_an_index_and_the_statement_that_helps(pair: Pair) -> None:
-    """`test_errors_alone` executes the error transaction then."""
+def test_error_transaction_names_the_function_of_an_index_and_its_fix(pair: Pair) -> None:
+    """`test_errors_alone` executes the error transaction afterwards."""
     pair.create(ARRAYS, ARRAYS)
     pair.there.execute(
         "CREATE FUNCTION public.half(n int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT n / 2';"

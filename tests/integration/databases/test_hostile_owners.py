@@ -1,5 +1,5 @@
-"""Who owns a table chooses its name and its columns' names: none of them becomes a statement of the apply role, or of
-who runs what is printed.
+"""A table's owner chooses its name and its columns' names. None of them becomes a statement of the apply role, or of
+the operator who runs printed statements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 pytestmark = [pytest.mark.postgres]
 
 BOB = "test_hostile_bob"
-# Ends a dollar quote of the body, turns the check of bodies off, runs a function of his, and hides the rest.
+# Ends a dollar quote of the body, disables the check of bodies, runs the owner's function, and hides the rest.
 COLUMN = ",$body$SET check_function_bodies=0;SELECT app.f(),$q$,$r$"
 TABLE = f"x'); ALTER ROLE {BOB} SUPERUSER; --"
 NAMES = (COLUMN, TABLE, "a'b", 'a"b', "a%b %s %1$s", "a\nb", "$$", "$made$", "\\", "--", "/*", "é;")
@@ -63,7 +63,7 @@ def assert_nothing_was_taken(admin: psycopg.Connection) -> None:
     assert admin.execute("SELECT rolsuper FROM pg_roles WHERE rolname = %s", (BOB,)).fetchone() == (False,)
 
 
-def test_a_name_becomes_no_statement_where_deletes_are_noted(
+def test_no_name_becomes_a_statement_where_deletes_are_recorded(
     admin: psycopg.Connection, destination: PostgresDestination
 ):
     for count, name in enumerate(NAMES):
@@ -76,17 +76,15 @@ def test_a_name_becomes_no_statement_where_deletes_are_noted(
         assert admin.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone AND relation <> 0").fetchone() == (
             count + 1,
         )
-        # As it is printed for a superuser to run.
+        # As printed for a superuser to run.
         admin.execute(sql.SQL("DROP TRIGGER headrace_tombstones ON app.{}").format(sql.Identifier(name)))
         admin.execute(statement.encode())
         assert_nothing_was_taken(admin)
         assert destination.keep_tombstones([("app", name)]) == ()
 
 
-def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
-    admin: psycopg.Connection,
-    destination: PostgresDestination,
-    destination_database: str,
+def test_function_that_records_a_tables_deletes_serves_no_other_table(
+    admin: psycopg.Connection, destination: PostgresDestination, destination_database: str
 ):
     admin.execute("CREATE TABLE public.victim (id int PRIMARY KEY)")
     destination.keep_tombstones([("public", "victim")])
@@ -103,14 +101,14 @@ def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
             bob.execute(attack)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             bob.execute("SELECT headrace.keep_tombstones('app.mine')")
-        # As earlier versions of the schema made it: whoever owns it makes it anew.
+        # An earlier version of the schema created it in this way; its owner recreates it.
         admin.execute(f"GRANT EXECUTE ON FUNCTION {function} TO PUBLIC")
         bob.execute(attack)
         bob.execute("DROP TRIGGER forged ON app.mine")
         assert len(destination.keep_tombstones([("public", "victim")])) == 1
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             bob.execute(attack)
-    # Without the right, his own deletes are noted all the same.
+    # Without the right, the user's own deletes are still recorded.
     admin.execute(f"GRANT DELETE, SELECT ON public.victim TO {BOB}; INSERT INTO public.victim VALUES (7)")
     with psycopg.connect(
         conninfo.make_conninfo(destination_database, user=BOB, password="secret"), autocommit=True
@@ -121,10 +119,10 @@ def test_what_notes_the_deletes_of_a_table_is_nobody_elses_to_use(
     ).fetchone() == (1,)
 
 
-def test_a_trigger_of_the_name_of_ours_that_somebody_else_made_is_left_alone(
+def test_foreign_trigger_with_our_triggers_name_is_left_alone(
     admin: psycopg.Connection, destination: PostgresDestination
 ):
-    """It would be dropped otherwise, or keep the schema from being dropped by who does not own its table."""
+    """Otherwise it would be dropped, or a role that does not own its table could not drop the schema."""
     admin.execute("CREATE TABLE public.victim (id int PRIMARY KEY)")
     destination.keep_tombstones([("public", "victim")])
     admin.execute(

@@ -1,4 +1,4 @@
-"""A user's own servers: 15 to 18, roles that are no superusers, every right granted as the preflight prints it."""
+"""A user's own servers: 15 to 18, roles without superuser rights, every right granted as the preflight prints it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from topology.file.reading import read_topology
 pytestmark = [pytest.mark.unit("drivers", order=9), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 ROLE, ADMIN = "headrace_plain_role", "headrace_plain_admin"
-PASSWORD = f"planted-{secrets.token_hex(8)}"  # looked for at the end
+PASSWORD = f"planted-{secrets.token_hex(8)}"  # searched for at the end
 OWN = """
 topology: test_own
 state_dir: state
@@ -45,7 +45,7 @@ replicate:
 
 @pytest.fixture
 def plain_role() -> Iterator[Callable[..., str]]:
-    """Makes a role that may do nothing, on any server; gives its dsn."""
+    """Return a function that makes a role without rights on any server and returns its DSN."""
     made: list[tuple[str, str]] = []
 
     def make(dsn: str, role: str = ROLE) -> str:
@@ -70,7 +70,7 @@ def plain_role() -> Iterator[Callable[..., str]]:
 
 
 @pytest.mark.soak  # in `make test`: test_source_admin_running on Ray, and versions 15 to 18 on servers alone
-def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
+def test_rights_that_the_preflight_prints_suffice_from_15_to_18(
     ray_cluster: LocalCluster,
     ray_address: str,
     pg_15: EmbeddedServer,
@@ -95,7 +95,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         )
     for site in servers:
         monkeypatch.setenv(f"TEST_{site.upper()}_DSN", plain_role(admins[site]))
-    # `new` has an administrator: the role that applies there has less.
+    # `new` has an administrator: the role that applies there has fewer rights.
     monkeypatch.setenv("TEST_NEW_ADMIN_DSN", plain_role(admins["new"], ADMIN))
     file = tmp_path / "own.yaml"
     file.write_text(textwrap.dedent(OWN))
@@ -133,7 +133,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
                 _execute(os.environ["TEST_NEW_DSN"], statement)
     finally:
         assert deployment.down() == []
-        # Nothing runs any more that could do it: the databases are asked from here.
+        # No process runs any more that could do it: this process queries the databases.
         told: list[str] = []
         assert deployment.down(purge=True, progress=told.append) == []
     for site in ("oldest", "old"):
@@ -143,7 +143,7 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
         assert _execute(admins[site], "SELECT count(*) FROM pg_publication") == [(0,)]
     for site in ("old", "new"):
         assert _execute(admins[site], "SELECT to_regnamespace('headrace') IS NULL") == [(True,)]
-    # Dropping origins is more than the rights that are asked for allow: it is told how, and works.
+    # Dropping origins needs more than the required rights: the statement is printed, and works.
     drops = [line.partition("as a superuser: ")[2] for line in told if "as a superuser: " in line]
     assert drops
     for drop in drops:
@@ -155,8 +155,9 @@ def test_rights_that_the_preflight_prints_are_enough_from_15_to_18(
 
 
 def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
-    """Not in what is shown, in no file of the topology or of Ray, and in no process list; it is looked for where it is,
-    too.
+    """Check that the secret is in no output, in no file of the topology or of Ray, and in no process list.
+
+    The search is verified where the secret is known to be.
     """
     overview = system.wait_overview()
     console = Console(record=True, file=io.StringIO(), width=200)
@@ -172,7 +173,7 @@ def _assert_nowhere(secret: str, system: System, cluster: LocalCluster) -> None:
 
 
 def _execute(dsn: str, *statements: str) -> list[tuple[object, ...]]:
-    """Run them as the administrator; the last one's rows."""
+    """Run statements as the administrator; return the last one's rows."""
     with psycopg.connect(dsn, autocommit=True) as admin:
         for statement in statements:
             cursor = admin.execute(statement)
@@ -180,7 +181,7 @@ def _execute(dsn: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def _grant_what_is_printed(file: Path, admins: dict[str, str]) -> set[tuple[str, str]]:
-    """Run every fix as the administrator of the site it names, until nothing is found any more."""
+    """Run every fix as the administrator of the site it names, until no finding is left."""
     given: set[tuple[str, str]] = set()
     for _ in range(6):
         errors = [finding for finding in check_topology(file, ask_databases=True).findings if finding.is_error]

@@ -1,4 +1,6 @@
-"""A connection pooler between Headrace and a server: `check` names one that shares a session's process with others."""
+"""A connection pooler between Headrace and a server: `check` names a pooler that shares a session's process with
+others.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,15 @@ def _through_proxy(dsn: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("is_round_robin", [False, True], ids=["the last one first", "the oldest one first"])
 @pytest.mark.parametrize("idle", [0, 1, 4])
-def test_a_pooler_that_lends_processes_for_transactions_is_named(
+def test_pooler_that_lends_processes_for_transactions_is_named(
     source_database: str, idle: int, is_round_robin: bool
 ) -> None:
     with Pooler(source_database, mode="transaction", is_round_robin=is_round_robin) as pooler, ExitStack() as opened:
-        with ExitStack() as others:  # what they used is idle then
+        with ExitStack() as others:  # their processes are idle then
             for _ in range(idle):
                 others.enter_context(psycopg.connect(pooler.dsn)).execute("SELECT")
         assert pooler.processes == idle
-        # Behind a proxy it is the same one.
+        # Behind a proxy it is the same pooler.
         for dsn in (pooler.dsn, opened.enter_context(_through_proxy(pooler.dsn))):
             (problem,) = _said(dsn)
             assert "is a connection pooler that lends a process of the server for one transaction" in problem
@@ -61,7 +63,7 @@ def test_a_pooler_that_lends_processes_for_transactions_is_named(
         assert pooler.shared
 
 
-def test_a_pooler_whose_processes_others_use_meanwhile_is_named(source_database: str) -> None:
+def test_pooler_whose_processes_others_use_meanwhile_is_named(source_database: str) -> None:
     ended = threading.Event()
 
     def work(dsn: str) -> None:
@@ -82,14 +84,14 @@ def test_a_pooler_whose_processes_others_use_meanwhile_is_named(source_database:
                 each.join()
 
 
-def test_what_keeps_a_process_for_a_session_is_not_named(source_database: str) -> None:
+def test_pooler_that_keeps_a_process_for_a_session_is_not_named(source_database: str) -> None:
     with Pooler(source_database, mode="session") as pooler, _through_proxy(source_database) as tunnel:
         assert _said(pooler.dsn) == _said(tunnel) == _said(source_database) == []
         assert pooler.processes > 1
         assert not pooler.shared
 
 
-def test_a_full_pool_of_sessions_holds_up_the_look_for_a_bounded_time(
+def test_full_pool_of_sessions_blocks_the_check_for_a_bounded_time(
     source_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.databases.postgres.poolers._ANSWER_S", 0.5)
@@ -99,7 +101,7 @@ def test_a_full_pool_of_sessions_holds_up_the_look_for_a_bounded_time(
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
-def test_check_names_the_pooler_of_a_source_and_of_a_destination_and_the_server_itself_ends_it(
+def test_check_names_the_pooler_of_each_database_and_a_direct_dsn_ends_it(
     source_database: str, destination_database: str, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dsns = {"a": source_database, "b": destination_database}
@@ -127,8 +129,8 @@ def test_check_names_the_pooler_of_a_source_and_of_a_destination_and_the_server_
         assert said() == []
 
 
-def test_the_lost_state_is_real(source_database: str) -> None:
-    """What the finding says of such a pooler: another session has the settings and the locks of one."""
+def test_lost_session_state_is_real(source_database: str) -> None:
+    """As the finding says of such a pooler: another session has the first one's settings and locks."""
     with (
         Pooler(source_database, mode="transaction") as pooler,
         psycopg.connect(pooler.dsn, autocommit=True) as one,

@@ -1,4 +1,4 @@
-"""One copy of a topology per database: the second one is refused with the place of the first, and can take over."""
+"""One copy of a topology per database: the second copy is refused with the place of the first, and can take over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topology.problems import TopologyError
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HERE, THERE = "machine-a:/srv/*/ headrace", "machine-b:/home/ü/*/hr"  # neither may end the comment it stands in
+HERE, THERE = "machine-a:/srv/*/ headrace", "machine-b:/home/ü/*/hr"  # neither may end the comment that contains it
 
 
 def claim(dsn: str, place: str, identity: str = "1") -> PostgresClaim:
@@ -57,7 +57,7 @@ def _held(claimed: PostgresClaim) -> bool:
     return True
 
 
-def test_copied_state_folder_is_another_place_and_so_is_a_place_of_the_same_name(source_database: str):
+def test_copied_folder_is_another_place_and_so_is_a_place_of_the_same_name(source_database: str):
     with closing(claim(source_database, HERE)) as first:
         first.hold()
         for other in (claim(source_database, THERE, "1"), claim(source_database, HERE, "2")):
@@ -65,7 +65,7 @@ def test_copied_state_folder_is_another_place_and_so_is_a_place_of_the_same_name
                 other.hold()
 
 
-def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(source_database: str):
+def test_next_life_of_the_same_copy_ends_the_session_of_its_last_one(source_database: str):
     with closing(claim(source_database, HERE)) as before, closing(claim(source_database, HERE)) as after:
         before.hold()
         after.hold()
@@ -73,10 +73,8 @@ def test_next_life_of_the_same_copy_ends_the_session_that_its_last_one_left(sour
             before.hold()
 
 
-def test_a_lock_that_another_role_took_is_named_with_its_session_and_not_waited_for(
-    source_database: str, monkeypatch: pytest.MonkeyPatch
-):
-    """Whoever may connect can compute the number; nobody of ours holds it alone."""
+def test_lock_that_another_role_took_is_named_and_not_waited_for(source_database: str, monkeypatch: pytest.MonkeyPatch):
+    """Any role that may connect can compute the number; none of our processes holds it exclusively."""
     monkeypatch.setattr("headrace.databases.postgres.claim._ENDED_TIMEOUT_S", 0.5)
     first = claim(source_database, HERE)
     with psycopg.connect(source_database, autocommit=True, application_name="a report") as user, closing(first):
@@ -90,7 +88,7 @@ def test_a_lock_that_another_role_took_is_named_with_its_session_and_not_waited_
         first.hold()
 
 
-def test_who_waits_for_the_shared_lock_alone_is_named_and_not_the_copy_that_runs(
+def test_waiter_for_the_shared_lock_is_named_instead_of_the_running_copy(
     source_database: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("headrace.databases.postgres.claim._ENDED_TIMEOUT_S", 0.5)
@@ -121,7 +119,7 @@ def _end_sessions_of_claims(dsn: str) -> None:
     assert ended == [(True,)]
 
 
-def test_a_session_that_ended_is_not_the_result_of_the_next_call(source_database: str):
+def test_ended_session_is_not_the_result_of_the_next_call(source_database: str):
     with closing(claim(source_database, HERE)) as first, closing(claim(source_database, THERE)) as second:
         first.hold()
         _end_sessions_of_claims(source_database)
@@ -130,7 +128,7 @@ def test_a_session_that_ended_is_not_the_result_of_the_next_call(source_database
             second.hold()
 
 
-def test_a_site_that_is_a_destination_alone_takes_its_claim_again(
+def test_destination_only_site_takes_its_claim_again(
     source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("DST_DSN", source_database)
@@ -159,7 +157,7 @@ def test_a_site_that_is_a_destination_alone_takes_its_claim_again(
         site.end()
 
 
-def test_copies_that_look_the_same_do_not_take_the_claim_from_each_other_for_ever(source_database: str):
+def test_identical_copies_do_not_take_the_claim_from_each_other_forever(source_database: str):
     with closing(claim(source_database, HERE)) as first, closing(claim(source_database, HERE)) as second:
         first.hold()
         second.hold()
@@ -175,7 +173,7 @@ def test_copies_that_look_the_same_do_not_take_the_claim_from_each_other_for_eve
         first.hold()
 
 
-def test_take_over_ends_the_other_copy_which_is_refused_from_then_on(source_database: str):
+def test_takeover_ends_the_other_copy_and_refuses_it_from_then_on(source_database: str):
     with closing(claim(source_database, HERE)) as first, closing(claim(source_database, THERE)) as second:
         first.hold()
         second.hold(take_over=True)
@@ -184,7 +182,7 @@ def test_take_over_ends_the_other_copy_which_is_refused_from_then_on(source_data
         second.hold()
 
 
-def test_other_topologies_and_sites_of_the_database_are_not_in_the_way(source_database: str):
+def test_other_topologies_and_sites_of_the_database_do_not_conflict(source_database: str):
     others = [
         PostgresClaim(source_database, topology=topology, site=site, place=HERE, identity="1")
         for topology, site in (("hr", "dbs1"), ("hr", "dbs2"), ("crm", "dbs1"))
@@ -195,11 +193,9 @@ def test_other_topologies_and_sites_of_the_database_are_not_in_the_way(source_da
         other.close()
 
 
-def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refused_and_can_take_over(
-    source_database: str,
-):
-    """The database keeps its records by topology and apply process: each would mark the other one's tables as left, and
-    copy its own again, by turns.
+def test_topology_that_calls_the_database_by_another_site_is_refused(source_database: str):
+    """The database keeps its records by topology and apply process. Each topology would mark the other's tables as left
+    and copy its own again, in turns.
     """
 
     def site(name: str, place: str) -> PostgresClaim:
@@ -225,8 +221,8 @@ def test_a_topology_of_the_same_name_that_calls_the_database_otherwise_is_refuse
         second.hold()
 
 
-def test_a_refused_copy_holds_nothing_any_more_when_it_is_told(source_database: str, monkeypatch: pytest.MonkeyPatch):
-    """Its session may live on for a moment; here it does for long."""
+def test_refused_copy_holds_no_lock_when_the_refusal_arrives(source_database: str, monkeypatch: pytest.MonkeyPatch):
+    """Its session may live on for a moment; here it lives on for long."""
 
     def site(name: str, place: str) -> PostgresClaim:
         return PostgresClaim(source_database, topology="hr", site=name, place=place, identity="1")
@@ -256,7 +252,7 @@ replicate:
 
 @pytest.fixture
 def copies(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DatabaseSite]]:
-    """The site of two copies of one file, in two folders."""
+    """Yield the sites of two copies of one file, in two folders."""
     monkeypatch.setenv("CLAIM_DSN", source_database)
     hosts = []
     for folder in ("one", "two"):
@@ -275,9 +271,7 @@ def state(host: DatabaseSite) -> ComponentStatus:
     return host.status()
 
 
-def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_over_when_told(
-    copies: list[DatabaseSite], source_database: str
-):
+def test_site_of_a_second_copy_is_refused_before_preparation(copies: list[DatabaseSite], source_database: str):
     one, two = copies
     for host in copies:
         host.start()
@@ -303,7 +297,7 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     (problem,) = Removal(two._spec, print).from_databases(None)
     assert "runs already from" in problem
     wait_until("the first one reads on", lambda: state(one).state in {"IDLE", "WRITING"}, 60)
-    assert state(one).opens_total == opens, "the refused one disturbed it"
+    assert state(one).opens_total == opens, "the refused copy disturbed it"
 
     two.take_over()
     wait_until("the first one gives way", lambda: state(one).state == "ABORTED")
@@ -314,13 +308,13 @@ def test_site_of_a_second_copy_is_refused_before_anything_is_prepared_and_takes_
     wait_until("the second one reads the log", lambda: state(two).state in {"IDLE", "WRITING"})
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
     with psycopg.connect(source_database, autocommit=True) as user:
-        # The first one's last question may be about to end, and it asks again now and then.
+        # The first one's last query may be about to end, and it queries again now and then.
         wait_until(
             "one session is left", lambda: user.execute(sessions, (claim_name("copies"),)).fetchone() == (1,), 60
         )
 
 
-def test_claim_of_a_state_folder_is_its_own_for_good(copies: list[DatabaseSite]):
+def test_claim_of_a_state_folder_is_permanent(copies: list[DatabaseSite]):
     specs = [host._spec for host in copies]
     claims = [claim_on(spec, spec.site("a")) for spec in (specs[0], specs[0], specs[1])]
     first, again, other = (claimed._identity for claimed in claims)  # type: ignore[attr-defined]
@@ -328,13 +322,11 @@ def test_claim_of_a_state_folder_is_its_own_for_good(copies: list[DatabaseSite])
 
 
 def _processes() -> set[int]:
-    """What this process has started, and what that has."""
+    """Return this process's children, and their children."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_leaves_no_process(
-    copies: list[DatabaseSite],
-):
+def test_up_of_a_second_copy_is_refused_before_its_cluster_starts(copies: list[DatabaseSite]):
     one, two = (host._spec for host in copies)
     before = _processes()
     with closing(claim_on(one, one.site("a"))) as running:
@@ -350,12 +342,10 @@ def test_up_of_a_second_copy_is_refused_before_its_private_cluster_starts_and_le
             assert deployment.cluster.facts() is None
         finally:
             deployment.down()
-        running.hold()  # nobody has taken it
+        running.hold()  # it is not taken
 
 
-def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_disturb_this_very_copy(
-    copies: list[DatabaseSite],
-):
+def test_first_claims_end_after_the_clusters_start_and_spare_the_same_copy(copies: list[DatabaseSite]):
     one, two = copies
     with claimed(one._spec), pytest.raises(TopologyError), claimed(two._spec):
         pytest.fail("both have it")
@@ -372,9 +362,7 @@ def test_first_claims_are_given_up_behind_the_start_of_the_cluster_and_do_not_di
         pytest.fail("the first one has it")
 
 
-def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_first_claim_of_an_unreachable_database_is_left_to_its_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setenv(
@@ -389,7 +377,7 @@ def test_first_claim_of_a_database_that_does_not_answer_is_left_to_its_site(
 
 @pytest.mark.cluster
 @pytest.mark.soak  # the refusal without Ray: above
-def test_one_of_two_copies_runs_on_its_private_cluster_and_the_other_one_starts_nothing_until_it_is_down(
+def test_second_copy_starts_nothing_until_the_first_cluster_is_down(
     source_database: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("CLAIM_DSN", source_database)

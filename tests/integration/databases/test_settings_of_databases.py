@@ -1,4 +1,4 @@
-"""Settings that a role or a database gives to every session: none of them changes what Headrace's sessions do."""
+"""Settings that a role or a database gives to every session: none of them changes the behaviour of Headrace's sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-# Each would hurt: it refuses, ends or reads otherwise what a session of Headrace does.
+# Each would do harm: it refuses, ends, or changes the meaning of a session's statements.
 PINNED = {
     "default_transaction_read_only": "on",
     "default_transaction_isolation": "serializable",
@@ -42,7 +42,7 @@ PINNED = {
     "TimeZone": "Asia/Kolkata",
     "search_path": "nowhere",
 }
-# Nothing that Headrace does depends on these: the test below runs with them.
+# Nothing in Headrace depends on these: the test below runs with them.
 HARMLESS = {
     "session_replication_role": "replica",
     "check_function_bodies": "off",
@@ -80,10 +80,10 @@ ROWS = (
     " 0.1::float8 + 0.2 FROM generate_series(1, 9) g"
 )
 
-RELOADED_S = 60.0  # a reload is read within a second on a quiet machine; this is for one that stalls
+RELOADED_S = 60.0  # a reload takes a second on a quiet machine; this bound is for a machine that stalls
 
 
-def test_a_log_level_that_the_next_restart_takes_away_is_warned_of_and_the_printed_statement_helps(
+def test_log_level_that_a_restart_would_lower_is_warned_of_with_a_fix(
     pg_source: EmbeddedServer, source_database: str
 ) -> None:
     def found() -> list[str]:
@@ -109,7 +109,7 @@ def test_a_log_level_that_the_next_restart_takes_away_is_warned_of_and_the_print
             user.execute("SELECT pg_reload_conf()")
 
 
-def test_every_column_that_makes_changes_travel_in_text_form_is_named(source_database: str) -> None:
+def test_every_column_that_forces_text_form_is_named(source_database: str) -> None:
     with psycopg.connect(source_database, autocommit=True) as user:
         user.execute(
             "CREATE DOMAIN pair AS regclass; CREATE TABLE t (id int PRIMARY KEY, c1 pair, c2 pair, c3 pair, c4 pair, c5"
@@ -150,7 +150,7 @@ def altered(
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
 ) -> Pair:
-    """Two databases with all settings, in whose tables users write with sessions of before."""
+    """Yield two databases with all settings, whose tables users write with sessions from before the settings."""
     all_set(pg_source, name_of(source_database))
     all_set(pg_destination, name_of(destination_database))
     pair.redo.source.close()
@@ -175,11 +175,11 @@ def test_every_session_has_the_values_that_headrace_relies_on(source_database: s
     with closing(connect(source_database, application_name="after")) as session:
         assert values(session) == before
     assert {name for name in before if users[name] == before[name]} == set(), (
-        "the test gives a session what it has anyway"
+        "the test sets a value that a session has anyway"
     )
 
 
-def test_everything_works_where_the_databases_give_every_session_such_settings(
+def test_everything_works_where_databases_give_every_session_such_settings(
     altered: Pair, source_database: str, destination_database: str
 ) -> None:
     pair = altered
@@ -202,12 +202,10 @@ def test_everything_works_where_the_databases_give_every_session_such_settings(
         assert session.execute(methods).fetchone() == (0,)
 
 
-def test_the_schema_is_made_and_removed_where_databases_are_read_only_by_default(
-    fresh_database,
-    pg_source: EmbeddedServer,
-    pg_destination: EmbeddedServer,
+def test_schema_is_made_and_removed_in_databases_that_default_to_read_only(
+    fresh_database, pg_source: EmbeddedServer, pg_destination: EmbeddedServer
 ) -> None:
-    """As at a switch-over: the source is set read only before `down --purge`."""
+    """As at a switch-over: the source is set read-only before `down --purge`."""
     here, there = fresh_database(pg_source), fresh_database(pg_destination)
     with psycopg.connect(here, autocommit=True) as user:
         user.execute("CREATE TABLE public.t (id int PRIMARY KEY)")

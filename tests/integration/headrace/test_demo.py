@@ -1,4 +1,4 @@
-"""The demo as people run it: what it promises with `--json`, and that nothing of it stays."""
+"""The demo as users run it: its promises with `--json`, and its complete clean-up."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ KEYS = {
     "returned_changes",
     "duration_s",
 }
-TRANSACTIONS = 2000  # five seconds of writing at each site: enough is left after the kill
+TRANSACTIONS = 2000  # five seconds of writing at each site, so enough is left after the kill
 MARKER = "HEADRACE_TEST_DEMO"
-TIMEOUT_S = 480.0  # one takes 30 to 50 s on a small machine; where it hangs, its own bounds come first
-GONE_S = 45.0  # the kernel takes a moment to end what was killed last
+TIMEOUT_S = 480.0  # one demo takes 30 to 50 s on a small machine; if it hangs, its own bounds apply first
+GONE_S = 45.0  # the kernel takes a moment to end the last killed processes
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where the demo may write; its path is short, so that Ray's sockets have room in it."""
+    """Return a folder that the demo may write; its path is short, so that Ray's sockets have room in it."""
     made = Path(tempfile.mkdtemp(prefix="hd-"))
     made.chmod(0o711)
     yield made
@@ -49,7 +49,7 @@ def folder() -> Iterator[Path]:
 
 
 def demo(folder: Path, *arguments: object) -> dict[str, Any]:
-    """Run it to its end, which must be a good one: its summary. Nothing runs any more, and nothing lies around."""
+    """Run the demo to its end, which must succeed; return its summary. Check that no process and no file is left."""
     marker = uuid.uuid4().hex
     command = [str(Path(sys.executable).parent / "headrace"), "demo", "--json", "--state-dir", str(folder / "state")]
     done = subprocess.run(
@@ -76,19 +76,19 @@ def demo(folder: Path, *arguments: object) -> dict[str, Any]:
 
 
 def _running(marker: str) -> list[psutil.Process]:
-    """Processes that inherited the marker."""
+    """Return the processes that inherited the marker."""
     return [each for each in psutil.process_iter(["environ"]) if (each.info["environ"] or {}).get(MARKER) == marker]
 
 
-def test_demo_ends_identical_after_a_kill_and_leaves_nothing(folder: Path):
+def test_demo_ends_with_identical_sites_after_a_kill_and_leaves_nothing(folder: Path):
     summary = demo(folder, "--transactions", TRANSACTIONS)
     assert (summary["transactions"], summary["row_changes"]) == (TRANSACTIONS, 4 * TRANSACTIONS)
     assert summary["returned_changes"] == 0
 
 
 @pytest.mark.soak
-def test_demo_of_two_sites_ends_identical_and_nothing_came_home(folder: Path):
+def test_demo_of_two_sites_ends_identical_and_no_change_returned(folder: Path):
     summary = demo(folder, "--two-way", "--transactions", TRANSACTIONS)
     assert summary["transactions"] == 2 * TRANSACTIONS
-    assert summary["row_changes"] == 4 * TRANSACTIONS + 2 * ORDERS  # each site's own orders are made first
+    assert summary["row_changes"] == 4 * TRANSACTIONS + 2 * ORDERS  # each site's own orders are inserted first
     assert summary["returned_changes"] == 0

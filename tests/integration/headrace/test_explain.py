@@ -39,7 +39,7 @@ TABLE = """CREATE TABLE t (id numeric(10,2), line int, at timestamptz, a text, P
 
 
 class Pair:
-    """A source with its redo, and a destination; the destination's rows are what the test wrote there."""
+    """A source with its redo, and a destination; the test wrote the destination's rows there."""
 
     def __init__(self, source: str, destination: str, folder: Path) -> None:
         self.spec = route(
@@ -96,7 +96,7 @@ class Pair:
         )
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float = 0.0) -> Any:
-        """As `RayActors.call`."""
+        """Call as `RayActors.call` does."""
         if method == "write_marker":
             return self.redo.source.write_marker(*arguments)
         if method == "captured":
@@ -176,7 +176,7 @@ def test_planted_causes_are_found_in_real_tables_and_real_redo(pair: Pair) -> No
     code, found = pair.explain("id=2,line=2")
     assert (code, found["verdict"]) == (FINDING, "ARRIVED")
     assert any("different in at, a" in fact for fact in found["evidence"])
-    assert found["key"] == {"id": "2.00", "line": "2"}, "as the database writes it, and as redo has it in binary form"
+    assert found["key"] == {"id": "2.00", "line": "2"}, "in the database's form, and in the binary form of redo"
     assert (pair.explain("3,1")[1]["verdict"], pair.explain("3,1")[1]["place"]) == ("TAG", "capture:c")
     assert pair.explain("1,1")[1]["verdict"] == "IN THE COPY"
     assert pair.explain("1", TableName("public", "left_out"))[1]["place"] == "propagation:p"
@@ -195,7 +195,7 @@ def test_planted_causes_are_found_in_real_tables_and_real_redo(pair: Pair) -> No
     assert pair.explain("4,1")[1]["verdict"] == "ERROR QUEUE"
 
 
-def test_table_made_after_up_and_table_without_a_copy_are_told_apart(pair: Pair) -> None:
+def test_table_made_after_up_and_table_without_a_copy_are_distinguished(pair: Pair) -> None:
     pair.redo.user.execute("INSERT INTO t VALUES (1, 1, NULL, 'x')")
     assert pair.explain("1,1")[1]["verdict"] == "NOT COPIED"
     for connection in (pair.redo.user, pair.there):
@@ -216,7 +216,7 @@ def test_table_made_after_up_and_table_without_a_copy_are_told_apart(pair: Pair)
         ("t", "a='", "several rows"),
     ],
 )
-def test_key_that_the_table_does_not_have_is_refused_with_what_it_has(
+def test_key_that_the_table_lacks_is_refused_with_the_existing_one(
     pair: Pair, table: str, key: str, problem: str
 ) -> None:
     if problem.startswith("several"):
@@ -225,7 +225,7 @@ def test_key_that_the_table_does_not_have_is_refused_with_what_it_has(
         pair.explain(key, TableName("public", table))
 
 
-def test_key_in_text_and_in_binary_form_is_the_databases_own(pair: Pair) -> None:
+def test_key_has_the_databases_own_text_and_binary_form(pair: Pair) -> None:
     access = DatabaseAccess(site="dbs1", kind="postgres", dsn=pair.redo.dsn)
     reader = open_row_reader(access)
     try:
@@ -240,10 +240,8 @@ def test_key_in_text_and_in_binary_form_is_the_databases_own(pair: Pair) -> None
         reader.close()
 
 
-def test_row_is_found_by_the_substitute_key_and_columns_that_only_the_destination_has_make_no_difference(
-    pair: Pair,
-) -> None:
-    """The destination has its own primary key, as tables that need a substitute key have."""
+def test_row_is_found_by_the_substitute_key_despite_additional_columns(pair: Pair) -> None:
+    """The destination has its own primary key, as tables that need a substitute key do."""
     settings = TableSettings(key_columns=(KeyColumns(owner="public", name="v", columns=("code",)),))
     pair.spec = route(replace(pair.spec, applies=(replace(pair.spec.applies[0], tables=settings),)))
     pair.redo.user.execute(

@@ -1,5 +1,5 @@
-"""What `headrace.testing` says of substitute keys, duplicate rows and rows that do not fit is what a real server makes
-of the same changes.
+"""For substitute keys, duplicate rows and rows that do not fit, `headrace.testing` predicts the result of a real
+server.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def network(
         yield made
 
 
-def test_settings_give_offline_what_a_server_gives(network: PostgresNetwork, file: Path) -> None:
+def test_settings_give_the_same_result_offline_as_on_a_server(network: PostgresNetwork, file: Path) -> None:
     rng, rows = random.Random(1), dict[str, str]()
     user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
     offline = Destination.from_file(file, tables=[THERE])

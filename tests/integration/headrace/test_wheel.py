@@ -1,4 +1,4 @@
-"""The wheel: built as a release is, and installed into an environment that has Headrace from nowhere else."""
+"""The wheel: built as a release is, and installed into an environment that has no other copy of Headrace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.long, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("actors", "headrace", "protos", "spark_apply", "topology")
 SOURCES = (*PACKAGES, "LICENSE", "README.md", "pyproject.toml")
-# In one process: to load the command line takes longer than to check a file.
+# All in one process: loading the command line takes longer than checking a file.
 CHECK_EACH = """
 import sys
 from headrace.cli.entry import main
@@ -34,7 +34,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What a command prints; it must succeed."""
+    """Run a command that must succeed; return its output."""
     outside = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(command, cwd=cwd, env=outside, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
@@ -43,7 +43,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of the sources: a build writes beside them."""
+    """Build it from a copy of the sources: a build writes beside them."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"
     sources.mkdir()
@@ -58,13 +58,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path) -> Path:
-    """The folder of programs of a new environment, with the wheel, and with the packages that it needs from this one."""
+    """Return the folder of programs of a new environment that has the wheel and this environment's other packages."""
     environment = wheel.parent / "environment"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
     run(*PIP, "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=wheel.parent)
     packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=wheel.parent).strip()
-    # A plain path: this environment's own .pth files, which name the sources, are not read.
+    # Use a plain path: this environment's own .pth files, which name the sources, are not read.
     (Path(packages) / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return environment / "bin"
 
@@ -81,7 +81,7 @@ def test_wheel_has_every_module_and_nothing_else(wheel: Path):
     assert here == there
 
 
-def test_installed_program_says_its_version(installed: Path, tmp_path: Path):
+def test_installed_program_prints_its_version(installed: Path, tmp_path: Path):
     assert run(installed / "headrace", "--version", cwd=tmp_path).strip() == "headrace 0.1.0"
 
 

@@ -1,4 +1,4 @@
-"""Queues over real gRPC on loopback, also through a network that breaks.
+"""Queues over real gRPC on loopback, also over a network that breaks.
 
 Longer than 500 lines: all of it shares the queues, the service and the breaking network between them.
 """
@@ -32,10 +32,10 @@ from tests.support.wire.staging import Subscriber, one_way
 pytestmark = pytest.mark.long
 
 CREDIT = 4 << 20
-# Keepalive notices a silent network after two of its periods; then a machine under load needs some more.
+# Keepalive notices a silent network after two of its periods; a machine under load needs some more time.
 NOTICED_S = 2 * (transport.KEEPALIVE_S + transport.KEEPALIVE_TIMEOUT_S)
-ARRIVES_S = 60.0  # what comes at once; a busy machine takes its time
-AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have told
+ARRIVES_S = 60.0  # for immediate arrivals; a busy machine takes longer
+AT_ONCE_S = 0.8 * transport.KEEPALIVE_TIMEOUT_S  # before a ping could have noticed
 
 
 class Site:
@@ -91,12 +91,12 @@ def send(client: EnqueueClient, batch: LcrBatch, timeout_s: float = ARRIVES_S) -
 def until(condition: Callable[[], bool], timeout_s: float = ARRIVES_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it never happened"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.005)
 
 
 def fails(call: Callable[[], object], timeout_s: float) -> Exception:
-    """The error that `call` raises sooner or later, and not too late."""
+    """Return the error that `call` raises sooner or later, but within the bound."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
@@ -107,7 +107,7 @@ def fails(call: Callable[[], object], timeout_s: float) -> Exception:
     pytest.fail("no error came")
 
 
-def test_batches_pass_through_a_queue_and_durable_comes_back(site: Site) -> None:
+def test_batches_pass_a_queue_and_durability_is_reported_back(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     assert publisher.connect().needed_scn == 0
     subscriber.subscribe({"dbs1": 0}, CREDIT)
@@ -142,7 +142,7 @@ def test_waiters_are_woken(site: Site) -> None:
         woken.clear()
         return subscriber.poll() is not None
 
-    until(came_with_a_wake)  # an earlier wake may be of the subscription
+    until(came_with_a_wake)  # an earlier wake may belong to the subscription
     woken.clear()
     site.stop()
     assert woken.wait(ARRIVES_S)
@@ -178,7 +178,7 @@ def test_wrong_version_is_failed_precondition_on_the_wire(site: Site) -> None:
     channel.close()
 
 
-def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: Site) -> None:
+def test_strangers_and_wrong_queues_get_the_queues_own_error(site: Site) -> None:
     for options, kind, match in (
         ({"queue": "other"}, ProtocolError, "this is t/q_dbs1"),
         ({"topology": "u"}, ProtocolError, "this is t/q_dbs1"),
@@ -194,7 +194,7 @@ def test_strangers_and_wrong_queues_are_refused_with_the_queues_own_error(site: 
     subscriber.close()
 
 
-def test_nobody_at_the_address_is_a_propagation_error(site: Site) -> None:
+def test_address_without_a_server_is_a_propagation_error(site: Site) -> None:
     endpoint = site.endpoint
     site.stop()
     publisher = site.publisher(endpoint)
@@ -234,8 +234,8 @@ def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     site.stop()
 
 
-def test_publisher_without_credit_has_nothing_kept_of_a_batch_that_it_begins(tmp_path: Path) -> None:
-    """It declares the largest batch that there is and never ends it: what came would be held as long as the stream."""
+def test_no_part_of_a_batch_is_kept_for_a_publisher_without_credit(tmp_path: Path) -> None:
+    """It declares the largest possible batch and never ends it: the received part would be held as long as the stream."""
     site = Site(tmp_path, memory=60_000, spill=0)
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
@@ -276,7 +276,7 @@ def test_publisher_without_credit_has_nothing_kept_of_a_batch_that_it_begins(tmp
     site.stop()
 
 
-def test_publisher_without_credit_waits_and_goes_on(tmp_path: Path) -> None:
+def test_publisher_without_credit_waits_and_resumes(tmp_path: Path) -> None:
     site = Site(tmp_path, memory=60_000, spill=0)
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
@@ -362,9 +362,7 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, site: Site, shorter: Mapping[str, int]) -> None:
-    """The server again, and the clients of now on, with other options of gRPC: those that are shipped are given for
-    seconds.
-    """
+    """Restart the server, and make later clients, with other gRPC options: the shipped ones are in seconds."""
     for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
         monkeypatch.setattr(
             transport, name, [(key, shorter.get(key, value)) for key, value in getattr(transport, name)]
@@ -396,7 +394,7 @@ def test_half_open_connection_is_noticed_from_both_ends(
         proxy.swallow()
         assert isinstance(fails(publisher.poll, NOTICED_S), PropagationError)
         assert isinstance(fails(subscriber.poll, NOTICED_S), PropagationError)
-        # The queue, too: nobody holds the names any more.
+        # The queue also notices: the names are free again.
         until(lambda: not site.host.status().sources["dbs1"].publisher, NOTICED_S)
         until(lambda: not site.host.status().subscribers[0].connected, NOTICED_S)
         assert time.monotonic() - began < NOTICED_S
@@ -439,12 +437,12 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
             delivery = subscriber.poll(ARRIVES_S)
             assert delivery is not None
             model.take(delivery.header, delivery.data)
-        # Pipelined: not one round trip for each batch.
+        # Pipelined: without a round trip for each batch.
         assert 1.0 < time.monotonic() - began < 50 * 1.0
         publisher.close(), subscriber.close()
 
 
-def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None:
+def test_restarted_queue_is_empty_and_requests_the_missing_changes(site: Site) -> None:
     publisher, subscriber, model = site.publisher(), site.subscriber(), Subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
@@ -477,7 +475,7 @@ def test_restarted_queue_is_empty_and_asks_for_what_it_lacks(site: Site) -> None
     publisher.close(), subscriber.close()
 
 
-def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> None:
+def test_subscriber_that_needs_older_changes_makes_the_publisher_rewind(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
@@ -506,7 +504,7 @@ def test_subscriber_that_needs_more_makes_the_publisher_rewind(site: Site) -> No
         client.close()
 
 
-def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gone(site: Site) -> None:
+def test_publisher_without_the_changes_ends_the_subscribers_stream(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 0}, CREDIT)
@@ -529,8 +527,8 @@ def test_publisher_that_has_no_more_ends_the_subscribers_stream_with_what_is_gon
 
 
 def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server takes pings that come too often for an attack, and ends the connection after a few of them."""
-    interval_s, pings = 0.5, 8  # a server that minds ends the connection at the third
+    """A server takes too frequent pings for an attack, and ends the connection after a few of them."""
+    interval_s, pings = 0.5, 8  # a server that objects ends the connection at the third
     shorten(
         monkeypatch,
         site,
@@ -557,13 +555,12 @@ def test_streams_leave_no_threads_behind(site: Site) -> None:
         publisher.connect()
         subscriber.subscribe({"dbs1": 0}, CREDIT)
         subscriber.close(), publisher.close()
-    # The server's pool keeps the threads it once needed: two streams at a time, and one that is just ending for each.
+    # The server's pool keeps the threads that it once needed: two streams at a time, and one that is just ending for
+    # each.
     until(lambda: threading.active_count() <= before + 8)
 
 
-def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_when_positions_are_saved_is_shown_and_recovers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
     subscriber.subscribe({"dbs1": 70}, CREDIT)
@@ -581,7 +578,7 @@ def test_disk_that_is_full_when_positions_are_saved_is_shown_and_heals(
 
 
 class Writer:
-    """A log writer as far as its server looks."""
+    """The part of a log writer that its server uses."""
 
     def __init__(self) -> None:
         self.position = RedoPosition(1, 100, 10)
@@ -597,7 +594,7 @@ class Writer:
         return self.required[capture]
 
 
-def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(request: pytest.FixtureRequest) -> None:
+def test_capture_learns_of_redo_at_once_and_reports_required_checkpoint(request: pytest.FixtureRequest) -> None:
     writer = Writer()
     server = RedoServer("t", "dbs1", writer)
     request.addfinalizer(server.stop)
@@ -622,7 +619,7 @@ def test_capture_learns_of_redo_at_once_and_tells_its_required_checkpoint(reques
     assert client.mine_again(10) == 30
     assert writer.required == {"capture_dbs1": 30}
     assert writer.again == ("capture_dbs1", 10)
-    # Of what is not written yet nobody can say that he does without it: the redo that comes is kept.
+    # No one can declare unwritten redo unnecessary: the redo that arrives is kept.
     assert client.checkpoint(2**62) == 490
     assert client.mine_again(2**62) == 490
     assert writer.again == ("capture_dbs1", 490)
@@ -645,10 +642,8 @@ def test_capture_of_another_site_or_version_is_refused() -> None:
     server.stop()
 
 
-def test_required_checkpoint_meant_for_another_topology_or_version_removes_no_redo(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A port may be another site's after a restart; what it would purge by mistake would be gone for good."""
+def test_checkpoint_for_another_topology_or_version_removes_no_redo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart a port may belong to another site; redo purged by mistake would be lost for good."""
     writer = Writer()
     server = RedoServer("t", "dbs1", writer)
     stranger = RedoWatchClient(server.endpoint, topology="u", capture="c", source="dbs1", incarnation="1")

@@ -1,7 +1,7 @@
-"""Every service against callers that break the rules: nothing crashes, memory stays bounded, and the others are served
-as before.
+"""Every service against callers that break the rules: nothing crashes, memory stays bounded, and other callers are
+served as before.
 
-`make test` has always the same examples, two hundred a test; `make soak` goes on with new ones for some seconds more.
+`make test` always has the same examples, two hundred per test; `make soak` continues with new ones for some seconds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tests.support.wire.wire_world import TOKEN, World, Writer
 pytestmark = pytest.mark.long
 
 SEED = seed_of("fuzzed wires")
-PORTIONS = 10  # of examples, of each test that fuzzes
-SOAK_S = 30.0  # of each in `make soak`: after that, its remaining examples are passed over
-ENOUGH_S = 120.0  # of one that has not seen everything by then, as a busy machine does not answer in time
-# of this process, with both ends: after 300 calls or 2,000 it was 100 to 160 MB, which the allocators keep
+PORTIONS = 10  # of examples, in each fuzzing test
+SOAK_S = 30.0  # of each in `make soak`: afterwards its remaining examples are skipped
+ENOUGH_S = 120.0  # of one that has not yet seen all outcomes, as a busy machine does not answer in time
+# of this process, with both ends: after 300 or 2,000 calls it was 100 to 160 MB, which the allocators keep
 GROWTH_BYTES_MAX = 300 << 20
-# What the fuzzer's calls may end with: refused, cancelled by us, or the stream's ordinary end. Not UNKNOWN: an error of
-# our code.
+# The allowed ends of the fuzzer's calls: refused, cancelled by us, or the stream's ordinary end. UNKNOWN is not
+# allowed: it is an error in our code.
 ENDS = {
     grpc.StatusCode.OK,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -87,11 +87,11 @@ fuzzing = settings(
 )
 
 
-# --------------------------------------------------------------------------- the world
+# --------------------------------------------------------------------------- set-up
 
 
 def _resident_bytes() -> int:
-    """Of this process, without what is free already: the allocator keeps some for each thread."""
+    """Return the memory of this process without free blocks: the allocator keeps some for each thread."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss
@@ -106,7 +106,7 @@ def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
         yield world
         world.serves()
         assert _resident_bytes() - before < GROWTH_BYTES_MAX
-        # gRPC logs what our handlers raise and should not.
+        # gRPC logs exceptions of our handlers, which must not occur.
         assert [
             each.getMessage()
             for each in caplog.records
@@ -119,8 +119,10 @@ def world(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
 def _fuzz(
     strategy: st.SearchStrategy[Any], example: Callable[[Any], None], is_enough: Callable[[], bool] = lambda: True
 ) -> None:
-    """Run an example in portions; in `make soak` as often as the time of a test allows: hypothesis counts examples, not
-    seconds. Longer until it is enough.
+    """Run an example in portions: in `make soak` as often as a test's time allows, as hypothesis counts examples, not
+    seconds.
+
+    Continue until `is_enough` is true.
     """
     began = time.monotonic()
     for number in itertools.count():
@@ -138,7 +140,7 @@ SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 
 
 def _frames() -> st.SearchStrategy[bytes]:
-    """HTTP/2 frames with any type, flags, stream and declared length."""
+    """Return HTTP/2 frames with any type, flags, stream and declared length."""
     header = st.tuples(st.integers(0, 2**24 - 1), st.integers(0, 12), st.integers(0, 255), st.integers(0, 2**32 - 1))
     return st.tuples(header, st.binary(max_size=64)).map(
         lambda each: each[0][0].to_bytes(3, "big") + bytes(each[0][1:3]) + each[0][3].to_bytes(4, "big") + each[1]
@@ -165,12 +167,12 @@ def _throw(endpoint: str, data: bytes) -> None:
 
 
 @pytest.mark.seeded
-def test_bytes_that_are_no_http_2_harm_nobody(world: World) -> None:
+def test_bytes_that_are_no_http_2_do_no_harm(world: World) -> None:
     _fuzz(st.tuples(st.sampled_from(sorted(world.endpoints.values())), RAW), lambda drawn: _throw(*drawn))
 
 
 @pytest.mark.seeded
-def test_bytes_on_a_port_with_tls_harm_nobody_and_are_counted(
+def test_bytes_on_a_port_with_tls_do_no_harm_and_are_counted(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission_module, "HANDSHAKE_TIMEOUT_S", 1.0)
@@ -233,7 +235,7 @@ def _scalar(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 @cache
 def _messages(descriptor: Descriptor, depth: int = 3) -> st.SearchStrategy[Message]:
-    """Any message of a kind: some of its fields set to extreme or plausible values."""
+    """Return any message of a type, with some of its fields set to extreme or plausible values."""
     fields = [
         field
         for field in descriptor.fields
@@ -282,7 +284,7 @@ BEGINNINGS: dict[str, list[list[Message]]] = {
 
 @st.composite
 def _calls(draw: st.DrawFn) -> tuple[str, list[bytes]]:
-    """A method and what is sent to it: often an orderly beginning, then anything."""
+    """Draw a method and the bytes sent to it: often a valid beginning, then anything."""
     method = draw(st.sampled_from(sorted(METHODS)))
     begun = draw(st.sampled_from([*BEGINNINGS.get(method, []), []]))
     rest = draw(st.lists(_messages(METHODS[method].DESCRIPTOR), max_size=6))
@@ -306,7 +308,7 @@ def _send(
 
 
 @pytest.mark.seeded
-def test_any_messages_to_any_method_are_answered_or_refused(world: World) -> None:
+def test_arbitrary_messages_to_any_method_are_answered_or_refused(world: World) -> None:
     ended: dict[str, int] = {}
 
     def example(call: tuple[str, list[bytes]]) -> None:
@@ -320,20 +322,18 @@ def test_any_messages_to_any_method_are_answered_or_refused(world: World) -> Non
         assert "unforeseen" not in details
         ended[code.name] = ended.get(code.name, 0) + 1
 
-    seen = {"FAILED_PRECONDITION", "OK"}  # it got through to our code, and past it
+    seen = {"FAILED_PRECONDITION", "OK"}  # it reached our code, and passed it
     _fuzz(_calls(), example, lambda: seen <= set(ended))
     assert seen <= set(ended), ended
 
 
-@pytest.mark.seeded  # it was a race: more of them are as good as other ones
+@pytest.mark.seeded  # it was a race: more repetitions are as good as other bytes
 @pytest.mark.parametrize("method", sorted(BEGINNINGS))
-def test_bytes_that_are_no_message_on_an_open_stream_do_not_keep_the_server_from_stopping(
-    world: World, method: str
-) -> None:
-    """Left to gRPC, such a call was ended twice, and its server could never be stopped; `World.close` stops it."""
+def test_invalid_bytes_on_an_open_stream_do_not_stop_a_server_from_ending(world: World, method: str) -> None:
+    """gRPC alone ended such a call twice, and its server could then never be stopped; `World.close` stops it."""
     beginning = [message.SerializeToString() for message in BEGINNINGS[method][0]]
-    # An apply server's stream has no way to say why, and need not end; its driver is told. The others end by
-    # themselves, on a busy machine later.
+    # An apply server's stream cannot report a reason and need not end; its driver is informed. The others end by
+    # themselves, later on a busy machine.
     is_told = not method.endswith("/Serve")
     for _ in range(scaled(5, 50)):
         channel = transport.Channel(world.endpoints[method.rsplit(".", maxsplit=1)[-1].partition("/")[0]])
@@ -345,8 +345,8 @@ def test_bytes_that_are_no_message_on_an_open_stream_do_not_keep_the_server_from
 
 @pytest.mark.parametrize("declared", values([2**40, 1_200_000_000], 2**40))
 @pytest.mark.parametrize("piece", [b"", b"x", bytes(FRAGMENT_BYTES)], ids=["empty", "tiny", "whole"])
-def test_fragments_that_never_end_cost_no_more_than_what_they_hold(world: World, declared: int, piece: bytes) -> None:
-    """Every piece is valid by itself; the one that would complete the batch never comes."""
+def test_endless_fragments_cost_no_more_than_their_content(world: World, declared: int, piece: bytes) -> None:
+    """Every piece is valid by itself; the one that would complete the batch never arrives."""
     sent = 0
 
     def messages() -> Iterator[bytes]:
@@ -374,7 +374,7 @@ def test_fragments_that_never_end_cost_no_more_than_what_they_hold(world: World,
 
 @pytest.fixture(params=[2.0, pytest.param(admission_module.HANDSHAKE_TIMEOUT_S, marks=pytest.mark.soak)])
 def handshake_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """The bound of a server, which is fixed when it starts; what is shipped is given for ten seconds."""
+    """Set the bound of a server, which is fixed when it starts; the shipped one is ten seconds."""
     bound = ("grpc.server_handshake_timeout_ms", int(request.param * 1000))
     monkeypatch.setattr(
         transport,
@@ -384,7 +384,7 @@ def handshake_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return float(request.param)
 
 
-def test_connections_that_say_nothing_end_in_time(handshake_s: float, world: World) -> None:
+def test_silent_connections_end_in_time(handshake_s: float, world: World) -> None:
     began = time.monotonic()
     host, _, port = world.redo.endpoint.rpartition(":")
     silent = [socket.create_connection((host, int(port)), timeout=STALL_S) for _ in range(20)]
@@ -396,4 +396,4 @@ def test_connections_that_say_nothing_end_in_time(handshake_s: float, world: Wor
         while each.recv(1000):
             pass
         each.close()
-    assert time.monotonic() - began > handshake_s / 2, "something else ended them"
+    assert time.monotonic() - began > handshake_s / 2, "another bound ended them"

@@ -1,4 +1,4 @@
-"""Clients that send too much, with TLS on loopback: each service bounds and counts them, and our own clients go on."""
+"""Clients that send too much, with TLS on loopback: each service bounds and counts them, and our own clients continue."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LOW = Limit(messages_per_s=100, calls_per_s=10)  # low, so that a slow machine floods too
 FLOOD_S, ROUNDS_MIN = 1.5, 3
-CALLS_S, CALLS_S_MAX = 2.5, 60.0  # the burst is gone at once, on a busy machine later; then the rate is seen
-# Of a message that floods: what HTTP/2 holds on its way is then few messages.
+CALLS_S, CALLS_S_MAX = 2.5, 60.0  # the burst is over at once, on a busy machine later; then the rate is visible
+# Padding of flooding messages: HTTP/2 then holds only a few of them in flight.
 PADDING_BYTES = 16 << 10
-# gRPC opens a window as far as it takes the line to be fast and long, up to 16 MiB and by what else the machine does.
-# Without that it has 64 KiB.
+# gRPC enlarges a window up to 16 MiB by its estimate of the line and by the machine's other load. Without that it has
+# 64 KiB.
 _FIXED_WINDOW = ("grpc.http2.bdp_probe", 0)
 # Messages between sender and handler: four in the window, as many in the sender's buffer, and one at each end. Five and
 # six were seen, with and without other load.
@@ -50,8 +50,8 @@ HELLO = {"protocol_version": 1, "topology": "t", "incarnation": "9"}
 
 
 def padded(message: bytes) -> bytes:
-    """The same with a field that nobody knows."""
-    return message + b"\xc2\x3e\x80\x80\x01" + bytes(PADDING_BYTES)  # number 1000, so many bytes
+    """Return the message with an unknown field."""
+    return message + b"\xc2\x3e\x80\x80\x01" + bytes(PADDING_BYTES)  # number 1000, with this many bytes
 
 
 def _hello(component: str, target: str) -> queue_pb2.Hello:
@@ -59,7 +59,7 @@ def _hello(component: str, target: str) -> queue_pb2.Hello:
 
 
 def _duplicate() -> bytes:
-    """A batch that the queue has after the first one."""
+    """Return a batch that the queue already has after the first one."""
     batch = insert_batch([10], source=FUZZ)
     header, data = codec.header_to_message(header_of(batch)), codec.encode(batch)
     return queue_pb2.EnqueueRequest(
@@ -104,7 +104,7 @@ STREAMS: dict[str, tuple[list[bytes], Callable[[], bytes]]] = {
         pb.ServerMessage(state=pb.ServerState(state="IDLE")).SerializeToString,
     ),
 }
-"""By method: how a stream begins, and a small message that may be sent on it any number of times."""
+"""By method: the beginning of a stream, and a small message that may be sent on it any number of times."""
 
 CALLS: dict[str, bytes] = {
     "Redo/Watch": _hello("capture_fuzz", "dbs1").SerializeToString(),
@@ -117,7 +117,7 @@ CALLS: dict[str, bytes] = {
 
 
 def _site(method: str) -> str:
-    """Which site's client floods: tasks are served to processes of their own site only."""
+    """Return the site whose client floods: tasks are served to processes of their own site only."""
     return OURS if method.startswith(("Coordinator", "SparkTasks")) else FUZZ
 
 
@@ -146,7 +146,7 @@ def _admission(world: World, method: str) -> Admission:
 
 
 class Flood:
-    """One stream on which as much is sent as the server takes."""
+    """One stream with as many messages as the server takes."""
 
     def __init__(self, world: World, method: str) -> None:
         beginning, make = STREAMS[method]
@@ -177,12 +177,12 @@ class Flood:
 
 
 def some(methods: Iterable[str], *kept: str) -> list[object]:
-    """A method of each kind, and the others in `make soak`: their services are limited by the same code."""
+    """Return a method of each kind, and the others in `make soak`: the same code limits their services."""
     return [pytest.param(method, marks=() if method in kept else pytest.mark.soak) for method in methods]
 
 
 @pytest.mark.parametrize("method", some(STREAMS, "Queue/Enqueue", "Coordinator/Serve"))
-def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(
+def test_flooding_stream_is_held_back_while_our_clients_continue(
     world: World, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     began = time.monotonic()
@@ -203,7 +203,7 @@ def test_stream_that_floods_is_held_back_and_counted_while_our_clients_go_on(
 
 
 @pytest.mark.parametrize("method", STREAMS)
-def test_stream_that_floods_without_an_end_is_refused_with_its_status(
+def test_endlessly_flooding_stream_is_refused_with_its_status(
     world: World, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates, "HELD_BACK_S_MAX", 0.3)
@@ -221,9 +221,7 @@ def test_stream_that_floods_without_an_end_is_refused_with_its_status(
 
 
 @pytest.mark.parametrize("method", some(CALLS, "Redo/Watch", "Redo/Checkpoint"))
-def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_our_clients_go_on(
-    world: World, method: str
-) -> None:
+def test_repeatedly_calling_connection_is_held_back_while_ours_continue(world: World, method: str) -> None:
     channel = transport.Channel(world.peer(method.partition("/")[0], _site(method)))
     call = channel.grpc.unary_stream(f"/headrace.v1.{method}")
     began, answered = time.monotonic(), 0
@@ -251,11 +249,11 @@ def test_connection_that_calls_again_and_again_is_held_back_and_counted_while_ou
     assert method in status.last_held_back
 
 
-def test_site_that_connects_again_and_again_is_refused_and_another_site_is_served(
+def test_repeatedly_connecting_site_is_refused_and_another_site_is_served(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call on a connection of its own; ours are of another site."""
-    # so that a machine on which each connection takes its time is refused, too
+    """Each call has its own connection; our clients belong to another site."""
+    # Refuse also a machine on which each connection takes long.
     monkeypatch.setattr(rates, "SITE_CALLS", 1)
     codes: list[grpc.StatusCode] = []
     allowed = rates.SITE_BURST_S * rates.SITE_CALLS * LOW.calls_per_s
@@ -282,7 +280,7 @@ def test_site_that_connects_again_and_again_is_refused_and_another_site_is_serve
     assert world.admissions["Queue"].status().refused_calls >= refused
 
 
-def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World) -> None:
+def test_site_with_many_open_streams_leaves_room_for_another_site(world: World) -> None:
     watches: list[RedoWatchClient] = []
     channels: list[transport.Channel] = []
     share = int(transport.STREAMS_MAX * transport.PRINCIPAL_SHARE)
@@ -312,13 +310,13 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
             return False
         return True
 
-    wait_until("what ended made room", is_taken, 60)
+    wait_until("ended streams have made room", is_taken, 60)
     for each in (*watches, *channels):
         each.close()
 
 
 class _BusyHost(Host):
-    """A coordinator that waits for its destination, and takes no message."""
+    """A coordinator that waits for its destination and takes no message."""
 
     received = 0
 
@@ -326,15 +324,15 @@ class _BusyHost(Host):
         self.received += 1
 
 
-def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path: Path, fixed_window: None) -> None:
-    world = World(tmp_path, is_secure=True)  # with the limits that we ship
+def test_messages_for_a_busy_coordinator_wait_in_bounded_memory(tmp_path: Path, fixed_window: None) -> None:
+    world = World(tmp_path, is_secure=True)  # with the shipped limits
     world.gate.inbox = busy = _BusyHost()  # type: ignore[assignment]
     flood = Flood(world, "Coordinator/Serve")
     wait_until("there is no room any more", lambda: busy.received == REPORTS_MAX, STALL_S)
 
     def is_held_back() -> bool:
         before = flood.sent
-        time.sleep(0.5)  # a machine that stalls for so long has sent less: that makes nothing fail
+        time.sleep(0.5)  # a machine that stalls for this long has sent less, which fails no check
         return flood.sent == before
 
     wait_until("the sender waits", is_held_back, STALL_S)
@@ -351,18 +349,16 @@ def test_messages_for_a_coordinator_that_is_busy_wait_in_bounded_memory(tmp_path
 # --------------------------------------------------------------------------- our own components at full speed
 
 FULL_SPEED_S = 2.5  # longer than the burst of any limit
-SENT_MIN = 100  # also where a busy machine takes longer for them
+SENT_MIN = 100  # even if a busy machine takes longer for them
 
 
 def _two_queues(folder: Path) -> TopologySpec:
     return one_way(folder, subscribers=("to_dbs2",), memory=2 << 20)
 
 
-def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acknowledgements_that_outpace_a_queue_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
-    # Only noted: the queue would refuse acknowledgements of what it has not sent.
+    # Only record them: the queue would refuse acknowledgements of unsent changes.
     monkeypatch.setattr(QueueCore, "acknowledge", lambda _core, _session, _source, scn: heard.append(scn))
     world = World(tmp_path)
     began, scn = time.monotonic(), 0
@@ -376,10 +372,8 @@ def test_acknowledgements_that_come_faster_than_a_queue_needs_them_become_one(
     world.close()
 
 
-def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A publisher, a propagation, and a subscriber that acknowledges every batch, with the limits that we ship."""
+def test_smallest_batches_at_full_speed_are_not_held_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A publisher, a propagation, and a subscriber that acknowledges every batch, with the shipped limits."""
     spec = _two_queues(tmp_path)
     queues = {name: begun(QueueHost(spec, name, "", loopback())) for name in ("q_dbs1", "q_dbs2")}
     resolve = loopback(lambda queue: queues[queue.removeprefix("queue:")].endpoint())

@@ -1,7 +1,6 @@
-"""Links with TLS on loopback: who is admitted, who is not, how it is told, what a renewed certificate needs, and what a
-revoked one loses.
+"""Links with TLS on loopback: admission, refusals and their reports, renewal and revocation of certificates.
 
-Longer than 500 lines: all of it is asked of one queue and its certificates.
+Longer than 500 lines: all of it uses one queue and its certificates.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def spec(tmp_path: Path, certificates: Certificates) -> TopologySpec:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection counts as refused soon after its handshake."""
+    """Count a connection as refused soon after its handshake."""
     monkeypatch.setattr(admission_module, "HANDSHAKE_TIMEOUT_S", 1.0)
 
 
@@ -133,7 +132,7 @@ def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) 
     return caught.value
 
 
-def test_batches_pass_between_the_sites_that_the_topology_names(queue: Queue, certificates: Certificates) -> None:
+def test_batches_pass_between_sites_that_the_topology_names(queue: Queue, certificates: Certificates) -> None:
     publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
     _pass_a_batch(queue, publisher, subscriber)
     assert queue.admission.status().refused_calls == 0
@@ -141,11 +140,11 @@ def test_batches_pass_between_the_sites_that_the_topology_names(queue: Queue, ce
     subscriber.close()
 
 
-def test_client_without_tls_without_certificate_or_of_another_authority_is_refused_and_counted(
+def test_client_without_a_valid_certificate_is_refused_and_counted(
     queue: Queue, certificates: Certificates, tmp_path: Path
 ) -> None:
     foreign = Certificates(tmp_path / "foreign", "secure_test", "dbs1")
-    mixed = Identity(  # trusts our authority, and shows what another one signed
+    mixed = Identity(  # trusts our authority, and shows a certificate of another one
         topology="secure_test",
         site="dbs1",
         authority=str(certificates.folder / "ca.pem"),
@@ -156,8 +155,8 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
     def counted() -> int:
         return int(queue.admission.status().refused_connections)
 
-    # More than one of each, if a busy machine takes a second to close a client that was refused: gRPC connects again by
-    # itself.
+    # There is more than one refusal of each if a busy machine takes a second to close a refused client: gRPC reconnects
+    # by itself.
     for identity in (None, mixed):
         client, before = queue.publisher(identity), counted()
         assert type(_refused(client.connect, client)) is PropagationError
@@ -170,14 +169,14 @@ def test_client_without_tls_without_certificate_or_of_another_authority_is_refus
             channel.unary_unary("/headrace.v1.Redo/Checkpoint")(b"", timeout=STALL_S)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     wait_until("it is counted", lambda: counted() > before, 60)
-    # Nothing of it reached the queue, and those who may are served as before.
+    # No part of it reached the queue, and authorised clients are served as before.
     publisher, subscriber = (make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber))
     _pass_a_batch(queue, publisher, subscriber)
     publisher.close()
     subscriber.close()
 
 
-def test_site_that_the_topology_does_not_let_publish_or_subscribe_here_is_refused_logged_and_counted(
+def test_site_without_a_role_at_this_queue_is_refused_logged_and_counted(
     queue: Queue, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "headrace")
@@ -187,7 +186,7 @@ def test_site_that_the_topology_does_not_let_publish_or_subscribe_here_is_refuse
     assert isinstance(error, NotAdmitted)
     assert "dbs3.secure-test.headrace.internal" in error.message
     assert "dbs1.secure-test.headrace.internal" in error.message
-    # As itself it is no publisher of this queue, nor a subscriber.
+    # Under its own name it is neither a publisher nor a subscriber of this queue.
     for client, connect in (
         (each := queue.publisher(other, component=queue.spec.captures[1].name), each.connect),
         (
@@ -212,7 +211,7 @@ def test_client_refuses_a_server_that_is_another_site(queue: Queue, certificates
     assert "headrace check" in error.hint
 
 
-def test_address_makes_no_difference_to_whom_the_certificate_is_for(queue: Queue, certificates: Certificates) -> None:
+def test_certificate_is_checked_by_site_and_not_by_address(queue: Queue, certificates: Certificates) -> None:
     port = queue.endpoint.rpartition(":")[2]
     for host in ("127.0.0.1", "localhost"):
         client = queue.publisher(certificates.of("dbs1"), endpoint=f"{host}:{port}")
@@ -220,20 +219,20 @@ def test_address_makes_no_difference_to_whom_the_certificate_is_for(queue: Queue
         client.close()
 
 
-def test_topology_that_admits_another_component_takes_effect_for_the_next_call(
+def test_topology_that_admits_another_component_is_used_at_the_next_call(
     queue: Queue, certificates: Certificates
 ) -> None:
     client = queue.publisher(certificates.of("dbs3"), component="newcomer")
     assert isinstance(_refused(client.connect, client), NotAdmitted)
     queue.admission.change({PUBLISH: {"newcomer": "dbs3"}})
     client = queue.publisher(certificates.of("dbs3"), component="newcomer")
-    # Admitted; the queue itself takes sources only from the publishers of its topology.
+    # The client is admitted; the queue itself takes sources only from the publishers of its topology.
     with pytest.raises(QueueError, match="takes no LCRs of dbs1 from newcomer"):
         client.connect()
     client.close()
 
 
-def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_one_does_no_harm(
+def test_renewed_certificate_works_without_a_restart_and_half_does_no_harm(
     queue: Queue, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "headrace")
@@ -244,7 +243,7 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
     client = queue.publisher(identity)
     with pytest.raises(CertificateError):
         client.connect()
-    # The server goes on with what it has.
+    # The server keeps its present certificate.
     other = queue.subscriber(certificates.of("dbs2"))
     assert isinstance(_refused(lambda: other.subscribe({"dbs1": 0}, CREDIT), other), NotAdmitted)
     key.write_bytes(old)
@@ -253,7 +252,7 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
     assert client.connect().needed_scn == 0
     assert any("takes the renewed certificate" in record.message for record in caplog.records)
     client.close()
-    # From another authority: who has a certificate of the earlier one is refused from now on.
+    # With a new authority, clients with a certificate of the former one are refused from now on.
     before = certificates.kept("dbs1")
     for name in ("ca.pem", "ca.key"):
         (certificates.folder / name).unlink()
@@ -266,7 +265,7 @@ def test_renewed_certificate_takes_effect_without_a_restart_and_a_half_replaced_
 
 
 def _listed(spec_file: Path) -> TopologySpec:
-    """The topology with a list of revoked certificates, which is empty."""
+    """Return the topology with an empty list of revoked certificates."""
     (spec_file.parent / "revoked").write_text("# none yet\n")
     spec_file.write_text(TOPOLOGY.replace("tls: {", "tls: {revoked: revoked, "))
     return read_topology(spec_file)
@@ -277,7 +276,7 @@ def _revoke(spec: TopologySpec, identity: Identity) -> None:
         file.write(f"{printed_fingerprint(fingerprint_of(Path(identity.certificate).read_text()))}  # stolen\n")
 
 
-def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_streams_nor_new_ones_do(
+def test_stolen_certificate_works_until_listed_then_on_no_stream(
     spec: TopologySpec,
     certificates: Certificates,
     tmp_path: Path,
@@ -290,7 +289,7 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     queue = Queue(_listed(spec.file), tmp_path / "q")
     request.addfinalizer(queue.server.stop)
     stolen = certificates.kept("dbs1")
-    certificates.renew("dbs1")  # the site itself goes on with another one
+    certificates.renew("dbs1")  # the site itself continues with another one
     ours = [make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber)]
     thief = queue.subscriber(stolen)
     thief.subscribe({"dbs1": 0}, CREDIT)
@@ -319,14 +318,14 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
     assert fingerprint_of(Path(stolen.certificate).read_text())[:2].upper() in status.last_refusal
     assert "dbs1.secure-test.headrace.internal connects to" in status.last_refusal
     assert any("with the certificate" in record.message for record in caplog.records)
-    # Who has the new one is served meanwhile.
+    # Clients with the new one are served meanwhile.
     _pass_a_batch(queue, *ours)
-    # A mistake in the list brings the thief nothing, and is told.
+    # A mistake in the list does not help the thief, and is reported.
     (spec.file.parent / "revoked").write_text("oops\n")
 
     def is_not_admitted() -> bool:
         client = queue.publisher(stolen)
-        # a call that is open when the mistake is noticed ends with the streams, before it has its answer
+        # A call that is open when the mistake is noticed ends with the streams, before its answer.
         return isinstance(_refused(client.connect, client), NotAdmitted)
 
     wait_until("the thief is not admitted", is_not_admitted, STALL_S)
@@ -335,7 +334,7 @@ def test_stolen_certificate_works_until_it_is_listed_then_neither_its_open_strea
         each.close()
 
 
-def test_revoked_certificate_whose_signature_a_thief_writes_in_its_other_form_is_the_same_one(
+def test_revoked_certificate_is_refused_with_a_rewritten_signature(
     spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     queue = Queue(_listed(spec.file), tmp_path / "q")
@@ -359,7 +358,7 @@ def test_revoked_certificate_whose_signature_a_thief_writes_in_its_other_form_is
     assert printed_fingerprint(fingerprint_of(original)) in queue.admission.status().last_refusal
 
 
-def test_tasks_with_a_revoked_certificate_are_refused_and_the_application_tells_what_is_wrong_with_the_list(
+def test_tasks_with_revoked_certificates_are_refused_list_errors_reported(
     spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
 ) -> None:
     listed = _listed(spec.file)
@@ -374,10 +373,10 @@ def test_tasks_with_a_revoked_certificate_are_refused_and_the_application_tells_
         fetch_health(peer, "token")
 
 
-def test_expired_certificate_is_refused_by_either_side(queue: Queue, certificates: Certificates) -> None:
+def test_expired_certificate_is_refused_by_both_sides(queue: Queue, certificates: Certificates) -> None:
     before = certificates.kept("dbs1")
     certificates.renew("dbs1", days=0)
-    client = queue.publisher(certificates.of("dbs1"))  # the server shows the expired certificate too
+    client = queue.publisher(certificates.of("dbs1"))  # the server also shows the expired certificate
     error = _refused(client.connect, client)
     assert type(error) is PropagationError
     assert "headrace check" in error.hint
@@ -403,7 +402,7 @@ class _Writer:
     mine_again = record
 
 
-def test_redo_is_read_by_the_capture_processes_of_the_source_only(
+def test_redo_is_served_only_to_the_sources_capture_processes(
     spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
 ) -> None:
     admission = admission_of(spec, "site:dbs1")
@@ -438,7 +437,7 @@ def test_redo_is_read_by_the_capture_processes_of_the_source_only(
     assert admission.status().refused_calls == 8
 
 
-def test_combined_capture_process_serves_its_apply_process_only(
+def test_combined_capture_process_serves_only_its_apply_process(
     spec: TopologySpec, certificates: Certificates, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     apply = spec.applies[0]
@@ -464,7 +463,7 @@ def test_combined_capture_process_serves_its_apply_process_only(
 
 
 class _Listener:
-    """A coordinator whose token everybody knows."""
+    """A coordinator whose token is known to every caller."""
 
     def access(self, request: pb.AccessRequest) -> pb.AccessReply:
         return pb.AccessReply(destination=pb.DatabaseAccess(site="dbs2", dsn="secret"))
@@ -474,7 +473,7 @@ class _Listener:
 
 
 @pytest.mark.parametrize("kind", ["coordinator", "spark"])
-def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_token(
+def test_tasks_are_served_only_to_their_sites_processes_despite_the_token(
     kind: str, certificates: Certificates, request: pytest.FixtureRequest
 ) -> None:
     admission = Admission(kind, certificates.of("dbs2"))
@@ -499,9 +498,7 @@ def test_tasks_of_a_site_are_served_to_its_own_processes_only_even_with_the_toke
     assert admission.status().refused_calls == 1
 
 
-def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(
-    queue: Queue, certificates: Certificates
-) -> None:
+def test_connection_with_too_many_refused_calls_is_no_longer_heard(queue: Queue, certificates: Certificates) -> None:
     channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs3")))
     hello = transport.make_hello("secure_test", queue.spec.captures[0].name, queue.name, "1")
     stub = queue_pb2_grpc.QueueStub(channel.grpc)
@@ -512,10 +509,10 @@ def test_connection_whose_calls_were_refused_too_often_is_not_heard_any_more(
     channel.close()
 
 
-def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
+def test_stream_without_a_hello_ends_in_time_while_others_are_served(
     queue: Queue, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the others say theirs within it, also on a busy machine
+    # the others send theirs within this bound, even on a busy machine
     monkeypatch.setattr(admission_module, "HELLO_TIMEOUT_S", 6.0)
     channel = transport.Channel(Peer(address=queue.endpoint, site="dbs1", identity=certificates.of("dbs1")))
     silence = threading.Event()
@@ -535,7 +532,7 @@ def test_stream_that_says_no_hello_ends_in_time_and_others_are_served_meanwhile(
 
 
 @pytest.mark.parametrize("is_secure", [True, False], ids=["certificates that up makes", "none"])
-def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(
+def test_another_user_is_served_only_where_the_file_says_tls_none(
     tmp_path: Path, is_secure: bool, request: pytest.FixtureRequest
 ) -> None:
     text = TOPOLOGY.replace("tls:", "#" if is_secure else "tls: none #")
@@ -566,7 +563,7 @@ def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(
         if is_secure
         else {(port, method, component) for port, calls in ports.items() for method, _, component, *_ in calls}
     )
-    # Those of the topology are served.
+    # Components of the topology are served.
     publisher, reader = queue.publisher(identity_of(spec, "dbs1")), queue.subscriber(identity_of(spec, "dbs1"))
     if is_secure:
         _pass_a_batch(queue, publisher, reader)
@@ -574,7 +571,7 @@ def test_another_user_is_served_where_the_file_says_none_and_nowhere_else(
     reader.close()
 
 
-def test_topology_that_says_none_has_no_identities(tmp_path: Path) -> None:
+def test_topology_with_tls_none_has_no_identities(tmp_path: Path) -> None:
     (tmp_path / "plain.yaml").write_text(TOPOLOGY.replace("tls:", "tls: none # "))
     spec = read_topology(tmp_path / "plain.yaml")
     assert all(identity_of(spec, site.name) is None for site in spec.sites)

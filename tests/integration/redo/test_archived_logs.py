@@ -1,5 +1,5 @@
-"""Archived-log downstream capture from end to end: complete segments of a real source are sent or copied, mined at
-another site, and applied.
+"""Archived-log downstream capture end to end: complete segments of a real source are sent or copied, mined at another
+site, and applied.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.support.ways.downstream_sites import ROWS, DownstreamSites
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-LAG_S = 1.0  # the shortest that a topology file can say: a segment that is not full ends then
+LAG_S = 1.0  # the minimum in a topology file: after it, a segment ends even if it is not full
 
 
 def write(user: psycopg.Connection, turn: int) -> int:
-    """Some thousand changes; where the log of the source is behind them."""
+    """Write some thousand changes; return the SCN of the source's log after them."""
     user.execute("INSERT INTO rows SELECT n, 0 FROM generate_series(%s::int, %s) n", (2000 * turn, 2000 * turn + 1999))
     user.execute("UPDATE rows SET writer = id %% 7 WHERE id %% 3 = %s", (turn,))
     user.execute("DELETE FROM rows WHERE id %% 11 = %s", (turn,))
@@ -46,7 +46,7 @@ def test_archived_logs_bring_every_row_to_the_destination(
     *,
     is_copied: bool,
 ) -> None:
-    """Nothing fills a segment: the source ends each by time. Where files are copied, the receiver is sent none."""
+    """Nothing fills a segment: the source ends each by time. Where files are copied, nothing is sent to the receiver."""
     archive = tmp_path / "archive"
     archive.mkdir()
     server = EmbeddedServer(postgres_folder / f"archived-{is_copied}", version=18, name="archived", settings=SETTINGS)
@@ -78,10 +78,10 @@ def test_archived_logs_bring_every_row_to_the_destination(
         destination = stack.enter_context(contextlib.closing(PostgresDestination(there, site="dbs2")))
         destination.prepare("topo")
         stack.callback(destination.remove, "topo")
-        for turn in range(2):  # the second time the capture process goes on, and so does the apply process
+        for turn in range(2):  # in the second round the capture and apply processes resume
             written = write(source, turn)
             wait_until("its archived logs are downstream", lambda: arrived(written))  # noqa: B023 - called in this turn
-            # The position is shown before the segment that it is in gets its name.
+            # The position is visible before its segment gets its final name.
             downstream = redo_folder(sites.spec, source="dbs1", site="dbs3")
             wait_until(
                 "all that arrived is archived logs",

@@ -52,9 +52,9 @@ def site(
 
 @contextmanager
 def synchronous(site: RedoSite, standby: str) -> Iterator[None]:
-    """Commits wait for a standby, the test's own session's aside."""
+    """Make commits wait for a standby, except those of the test's own session."""
     try:
-        # A commit of autovacuum's would wait for the standby, too.
+        # A commit of autovacuum would also wait for the standby.
         for statement in ("SET autovacuum = off", f"SET synchronous_standby_names = '{standby}'"):
             site.user.execute(f"ALTER SYSTEM {statement}")
         site.user.execute("SET synchronous_commit = local")
@@ -67,7 +67,7 @@ def synchronous(site: RedoSite, standby: str) -> Iterator[None]:
 
 
 class Commit:
-    """Statements of one transaction in a session of its own, which waits in its COMMIT."""
+    """Statements of one transaction in its own session, which waits in its COMMIT."""
 
     def __init__(self, site: RedoSite, *statements: str) -> None:
         self.site = site
@@ -82,7 +82,7 @@ class Commit:
         wait_until(lambda: self.site.user.execute(asked, (self.session.info.backend_pid,)).fetchone() == (1,))
 
     def let_go(self) -> None:
-        """It is committed, without the standby."""
+        """Complete the commit without the standby."""
         self.site.user.execute("SELECT pg_cancel_backend(%s)", (self.session.info.backend_pid,))
         self.end()
 
@@ -135,7 +135,7 @@ def test_commit_that_waits_for_the_log_writer_and_holds_a_partition_ends(
     assert all(table.rows for table in build.tables if table.root_number != table.object_number)
 
 
-def test_locked_partition_holds_up_neither_other_tables_nor_what_watches_the_source(site: RedoSite) -> None:
+def test_locked_partition_blocks_neither_other_tables_nor_the_monitoring(site: RedoSite) -> None:
     with psycopg.connect(site.dsn) as holder:
         holder.execute("LOCK TABLE a1 IN ACCESS EXCLUSIVE MODE")
         site.user.execute("INSERT INTO t VALUES (1)")
@@ -156,8 +156,8 @@ def test_locked_partition_holds_up_neither_other_tables_nor_what_watches_the_sou
     assert all(table.rows for table in build.tables if table.stored_name == "a1")
 
 
-def test_rows_of_a_partition_wait_for_the_catalog_to_show_it(site: RedoSite) -> None:
-    """Another standby is away: the transaction is in the log, and nobody sees it, for as long as that lasts."""
+def test_rows_of_a_partition_wait_until_the_catalog_shows_it(site: RedoSite) -> None:
+    """Another standby is away: the transaction is in the log and stays invisible until the standby returns."""
     with synchronous(site, "away"):
         commit = Commit(site, "CREATE TABLE a4 PARTITION OF a FOR VALUES IN (4)", "INSERT INTO a VALUES (4)")
         commit.wait_logged()
@@ -175,7 +175,7 @@ def test_rows_of_a_partition_wait_for_the_catalog_to_show_it(site: RedoSite) -> 
     assert mined(site) == ["public.a", "public.t"]
 
 
-def test_partition_that_was_archived_goes_on_under_its_new_table(site: RedoSite) -> None:
+def test_archived_partition_continues_under_its_new_table(site: RedoSite) -> None:
     site.user.execute("ALTER TABLE a DROP c")
     site.user.execute("ALTER TABLE a DETACH PARTITION a1")
     site.user.execute("ALTER TABLE b ATTACH PARTITION a1 FOR VALUES IN (1, 2, 3)")
@@ -185,10 +185,8 @@ def test_partition_that_was_archived_goes_on_under_its_new_table(site: RedoSite)
 
 
 @pytest.mark.parametrize("column", ["regclass", "own_regclass", "pair"])
-def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_written_so(
-    site: RedoSite, column: str
-) -> None:
-    """A value that is a number of the source's catalog would be stored as another one, without a word."""
+def test_invisible_column_without_a_safe_binary_form_is_not_sent_binary(site: RedoSite, column: str) -> None:
+    """A value that is a number of the source's catalog would be stored as another one, silently."""
     assert site.stream.options.binary
     with synchronous(site, "away"):
         commit = Commit(
@@ -201,7 +199,7 @@ def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_wri
         commit.wait_logged()
         with pytest.raises(UnsupportedType, match="binary"):
             site.catch_up()
-        refused_at = site.writer.position.scn  # what the server itself does may be in its log before the transaction
+        refused_at = site.writer.position.scn  # work of the server itself may precede the transaction in its log
         commit.let_go()
     site.stream.close()
     site.attach()
@@ -212,9 +210,9 @@ def test_column_that_nobody_sees_yet_and_cannot_travel_in_binary_form_is_not_wri
     assert [int(scn) for batch in batches for scn in batch.transactions.commit_scn if scn <= refused_at] == []
 
 
-def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: RedoSite) -> None:
-    """`remote_write` promises that another process has the commit; what the log writer has read only is in nobody's
-    keeping.
+def test_commit_waiting_for_remote_write_waits_until_it_is_durable(site: RedoSite) -> None:
+    """`remote_write` promises that another process has the commit. A commit that the log writer has only read is stored
+    nowhere.
     """
     asked = "SELECT reply_time > %s, write_lsn <= flush_lsn FROM pg_stat_replication WHERE application_name = %s"
     name = slot_name("topo", site.user.info.dbname)
@@ -237,15 +235,15 @@ def test_commit_that_waits_until_it_is_written_waits_until_it_is_durable(site: R
         commit.end()
 
 
-def test_visible_is_told_of_transactions_whose_numbers_have_gone_round(site: RedoSite) -> None:
+def test_visibility_check_handles_wrapped_transaction_numbers(site: RedoSite) -> None:
     from headrace.databases.postgres.source.log_stream.transactions import are_visible
 
     with closing(psycopg.connect(site.dsn)) as running:
         number = running.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
         assert number is not None
         assert not are_visible(site.user, [number[0]])
-        # autovacuum takes some of the next ones
+        # Autovacuum takes some of the next ones.
         assert not are_visible(site.user, [number[0] + 100_000]), "it has not begun"
         assert are_visible(site.user, [number[0] - 1])
-        assert are_visible(site.user, [(1 << 32) - 7]), "of the round before"
+        assert are_visible(site.user, [(1 << 32) - 7]), "a number of the previous round"
     wait_until(lambda: are_visible(site.user, [number[0]]))

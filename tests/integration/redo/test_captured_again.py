@@ -1,5 +1,5 @@
-"""Real servers, one source and two destinations: one is restored from a backup and gets what it lost; the other gets
-nothing twice.
+"""Real servers, one source and two destinations: the restored destination gets its lost changes again, the other one
+gets no duplicates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREDIT = 1 << 40
 
 
 class Links(DirectLinks):
-    """To the queue and the redo log."""
+    """Links to the queue and the redo log."""
 
     def __init__(self, site: RedoSite, queue: QueueCore) -> None:
         super().__init__("capture_dbs1", {"q_dbs1": queue}.get)
@@ -48,7 +48,7 @@ class Links(DirectLinks):
 
 
 class Capture(CaptureHost):
-    """The capture process, on a real redo log and a queue beside it."""
+    """The capture process on a real redo log, with a queue in the same process."""
 
     def __init__(self, site: RedoSite, queue: QueueCore, folder: Path) -> None:
         super().__init__(
@@ -102,7 +102,7 @@ class Destination:
             return user.execute("SELECT id, body FROM rows ORDER BY id").fetchall()
 
     def back_up(self, server: EmbeddedServer) -> str:
-        """A copy of the database; answers its connection string."""
+        """Copy the database; return the copy's connection string."""
         name = conninfo_to_dict(self.dsn)["dbname"]
         made = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
             sql.Identifier(f"{name}_copy"), sql.Identifier(str(name))
@@ -115,7 +115,7 @@ class Destination:
                     break
                 except (
                     psycopg.errors.ObjectInUse
-                ):  # a session that was closed has not ended yet, and the server waits for it for 5 s
+                ):  # a closed session may not have ended yet, and the server waits up to 5 s for it
                     assert time.monotonic() < deadline
         return make_conninfo(self.dsn, dbname=f"{name}_copy")
 
@@ -135,14 +135,14 @@ def site(
     made.source.close()
 
 
-def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
+def test_restored_destination_gets_its_lost_changes_others_no_duplicates(
     site: RedoSite,
     pg_destination: EmbeddedServer,
     prepared_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(capture_checkpoint, "CHECKPOINT_INTERVAL_S", 0.0)  # each settling is told
+    monkeypatch.setattr(capture_checkpoint, "CHECKPOINT_INTERVAL_S", 0.0)  # each settling is reported
     checkpoints = site.writer.required_checkpoints
     checkpoints.register("capture_dbs1", retention_s=3600.0)
     queue = QueueCore(one_way(tmp_path, subscribers=("apply_a", "apply_b")), "q_dbs1", tmp_path / "q")
@@ -158,7 +158,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
         )
 
     def settle() -> None:
-        """The queue saves what is acknowledged, and tells it; the log writer purges what it may."""
+        """Let the queue save and report what is acknowledged; the log writer purges what it may."""
         positions = queue.positions_to_save()
         if positions is not None:
             queue.save_positions(positions)
@@ -175,7 +175,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     backup = a.back_up(pg_destination)
     for turn in range(1, 5):
         write(500 * turn + 1, 500 * turn + 500)
-        site.catch_up()  # a record each: a log switch comes after one
+        site.catch_up()  # a record for each, as a log switch happens only after a record
     a.take(queue, "002")
     b.take(queue, "002")
     before = b.content()
@@ -186,7 +186,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     assert checkpoints.scns(site.writer.oldest_scn)["capture_dbs1"].first_scn < required
     assert len(list_segments(site.folder)) > 2
 
-    # Restored: what is before the backup is neither mined nor sent.
+    # After the restore, nothing from before the backup is mined or sent.
     a.dsn = backup
     lost = a.content()
     assert len(lost) == 500
@@ -197,7 +197,7 @@ def test_a_restored_destination_gets_what_it_lost_and_the_other_nothing_twice(
     assert rows(b.take(queue, "003")) == 0
     assert checkpoints.lowest == required
 
-    # Everything is captured again, on the operator's word: nobody gets anything, and then what is new.
+    # The operator has everything captured again: nobody gets the old changes twice, and then the new ones arrive.
     settle()
     first = checkpoints.scns(site.writer.oldest_scn)["capture_dbs1"].first_scn
     checkpoints.set_start_scn("capture_dbs1", first, oldest_scn=site.writer.oldest_scn)

@@ -1,5 +1,5 @@
-"""Real-time downstream capture of a real server: zero loss with `transport: sync`, and a source that works on without
-it when it is async.
+"""Real-time downstream capture of a real server: zero loss with `transport: sync`; with async, the source works on
+without its receiver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 def make(
     postgres_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., DownstreamSites]]:
-    """Each test has a server of its own: some kill it."""
+    """Each test has its own server: some kill it."""
     server = EmbeddedServer(postgres_folder / request.node.name[5:35], version=18, name="downstream", settings=SETTINGS)
     server.start()
     made: list[DownstreamSites] = []
@@ -46,7 +46,7 @@ def make(
     server.destroy()
 
 
-def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all_its_files(
+def test_every_acknowledged_transaction_survives_the_loss_of_the_source(
     make: Callable[..., DownstreamSites],
     pg_destination: EmbeddedServer,
     prepared_database: Callable[[EmbeddedServer], str],
@@ -78,12 +78,10 @@ def test_every_acknowledged_transaction_arrives_when_the_source_is_lost_with_all
         destination.remove("topo")
     assert acknowledged <= applied, f"{len(acknowledged - applied)} acknowledged transactions are lost"
     assert len(acknowledged) > 120
-    assert len(applied - acknowledged) <= len(writers)  # a commit whose answer was on its way
+    assert len(applied - acknowledged) <= len(writers)  # commits whose answers were in flight
 
 
-def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(
-    make: Callable[..., DownstreamSites],
-) -> None:
+def test_commits_wait_for_an_absent_sync_receiver_and_status_shows_it(make: Callable[..., DownstreamSites]) -> None:
     sites = make(transport="sync")
     sites.wait_for_commits()
     writer = Writer(sites.server.dsn(), 1)
@@ -96,26 +94,28 @@ def test_commits_wait_for_a_sync_receiver_that_is_away_and_the_status_says_so(
     wait_until("the commit waits", waits)
     time.sleep(0.5)
     assert writer.acknowledged == []
-    problem = wait_until("it is told", lambda: "redo:dbs1@dbs3" in (said := sites.site.status().problem) and said)
+    problem = wait_until(
+        "the status names the receiver", lambda: "redo:dbs1@dbs3" in (said := sites.site.status().problem) and said
+    )
     assert "headrace_topo_dbs1" in problem or "headrace_topo" in problem
-    assert sites.site.status().state != "DATABASE DOES NOT ANSWER"  # what Headrace commits itself does not wait
+    assert sites.site.status().state != "DATABASE DOES NOT ANSWER"  # commits of Headrace itself do not wait
     receiver = sites.start_receiver()
     wait_until("it commits", lambda: len(writer.acknowledged) > 20)
-    wait_until("nothing is told any more", lambda: sites.site.status().problem == "")
+    wait_until("the status shows no problem", lambda: sites.site.status().problem == "")
     receiver.stop_component()
-    wait_until("it is told", lambda: "is away" in sites.site.status().problem)
+    wait_until("the status shows it as away", lambda: "is away" in sites.site.status().problem)
     waiting = len(writer.acknowledged)
     receiver.start_component()
-    writer.stop(wait=lambda: wait_until("it goes on", lambda: len(writer.acknowledged) > waiting or waits() is False))
+    writer.stop(
+        wait=lambda: wait_until("commits continue", lambda: len(writer.acknowledged) > waiting or waits() is False)
+    )
     sites.wait_received(receiver)
     assert log_bytes(redo_folder(sites.spec, source="dbs1", site="dbs3")).keys() >= {
         file.path.name for file in list_segments(redo_folder(sites.spec, source="dbs1", site="dbs1"))
     }
 
 
-def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_that_is_back(
-    make: Callable[..., DownstreamSites],
-) -> None:
+def test_source_works_without_its_async_receiver_and_keeps_redo_for_it(make: Callable[..., DownstreamSites]) -> None:
     sites = make(transport="async", sites=("dbs3", "dbs4"))
     first, second = sites.start_receiver(), sites.start_receiver("dbs1@dbs4")
     with psycopg.connect(sites.server.dsn(), autocommit=True) as user:
@@ -132,14 +132,12 @@ def test_the_source_works_on_without_an_async_receiver_and_keeps_its_redo_until_
     assert len(held) >= 3, "redo is held for the one that is away"
     second.start_component()
     sites.wait_received(second)
-    wait_until("the source purges what both have", lambda: list_segments(redo)[0].number > held[0].number)
+    wait_until("the source purges redo that both have", lambda: list_segments(redo)[0].number > held[0].number)
     for receiver, site in ((first, "dbs3"), (second, "dbs4")):
         assert sum(batch.row_count for batch in sites.mined(receiver, site=site)) == 120_000
 
 
-def test_a_receiver_killed_again_and_again_under_load_has_every_change_once(
-    make: Callable[..., DownstreamSites],
-) -> None:
+def test_receiver_killed_repeatedly_under_load_has_every_change_once(make: Callable[..., DownstreamSites]) -> None:
     sites = make(transport="async")
     receiver = sites.start_receiver()
     writers = [Writer(sites.server.dsn(), number) for number in range(1, 3)]

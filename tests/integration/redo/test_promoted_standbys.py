@@ -1,4 +1,4 @@
-"""A source whose standby is promoted: the redo log goes on, or is refused with what is missing."""
+"""A source whose standby is promoted: the redo log continues, or the standby is refused with the reason."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ pytestmark = pytest.mark.postgres
 DATABASE = "app"
 
 
-# The worker that copies slots to a standby sleeps for up to 30 s, twice as long as before whenever there was nothing to
-# do.
+# The worker that copies slots to a standby sleeps for up to 30 s. Its sleep doubles whenever there was nothing to do.
 SYNCHRONIZED_S = 180.0
 
 
 @pytest.fixture
 def made(postgres_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
-    """Makes servers of this test alone."""
+    """Return a function that starts servers for this test alone."""
     with contextlib.ExitStack() as opened:
 
         def make(name: str, primary: EmbeddedServer | None = None, version: int = 18) -> EmbeddedServer:
@@ -51,7 +50,7 @@ def made(postgres_folder: Path) -> Iterator[Callable[..., EmbeddedServer]]:
 
 
 def prepared(dsn: str, folder: Path) -> RedoSite:
-    """A redo log of a database with the table t; its log is read."""
+    """Return a redo log of a database with table t, whose log is being read."""
     redo = RedoSite(dsn, folder)
     redo.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     redo.source.prepare("topo", (RULES,))
@@ -60,7 +59,7 @@ def prepared(dsn: str, folder: Path) -> RedoSite:
 
 
 def mined(redo: RedoSite) -> list[int]:
-    """Keys of the rows of t that the redo log has, in order."""
+    """Return the keys of the rows of t in the redo log, in order."""
     return [
         int.from_bytes(group.new.value(0, row), "big", signed=True)  # type: ignore[arg-type,union-attr]
         for batch in redo.mine(redo.miner())
@@ -70,7 +69,7 @@ def mined(redo: RedoSite) -> list[int]:
 
 
 def of_both(first: EmbeddedServer, second: EmbeddedServer) -> str:
-    """A dsn that leads to whichever of both is the primary."""
+    """Return a DSN that leads to whichever of the two is the primary."""
     given = conninfo.conninfo_to_dict(first.dsn(DATABASE))
     return conninfo.make_conninfo(
         "",
@@ -89,9 +88,8 @@ def in_step(standby: EmbeddedServer, slot: str) -> bool:
     ) == [(True,)]
 
 
-def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_changes_and_the_server_of_before(
-    made: Callable[..., EmbeddedServer],
-    tmp_path: Path,
+def test_capture_continues_only_at_a_promoted_standby_with_all_changes(
+    made: Callable[..., EmbeddedServer], tmp_path: Path
 ) -> None:
     primary = made("promoted_from")
     execute(primary.dsn(), f"CREATE DATABASE {DATABASE}")
@@ -115,7 +113,7 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
         return in_step(standby, slot)
 
     wait_until(kept_in_step, SYNCHRONIZED_S)
-    # This one no longer hears of anything; it is promoted at a switch that is below the end of redo.
+    # Cut this standby off. It is promoted at a switch below the end of redo.
     execute(late.dsn(), "ALTER SYSTEM SET primary_conninfo = ''")
     execute(late.dsn(), "SELECT pg_reload_conf()")
     wait_until(lambda: execute(late.dsn(), "SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
@@ -150,7 +148,7 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     options = redo.writer.options
     assert options is not None
 
-    # Both standbys call their timeline 2; what tells them apart is where they left timeline 1.
+    # Both standbys call their timeline 2; they differ in the point where they left timeline 1.
     def left_by(server: EmbeddedServer) -> tuple[tuple[int, Scn], ...]:
         with contextlib.closing(
             connect(server.dsn(DATABASE), application_name="test", replication="database")
@@ -172,7 +170,7 @@ def test_capture_goes_on_at_a_promoted_standby_and_refuses_one_that_lacked_chang
     redo.close()
 
 
-def test_before_version_17_a_promoted_standby_is_refused_as_its_slot_is_gone(
+def test_promoted_standby_before_17_is_refused_for_its_missing_slot(
     pg_16: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
     made: Callable[..., EmbeddedServer],

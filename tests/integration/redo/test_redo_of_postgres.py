@@ -1,4 +1,4 @@
-"""Log writer and mining on a real server's stream, with its own decoder: nothing lost, nothing doubled."""
+"""Log writer and mining on a real server's stream, with its own decoder: no loss and no duplicates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def site(
     made.source.close()
 
 
-def test_pgbench_history_arrives_once_with_breaks_and_restarts_between(site: RedoSite) -> None:
+def test_pgbench_history_arrives_once_across_breaks_and_restarts(site: RedoSite) -> None:
     run_pgbench(site.dsn, "-i", "-q", "-s", "1")
     site.source.prepare("topo", (RULES,))
     site.attach()
@@ -78,7 +78,7 @@ def test_pgbench_history_arrives_once_with_breaks_and_restarts_between(site: Red
     }
 
 
-def test_values_mined_from_any_restart_point_are_the_table(site: RedoSite) -> None:
+def test_values_mined_from_any_restart_point_equal_the_table(site: RedoSite) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b numeric(10,2), at timestamptz)")
     site.source.prepare("topo", (RULES,))
     site.attach()
@@ -104,7 +104,7 @@ def test_values_mined_from_any_restart_point_are_the_table(site: RedoSite) -> No
 
 
 def _replayed(batches: list[LcrBatch]) -> dict[str, tuple[str, str | None]]:
-    """Table t as (id, a) from its LCRs; integers and text are read in binary form."""
+    """Return table t as (id, a) from its LCRs; integers and text are read in binary form."""
     table: dict[str, tuple[str, str | None]] = {}
     for batch in batches:
         groups, within = batch.row_places
@@ -123,7 +123,7 @@ def _replayed(batches: list[LcrBatch]) -> dict[str, tuple[str, str | None]]:
     return table
 
 
-def test_partitions_are_named_like_their_table_whatever_their_columns_order(site: RedoSite) -> None:
+def test_partitions_go_by_their_tables_name_with_any_column_order(site: RedoSite) -> None:
     site.user.execute("CREATE TABLE events (id int PRIMARY KEY, a text) PARTITION BY RANGE (id)")
     site.user.execute("CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (0) TO (100)")
     site.user.execute("CREATE TABLE events_2 (a text, id int NOT NULL PRIMARY KEY)")
@@ -163,9 +163,7 @@ def test_position_moves_when_only_other_tables_change(site: RedoSite) -> None:
     wait_until(is_confirmed)
 
 
-def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_savepoint_takes_them_back(
-    site: RedoSite,
-) -> None:
+def test_users_label_holds_in_redo_until_its_transaction_or_savepoint_ends(site: RedoSite) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     prepare_schema(site.user)
     site.source.prepare("topo", (RULES,))
@@ -200,7 +198,7 @@ def test_labels_of_users_are_found_in_redo_until_their_transaction_ends_or_a_sav
 
 
 @pytest.mark.parametrize("argument", ["NULL", "''", "repeat('x', 201)", "repeat('ü', 101)"])
-def test_label_that_is_none_or_too_long_is_refused(site: RedoSite, argument: str) -> None:
+def test_missing_or_too_long_label_is_refused(site: RedoSite, argument: str) -> None:
     prepare_schema(site.user)
     site.source.prepare("topo", (RULES,))
     site.attach()
@@ -208,7 +206,7 @@ def test_label_that_is_none_or_too_long_is_refused(site: RedoSite, argument: str
         site.user.execute(f"SELECT headrace.track({argument})")
 
 
-def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(site: RedoSite) -> None:
+def test_apply_servers_commits_carry_the_labels_into_their_databases_log(site: RedoSite) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     destination = PostgresDestination(site.dsn, site="dbs1")
     try:
@@ -234,8 +232,8 @@ def test_what_an_apply_server_commits_keeps_the_labels_in_its_databases_own_log(
         destination.close()
 
 
-def test_a_segment_that_is_missing_or_not_whole_comes_back_from_a_copy_as_it_is_printed(site: RedoSite) -> None:
-    """A copy that is not the segment is noticed: no row is left out for it."""
+def test_damaged_segment_is_restored_from_a_copy_as_printed(site: RedoSite) -> None:
+    """A copy that is not the segment is noticed: no row is skipped for it."""
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     site.source.prepare("topo", (RULES,))
     site.attach()

@@ -1,5 +1,5 @@
-"""The hosted redo receiver over real gRPC: real time and archived logs, sent or copied as files, and from one to the
-other while it runs.
+"""The hosted redo receiver over real gRPC: real time and archived logs, sent or copied as files, and changes of the
+mode while it runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 class Site:
-    """A served source and the receiver of dbs3, which finds the source as long as `is_there`."""
+    """A served source and the receiver of dbs3, which finds the source while `is_there` is true."""
 
     def __init__(self, folder: Path) -> None:
         self.source = Source(folder)
@@ -89,7 +89,7 @@ def archived(site: Site) -> dict[str, bytes]:
     return {file.path.name: file.path.read_bytes() for file in site.complete()}
 
 
-def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(site: Site) -> None:
+def test_receiver_switches_to_archived_logs_and_back_while_it_runs(site: Site) -> None:
     site.receiver.start()
     site.source.commit(30)
     site.wait_copied(lambda: log_bytes(site.source.folder))
@@ -105,10 +105,10 @@ def test_a_receiver_goes_from_real_time_to_archived_logs_and_back_while_it_runs(
     site.receiver.reconfigure(site.spec, "3")
     site.source.commit(10)
     site.wait_copied(lambda: log_bytes(site.source.folder))
-    assert site.receiver.status().opens_total == 1, "it was not closed for that"
+    assert site.receiver.status().opens_total == 1, "the receiver was not closed for that"
 
 
-def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back(site: Site) -> None:
+def test_files_are_taken_without_the_source_which_learns_of_them_later(site: Site) -> None:
     site.source.commit(150)
     site.is_there = False
     site.receiver = site.receiver_of(site.spec_with(archive=True))
@@ -128,7 +128,7 @@ def test_files_are_taken_while_the_source_is_away_and_it_is_told_when_it_is_back
     watch.close()
 
 
-def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site: Site) -> None:
+def test_status_names_a_wrong_file_and_earlier_redo_is_served(site: Site) -> None:
     site.source.commit(150)
     first, second, third, *_ = site.complete()
     site.receiver = site.receiver_of(site.spec_with(archive=True))
@@ -136,7 +136,9 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
     site.archive.mkdir()
     shutil.copy(first.path, site.archive)
     shutil.copy(third.path, site.archive / second.path.name)
-    wait_until("it is told", lambda: str(site.archive / second.path.name) in site.receiver.status().problem)
+    wait_until(
+        "the status names the file", lambda: str(site.archive / second.path.name) in site.receiver.status().problem
+    )
     assert site.receiver.status().redo_segment == first.number
     shutil.copy(second.path, site.archive / second.path.name)
     wait_until(
@@ -144,7 +146,7 @@ def test_a_wrong_file_is_named_in_the_status_and_what_came_before_is_served(site
     )
 
 
-def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) -> None:
+def test_full_copy_stops_taking_redo_and_resumes_behind_its_captures(site: Site) -> None:
     site.receiver = site.receiver_of(replace(site.spec, redo_bytes_max=60_000))
     site.receiver.start()
     site.source.commit(200)
@@ -159,5 +161,5 @@ def test_a_full_copy_stops_taking_and_goes_on_behind_its_captures(site: Site) ->
         watch.checkpoint(watch.poll().scn)
         return bool(watch.poll().scn == site.source.writer.position.scn)
 
-    wait_until("it goes on", has_gone_on)
+    wait_until("the receiver resumes", has_gone_on)
     watch.close()

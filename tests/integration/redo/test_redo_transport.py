@@ -1,4 +1,4 @@
-"""Redo transport over real gRPC on loopback: in time, within its credit, and on after any break."""
+"""Redo transport over real gRPC on loopback: prompt, within its credit, and resumed after any break."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connected(source: Source, standby: StandbyLog, address: str = "") -> RedoShi
 
 
 def end_of(client: RedoShippingClient) -> HeadraceError:
-    """Why a stream ends, once it does."""
+    """Return why a stream ended, when it has."""
     found: list[HeadraceError] = []
 
     def has_ended() -> bool:
@@ -52,7 +52,7 @@ def end_of(client: RedoShippingClient) -> HeadraceError:
 
 
 def take_all(source: Source, standby: StandbyLog, client: RedoShippingClient) -> None:
-    """Until the copy is where the source is."""
+    """Take redo until the copy has reached the source's position."""
 
     def is_there() -> bool:
         taken = 0
@@ -68,7 +68,7 @@ def take_all(source: Source, standby: StandbyLog, client: RedoShippingClient) ->
     wait_until("the copy is where the source is", is_there)
 
 
-def test_what_becomes_durable_arrives_and_is_acknowledged(source: Source, tmp_path: Path) -> None:
+def test_durable_redo_arrives_and_is_acknowledged(source: Source, tmp_path: Path) -> None:
     standby = standby_log(tmp_path / "standby")
     client = connected(source, standby)
     for _ in range(4):
@@ -82,7 +82,7 @@ def test_what_becomes_durable_arrives_and_is_acknowledged(source: Source, tmp_pa
     wait_until("it is away", lambda: source.shipped().state == "AWAY")
 
 
-def test_no_more_is_on_its_way_than_the_receiver_gave_credit_for(
+def test_redo_in_flight_stays_within_the_receivers_credit(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redo_transport, "CREDIT_BYTES", 10_000)
@@ -98,7 +98,7 @@ def test_no_more_is_on_its_way_than_the_receiver_gave_credit_for(
     client.close()
 
 
-def test_a_broken_network_and_a_new_log_writer_cost_nothing(source: Source, tmp_path: Path) -> None:
+def test_broken_network_and_a_new_log_writer_lose_nothing(source: Source, tmp_path: Path) -> None:
     standby = standby_log(tmp_path / "standby")
     with Proxy(source.server.endpoint) as proxy:
         client = connected(source, standby, proxy.endpoint)
@@ -122,7 +122,7 @@ def test_a_broken_network_and_a_new_log_writer_cost_nothing(source: Source, tmp_
     client.close()
 
 
-def test_a_newer_incarnation_ends_the_stream_of_an_older_one(source: Source, tmp_path: Path) -> None:
+def test_newer_incarnation_ends_the_older_ones_stream(source: Source, tmp_path: Path) -> None:
     older = source.client(incarnation="1")
     older.connect(StandbyPlace())
     newer = source.client(incarnation="2")
@@ -135,7 +135,7 @@ def test_a_newer_incarnation_ends_the_stream_of_an_older_one(source: Source, tmp
         client.close()
 
 
-def test_errors_cross_the_wire_as_they_are(source: Source, tmp_path: Path) -> None:
+def test_errors_cross_the_wire_unchanged(source: Source, tmp_path: Path) -> None:
     source.commit(10)
     with pytest.raises(RedoError, match="another redo log"):
         source.client().connect(StandbyPlace(segment=9, offset=500))

@@ -1,5 +1,5 @@
-"""A source that comes back from an older copy of its disk is refused, also when its new log has passed the end of redo
-and its transactions have the old numbers.
+"""A source that returns from an older copy of its disk is refused, even when its new log has passed the end of redo and
+reuses the transaction numbers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(
         while int(site.user.execute("SELECT pg_current_xact_id()::text").fetchone()[0]) <= site.writer.last_transaction:
             number += 1
             site.user.execute("INSERT INTO t VALUES (%s)", (number,))
-        assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is told by that"
+        assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is recognised by its end"
         with pytest.raises(DatabaseSetBack, match="has written other transactions since"):
             opened()
         site.close()
@@ -85,11 +85,11 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(
         server.destroy()
 
 
-def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(
+def test_crashed_source_continues_though_its_slot_forgot_the_confirmation(
     postgres_folder: Path, tmp_path: Path
 ) -> None:
-    """A slot is written to disk by checkpoints: after a crash it is confirmed up to less than redo has, as that of an
-    older copy is.
+    """Checkpoints write slots to disk. After a crash a slot is confirmed below the end of redo, like the slot of an
+    older copy.
     """
     server = EmbeddedServer(
         postgres_folder / "crashed",
@@ -118,7 +118,7 @@ def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(
         site.user.execute("INSERT INTO t VALUES (100, 'after the crash')")
         before = site.writer.last_commit_scn
         site.attach()
-        assert site.stream.start_scn == site.writer.start_scn, "what redo has does not come again"
+        assert site.stream.start_scn == site.writer.start_scn, "redo gets no duplicates"
         site.catch_up()
         assert site.writer.last_commit_scn > before
         site.close()
@@ -127,8 +127,8 @@ def test_source_that_crashed_goes_on_though_its_slot_forgot_what_was_confirmed(
         server.destroy()
 
 
-def test_standby_that_lacks_the_log_is_named_and_the_log_is_read_once_it_has_it(source_database: str) -> None:
-    """`synchronized_standby_slots`: the server shows nothing that its named standbys do not have."""
+def test_standby_that_lacks_the_log_is_named_until_it_has_received_it(source_database: str) -> None:
+    """`synchronized_standby_slots`: the server shows nothing that its named standbys lack."""
     with psycopg.connect(source_database, autocommit=True) as user:
         user.execute("SELECT pg_create_physical_replication_slot('standby_has', true)")
         user.execute("SELECT pg_create_physical_replication_slot('standby_lacks')")
@@ -144,7 +144,7 @@ def test_standby_that_lacks_the_log_is_named_and_the_log_is_read_once_it_has_it(
                 user.execute("SELECT pg_drop_replication_slot(%s)", (name,))
 
 
-def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(postgres_folder: Path, tmp_path: Path) -> None:
+def test_source_that_gets_its_own_disk_back_continues_as_printed(postgres_folder: Path, tmp_path: Path) -> None:
     folder, kept = postgres_folder / "own_disk", tmp_path / "kept"
     server = EmbeddedServer(
         folder, version=18, name="own_disk", settings={"shared_buffers": "16MB", "autovacuum": "off"}
@@ -189,9 +189,9 @@ def test_a_source_that_gets_its_own_disk_back_goes_on_as_it_is_printed(postgres_
         source.run("INSERT INTO t VALUES (101)")
         source.wait("it goes on", lambda status: status.state in {"IDLE", "WRITING"})
         source.wait_written()
-        assert sum(batch.row_count for batch in source.mined()) == 101, "each row once"
+        assert sum(batch.row_count for batch in source.mined()) == 101, "each row must be there once"
 
-        # Followed where the database is the older one, it is refused anew.
+        # Following the hint while the database is the older one gets another refusal.
         exchange(lambda: data.rename(own), lambda: old.rename(data))
         source.wait("it is refused", lambda status: status.state == "ABORTED")
         source.host.start_component()

@@ -41,10 +41,10 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = PostgresValueTypes()
 SPELLED = {"bpchar": "char(4)"}
-ROWS = 12  # of each example: every comparison meets several of them
+ROWS = 12  # of each example: every comparison is true of several
 
 
-# --------------------------------------------------------------------------- the same answers
+# --------------------------------------------------------------------------- equal answers
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
 )
 @given(st.data())
 def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
-    """The condition goes to the server as `headrace.rules.conditions.spelling` writes it; the values come back as its log has
-    them, in both forms.
+    """The server gets the condition as `headrace.rules.conditions.spelling` writes it. The values come back in both
+    forms of its log.
     """
     tree = of_image(data.draw(conditions(with_attributes=False)), Image.NEW)
     tree = parsed(spelled_tree(tree).replace('new."', '"').replace('old."', '"'), "where")
@@ -118,7 +118,7 @@ def test_server_and_rules_agree_on_every_type(server: Any, data: Any) -> None:
     assert outcomes.tolist() == [{True: TRUE, False: FALSE, None: NULL}[answer] for answer in answers]
 
 
-# --------------------------------------------------------------------------- what the log must have
+# --------------------------------------------------------------------------- values that the log must have
 
 
 def need(rule: Rule) -> LogNeed:
@@ -164,9 +164,9 @@ def test_check_names_the_replica_identity_that_rules_need(site: Site) -> None:
 
 
 def test_check_warns_of_large_values_whose_storage_was_set_to_main(site: Site) -> None:
-    """MAIN is out of line, too, where the row would not fit a page.
+    """MAIN values are also stored out of line where the row would not fit a page.
 
-    Of types that are MAIN by themselves, numbers, nobody has values of that size.
+    Types that are MAIN by default are numbers, whose values never reach that size.
     """
     site.run("CREATE TABLE m (id int PRIMARY KEY, note text STORAGE MAIN, price numeric, short text STORAGE PLAIN)")
     site.run("INSERT INTO m SELECT 1, string_agg(md5(i::text), ''), 1, 'x' FROM generate_series(1, 1000) i")
@@ -183,7 +183,7 @@ def test_check_warns_of_large_values_whose_storage_was_set_to_main(site: Site) -
     )
 
 
-def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: Site) -> None:
+def test_check_refuses_missing_columns_and_other_comparisons(site: Site) -> None:
     site.run("CREATE TABLE e (id int PRIMARY KEY, department_id int, note text, at timestamptz, f float4, tags text[])")
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")
     refused = {
@@ -205,7 +205,7 @@ def test_check_refuses_what_the_table_does_not_have_or_compares_otherwise(site: 
         assert advice in fix, text
 
 
-def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(
+def test_check_refuses_texts_with_another_order_or_equality_at_the_source(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.run("CREATE COLLATION loose (provider = builtin, locale = 'C.UTF-8')")
@@ -213,22 +213,22 @@ def test_check_refuses_texts_that_have_another_order_or_equality_at_the_source(
     site.run("ALTER TABLE e REPLICA IDENTITY FULL")
     rule = Rule(owner="public", name="e", condition=parse("note > 'm' collate \"C\"", "where"))
     assert findings(site, rule) == []
-    # as of a database in another encoding
+    # as in a database with another encoding
     monkeypatch.setattr("headrace.databases.postgres.source.supplemental_logging._IN_ORDER_OF_UTF8", ())
     ((is_error, problem, fix),) = findings(site, rule)
     assert is_error
     assert "in the encoding of the database, UTF8" in problem
     assert fix == "compare with =, IN or LIKE"
     monkeypatch.undo()
-    # none of this build's collations is
+    # this build has no such collation
     site.run("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'loose'")
     ((is_error, problem, _),) = findings(site, Rule(owner="public", name="e", condition=parse("note = 'm'", "where")))
     assert is_error
     assert "equal texts of note may have other bytes" in problem
 
 
-def test_check_refuses_to_ask_whether_a_composite_is_null(site: Site) -> None:
-    """To the server `ROW(NULL, NULL) IS NULL` is true, and `ROW(1, NULL) IS NOT NULL` is false."""
+def test_check_refuses_null_tests_of_composites(site: Site) -> None:
+    """To the server, `ROW(NULL, NULL) IS NULL` is true and `ROW(1, NULL) IS NOT NULL` is false."""
     site.run(
         "CREATE TYPE pair AS (a int, b int); CREATE DOMAIN pairs AS pair; CREATE TABLE e (id int PRIMARY KEY, p pair, q"
         " pairs, s pair[], t text)"
@@ -241,7 +241,7 @@ def test_check_refuses_to_ask_whether_a_composite_is_null(site: Site) -> None:
     assert findings(site, Rule(owner="public", name="e", condition=parse("s is null and t is null", "where"))) == []
 
 
-def test_conditions_on_columns_of_a_domain_are_those_on_what_is_below_it(site: Site) -> None:
+def test_conditions_on_columns_of_a_domain_use_its_base_type(site: Site) -> None:
     site.run(
         "CREATE DOMAIN price AS numeric(9, 2); CREATE TABLE e (id int PRIMARY KEY, v price); ALTER TABLE e REPLICA"
         " IDENTITY FULL"
@@ -280,7 +280,7 @@ def test_check_names_the_replica_identity_that_handlers_need(site: Site) -> None
     assert handler(old=("id", "price"), new=("note",)) == []
 
 
-def test_plan_lists_every_old_value_of_a_conflict_handler_without_a_column_list(site: Site) -> None:
+def test_plan_lists_all_old_values_for_a_handler_without_column_list(site: Site) -> None:
     site.run("CREATE TABLE every_old (id int PRIMARY KEY, price int, note text)")
     need = LogNeed(place="applies.a.conflict_handlers", rule=Rule(owner="public", name="every_old"), every_old=True)
     rules = (RuleSet(include=(Rule(owner="public"),)),)
@@ -296,7 +296,7 @@ def test_plan_lists_every_old_value_of_a_conflict_handler_without_a_column_list(
     assert (listed.lacking, listed.statement) == ((), "")
 
 
-def test_columns_that_a_key_s_index_only_includes_have_no_old_values_in_the_log(site: Site) -> None:
+def test_columns_that_a_key_only_includes_have_no_old_values_in_the_log(site: Site) -> None:
     site.run("CREATE TABLE included (id int, price int, PRIMARY KEY (id) INCLUDE (price))")
     need = LogNeed(place="x", rule=Rule(owner="public", name="included"), old=("id", "price"))
     (listed,) = site.source.supplemental_logging((RuleSet(include=(Rule(owner="public"),)),), (need,))
@@ -306,7 +306,7 @@ def test_columns_that_a_key_s_index_only_includes_have_no_old_values_in_the_log(
     )
 
 
-def test_check_warns_of_large_values_that_a_function_may_not_get(site: Site) -> None:
+def test_check_warns_of_large_values_that_a_function_may_lack(site: Site) -> None:
     site.run("CREATE TABLE fn (id int PRIMARY KEY, price int, note text)")
     rules = (RuleSet(include=(Rule(owner="public"),)),)
 
@@ -360,14 +360,14 @@ def test_old_values_of_a_substitute_key_must_be_in_the_log(site: Site) -> None:
     assert asked("f", "code") == [((), "")]
 
 
-# --------------------------------------------------------------------------- subsets from end to end
+# --------------------------------------------------------------------------- subsets end to end
 
 CAPTURED = parse("department_id = 2 and note is not null", "subset")
 APPLIED = parse("grade >= 3.5 or department_id in (1, 2)", "subset")
 
 
 def write(dsn: str, rng: random.Random, first: int) -> None:
-    """Rows come, go, change their keys, and move in and out of the subsets."""
+    """Rows are inserted and deleted, change their keys, and move in and out of the subsets."""
     with psycopg.connect(dsn) as connection:
         for number in range(first, first + 150):
             table = rng.choice(["employees", "staff"])
@@ -412,7 +412,7 @@ def test_subset_is_copied_replicated_and_compared(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One subset at the capture process, one at the apply process; the driver is replaced while users write."""
+    """One subset is at the capture process and one at the apply process; the driver is replaced while users write."""
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     rng = random.Random(8)
     for dsn in (source_database, destination_database):

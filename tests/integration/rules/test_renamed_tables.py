@@ -1,5 +1,5 @@
-"""Tables that are renamed on the way, on real servers: at the capture process, at a propagation and at the apply
-process, one behind the other.
+"""Tables that are renamed on the way, on real servers: at the capture process, then at a propagation, then at the apply
+process.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ SHOWN = {
 
 
 class Propagated(Miner):
-    """Mines, and sends what is mined through the propagation's rules."""
+    """Mines, and sends the changes through the propagation's rules."""
 
     rules = RuleSet()
 
@@ -124,7 +124,7 @@ def prepare(source: str, destination: str) -> None:
 
 
 def configuration(spec: TopologySpec, queue: MinedQueue) -> ApplyConfig:
-    """As the apply process's actor makes it."""
+    """Return the configuration as the apply process's actor makes it."""
     source = PostgresSource(queue.source_dsn, site="dbs1")
     ways = ways_to(spec, spec.apply("a"))
     tables = tuple(
@@ -183,11 +183,8 @@ def compared(driver: Any) -> dict[str, bool]:
     return {name: each.equal for name, each in found.items()}
 
 
-def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_renamed_table_is_copied_replicated_altered_compared_and_repaired(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     file = tmp_path / "renamed.yaml"
@@ -259,7 +256,7 @@ def test_a_renamed_table_is_copied_replicated_altered_compared_and_repaired(
 
 
 def repair(source: str, destination: str, driver: Any) -> None:
-    """A row that differs is found, and gone after another copy."""
+    """A differing row is found, and gone after another copy."""
     execute(
         destination,
         "UPDATE crm.persons SET name = 'other' WHERE id = (SELECT min(id) FROM crm.persons); DELETE FROM crm.tasks"
@@ -281,7 +278,7 @@ def repair(source: str, destination: str, driver: Any) -> None:
         assert here == there, table
 
 
-def test_two_sites_that_call_one_table_differently_send_each_other_what_their_users_write(
+def test_sites_with_different_names_for_a_table_exchange_users_changes(
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
@@ -311,7 +308,7 @@ def test_two_sites_that_call_one_table_differently_send_each_other_what_their_us
             user.execute(f"DELETE FROM {table} WHERE id % 11 = {step % 11}".encode())
             if rng.random() < 0.1:
                 user.execute(f"TRUNCATE {table}".encode())
-            network.settle()  # one at a time: nothing conflicts
+            network.settle()  # one at a time, so nothing conflicts
             here, there = (
                 sorted(network.sites[each].user.execute(f"SELECT * FROM {name}".encode()).fetchall())
                 for each, name in names.items()

@@ -1,5 +1,5 @@
-"""Random histories through subsets, one behind the other, and transformations behind them: the destination has what the
-source selects.
+"""Random histories through several subsets in a row, with transformations after them: the destination has the rows that
+the source selects.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ TYPES = {
     "ts": "timestamptz",
     "c": "char(4)",
 }
-KEYS = {"a": ["id"], "b": [], "p": ["id", "dept"]}  # b: rows may be there twice; p is partitioned by dept
+KEYS = {"a": ["id"], "b": [], "p": ["id", "dept"]}  # b: duplicate rows are allowed; p is partitioned by dept
 CLIENTS = 3  # capture process, propagation, apply process
 TRANSACTIONS = 80
 IDS = 60
 
 
 class Way:
-    """What becomes of one table on its way."""
+    """One table's path, with its expected and found content."""
 
     def __init__(self, table: str, rng: random.Random) -> None:
         self.name, self.subsets = (
@@ -148,7 +148,7 @@ def change(rng: random.Random, user: psycopg.Connection[Any]) -> None:
     if kind < 0.4:
         user.execute(f"INSERT INTO {table} VALUES (%s{', %s' * len(row)})", [first, *row.values()])
     elif kind < 0.8:
-        some = rng.sample(list(row), rng.randint(1, 3))  # a large note that is not among them stays as it is
+        some = rng.sample(list(row), rng.randint(1, 3))  # a large note outside of the sample stays unchanged
         user.execute(
             f"UPDATE {table} SET {', '.join(f'{name} = %s' for name in some)} WHERE {where}",
             [row[name] for name in some],
@@ -174,22 +174,19 @@ def write(rng: random.Random, user: psycopg.Connection[Any]) -> None:
 
 
 def arriving(site: RedoSite, ways: list[Way]) -> Iterator[LcrBatch]:
-    """What comes to the apply process."""
+    """Yield the batches that reach the apply process."""
     mined, *others = (RuleSet(include=tuple(way.rules[client] for way in ways)) for client in range(CLIENTS))
     clients = [RuleEvaluation(each, types=value_types(), clock=SystemClock()) for each in others]
     for batch in site.mine(site.miner(rules=mined)):
         for client in clients:
-            batch = client.filter(codec.decode(codec.encode(batch)))  # noqa: PLW2901 - the same changes, one client further
+            batch = client.filter(codec.decode(codec.encode(batch)))  # noqa: PLW2901 - the same changes, at the next client
         yield batch
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("subsets", test=1, soak=50))
-def test_destination_has_what_the_source_selects(
-    seed: int,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
+def test_destination_has_the_rows_that_the_source_selects(
+    seed: int, source_database: str, destination_database: str, tmp_path: Path
 ) -> None:
     rng, source, there = random.Random(seed), source_database, destination_database
     ways = [Way(table, rng) for table in KEYS]

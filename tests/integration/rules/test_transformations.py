@@ -1,5 +1,5 @@
-"""Transformations on real servers: what is copied, applied, compared, kept in the error queue and executed again has
-the new shape.
+"""Transformations on real servers: rows that are copied, applied, compared, kept in the error queue and executed again
+have the new shape.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RENAMED = Transformation(
         RenameTable(owner="sales", name="staff"),
     )
 )
-# Their names are exchanged: what is keyed by a name somewhere would mix them up.
+# Their names are swapped: any code that looks values up by the wrong name would mix them up.
 EXCHANGED = {
     name: Transformation(operations=(RenameTable(owner="public", name=other),))
     for name, other in (("a", "b"), ("b", "a"))
 }
-# Nobody beyond the capture process may see an address: neither in a change nor in the copy.
+# Beyond the capture process no address may be visible: neither in a change nor in the copy.
 CODE = code_of("""
 import hashlib
 
@@ -76,7 +76,7 @@ TABLES = {
     "employees": (MASKED, RENAMED),
     "a": (EXCHANGED["a"],),
     "b": (EXCHANGED["b"],),
-    # Whole old rows are logged, so the key need not travel: what arrives has none.
+    # Whole old rows are logged, so the key need not travel: no row arrives with one.
     "keyless": (Transformation(operations=(DeleteColumns(deleted=("id",)),)),),
 }
 SHOWN = {
@@ -141,7 +141,7 @@ def write(dsn: str, rng: random.Random, first: int) -> None:
                     (1000 + number, f"m{number}", number, rng.choice([1, 9000])),
                 )
             elif kind < 0.5:
-                # The large note stays as it is: the log does not have it.
+                # The large note stays unchanged: the log does not have it.
                 connection.execute(
                     "UPDATE employees SET pay = pay + 1, ssn = ssn || '!' WHERE id BETWEEN %s AND %s", (key, key + 5)
                 )
@@ -183,7 +183,9 @@ def test_transformed_tables_are_copied_replicated_and_compared(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One transformation at the capture process, others at the apply process; the driver is replaced while users write."""
+    """One transformation is at the capture process, others at the apply process; the driver is replaced while users
+    write.
+    """
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     rng = random.Random(11)
     prepare(source_database, destination_database)
@@ -229,7 +231,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         driver.stop(5.0)
         driver.join(60.0)
         write(source_database, rng, 1000)
-        # A new column comes behind the source's own, which are not all that the destination gets.
+        # A new column comes after the source's own columns, not all of which reach the destination.
         execute(source_database, "ALTER TABLE employees ADD extra text")
         execute(destination_database, "ALTER TABLE sales.staff ADD extra text")
         driver = queue.start_driver(config)
@@ -267,7 +269,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
 
 
 def check_offline(source: str, destination: str) -> None:
-    """What `headrace.testing` makes of a function is what arrived, of rows that were copied and of rows that changed."""
+    """The rows that `headrace.testing` makes of a function arrived, of copied and of changed rows."""
     people = Table(
         name="public.people",
         columns={"id": "int4", "email": "text", "pay": "numeric", "flag": "bool", "code": "bpchar", "note": "text"},
@@ -285,8 +287,8 @@ def check_offline(source: str, destination: str) -> None:
 
 
 def check_differences_and_errors(source: str, destination: str, driver: Any) -> None:
-    """A row that differs is named by the destination's key; a failed transaction is stored as it was applied, and
-    executed so.
+    """A differing row is named by the destination's key. A failed transaction is stored and executed in the form in
+    which it was applied.
     """
     execute(destination, "UPDATE sales.staff SET pay = -1 WHERE number = 9999")
     (difference,) = next(

@@ -1,4 +1,4 @@
-"""What a function reads of a row and writes back is the same value to PostgreSQL, of every type and in both forms; or
+"""A value that a function reads from a row and writes back is the same to PostgreSQL, for every type and both forms, or
 it is refused.
 """
 
@@ -87,7 +87,7 @@ MORE = {
     "timestamp": ["9999-12-31 23:59:59.999999", "0044-03-15 BC"],
     "inet": ["1.2.3.4/32", "1.2.3.0/24"],
 }
-# As Python writes what it read: another text, the same JSON.
+# As Python writes it back: another text, the same JSON.
 SAME_BUT_FOR_BLANKS = ("json",)
 
 
@@ -100,7 +100,7 @@ def server(pg_source: Any) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
-def test_what_a_function_reads_and_writes_back_is_the_same(server: psycopg.Connection[Any], is_binary: bool) -> None:
+def test_value_that_a_function_writes_back_is_unchanged(server: psycopg.Connection[Any], is_binary: bool) -> None:
     numbers = dict(
         server.execute(
             "SELECT typname::text, oid::int8 FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace"
@@ -147,15 +147,15 @@ NO_ZONE = datetime.fromisoformat("2026-01-31T08:30:00")
         ("_bytea", ["a"]),
     ],
 )
-def test_an_object_that_does_not_say_the_whole_value_is_refused(name: str, value: object, is_binary: bool) -> None:
-    """A moment without a zone would be one of the session's zone."""
+def test_object_that_lacks_a_part_of_the_value_is_refused(name: str, value: object, is_binary: bool) -> None:
+    """A time without a zone would be read in the session's zone."""
     column = Column(name="c", type_name=f"pg_catalog.{name}", type_number=0, is_binary=is_binary)
     with pytest.raises(LcrError):
         encoded(column, value)
 
 
-def test_a_function_sees_the_same_object_of_a_copied_row_as_of_a_change(server: psycopg.Connection[Any]) -> None:
-    """Or it would mask the copied rows otherwise than the changes."""
+def test_function_sees_the_same_object_of_a_copied_row_as_of_a_change(server: psycopg.Connection[Any]) -> None:
+    """Otherwise it would mask copied rows differently from changes."""
     server.execute("CREATE TYPE pg_temp.mood AS ENUM ('sad', 'happy'); CREATE DOMAIN pg_temp.price AS numeric(9, 2)")
     numbers = dict(
         server.execute(
@@ -185,14 +185,14 @@ def test_a_function_sees_the_same_object_of_a_copied_row_as_of_a_change(server: 
                     decoded(column, forms[1]),
                 )
             except LcrError:
-                continue  # of one of them, such as "char" of a byte that is no letter: the function stops
+                continue  # a value of one form alone, such as a "char" byte that is no letter, stops the function
             assert repr(copied) == repr(changed), name
             seen += 1
     assert seen > 80
 
 
-def test_of_types_of_ones_own_only_texts_are_seen_in_copied_rows(source_database: str) -> None:
-    """The log has other bytes of the others, and a function would make another mask of them."""
+def test_copied_rows_show_functions_only_texts_of_user_defined_types(source_database: str) -> None:
+    """For the others the log has different bytes, and a function would mask them differently."""
     with psycopg.connect(source_database, autocommit=True) as connection:
         connection.execute(
             "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TYPE pair AS (a int, b text); CREATE DOMAIN price AS"
@@ -259,7 +259,7 @@ def mask(lcr):
 """
 
 
-def test_a_function_writes_bytes_into_copied_rows_as_into_changes(source_database: str) -> None:
+def test_function_writes_bytes_into_copied_rows_as_into_changes(source_database: str) -> None:
     """Copied rows are text, in which bytes are hexadecimal digits."""
     values = [b"abc", b"\x00\xff", b"101\\"]
     with psycopg.connect(source_database, autocommit=True) as connection:

@@ -1,5 +1,5 @@
-"""What users write means here what it means to the server, whatever its precedence, spelling and session settings; or
-it is refused.
+"""Conditions of users mean here what they mean to the server, whatever their precedence, spelling and session settings,
+or they are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = PostgresValueTypes()
 ROWS = 30
-CONDITIONS = scaled(400, 15_000)  # 300 a second; more than half of them are understood
+CONDITIONS = scaled(400, 15_000)  # 300 a second; more than half of them are valid
 NUMBERS = np.arange(ROWS)
 
 
@@ -44,7 +44,7 @@ def server(fresh_database: Any, pg_source: Any) -> Any:
 
 
 def rows_of(server: Any, *, is_binary: bool) -> Rows:
-    """The table's rows as the log has them."""
+    """Return the table's rows as the log has them."""
     result = server.pgconn.exec_params(b"SELECT * FROM t ORDER BY id", [], result_format=int(is_binary))
     columns = tuple(
         Column(name=name, type_name=f"pg_catalog.{kind}", is_binary=is_binary) for name, kind in COLUMNS.items()
@@ -68,7 +68,7 @@ def rows_of(server: Any, *, is_binary: bool) -> Rows:
 
 
 @pytest.mark.seeded
-def test_what_is_written_is_what_the_server_understands(server: Any) -> None:
+def test_conditions_are_read_as_the_server_reads_them(server: Any) -> None:
     rng = random.Random(seed_of("written conditions"))
     for number in range(ROWS):
         row = {name: number if name == "id" else rng.choice([*VALUES[name], None]) for name in COLUMNS}
@@ -76,7 +76,7 @@ def test_what_is_written_is_what_the_server_understands(server: Any) -> None:
         server.execute(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(row))})", list(row.values()))
     server.execute("SET timezone = 'UTC'")
     forms = [rows_of(server, is_binary=is_binary) for is_binary in (True, False)]
-    # of some user's session
+    # settings of some user's session
     server.execute("SET timezone = 'Asia/Kolkata'; SET datestyle = 'SQL, DMY'; SET extra_float_digits = 0")
     writer, seen = Writer(rng), Counter[str]()
     for _ in range(CONDITIONS):

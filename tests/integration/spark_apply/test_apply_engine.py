@@ -1,4 +1,4 @@
-"""The apply engine on PostgreSQL: the same random histories as in memory, and what only a real server does."""
+"""The apply engine on PostgreSQL: the random histories of the memory database, and effects of a real server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def place(
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("parallel groups", test=2, soak=100))
-def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: PostgresPlace, seed: int) -> None:
+def test_parallel_groups_on_a_real_server_leave_the_sequential_result(place: PostgresPlace, seed: int) -> None:
     world = World(seed, place, count=40, conflicts=seed % 3 * 2, large=seed % 2 * 3)
     engine = world.engine(seed, parallelism=seed % 3 + 1)
     engine.run()
@@ -40,22 +40,20 @@ def test_parallel_groups_on_a_real_server_leave_what_one_by_one_would(place: Pos
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("crashes", test=1, soak=60))
-def test_crashes_on_a_real_server_lose_nothing_and_double_nothing(
-    place: PostgresPlace,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
+def test_crashes_on_a_real_server_lose_and_duplicate_nothing(
+    place: PostgresPlace, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(seed, place, count=25, conflicts=seed % 2 * 2, large=2)
     place.break_commits(monkeypatch)
     arm(monkeypatch, random.Random(seed), 0.02)
     engine = world.engine(seed, parallelism=2, crash=0.008)
-    # A killed process's connection is closed by the system.
+    # The system closes a killed process's connection.
     engine.bury = ApplyServer.close
     engine.run()
     world.check()
 
 
-def test_errors_executed_on_a_real_server_after_mending_are_applied_in_order(place: PostgresPlace) -> None:
+def test_errors_executed_after_their_correction_are_applied_in_order(place: PostgresPlace) -> None:
     table = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
     world = next(found for found in (_stuck(place, seed, table) for seed in range(1000)) if found is not None)
     engine = world.engine(1, parallelism=2)
@@ -94,11 +92,10 @@ class _Typed(Table):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_function(
-    place: PostgresPlace,
-    parallelism: int,
-) -> None:
-    """PostgreSQL would write them without it, by statements that were made before the ALTER: int goes into text."""
+def test_rows_from_before_their_transactions_alter_are_converted(place: PostgresPlace, parallelism: int) -> None:
+    """PostgreSQL would write them without the function, by statements prepared before the ALTER: int is accepted as
+    text.
+    """
     old, new = (
         _Typed(11, "t", ("id", "a"), OldImage.KEY, last_type="pg_catalog.int4"),
         Table(11, "t", ("id", "a"), OldImage.KEY),
@@ -134,10 +131,8 @@ def test_rows_of_a_large_transaction_from_before_its_alter_are_converted_by_the_
         server.close()
 
 
-def test_truncate_with_cascade_at_the_source_leaves_the_destination_s_own_table_and_is_an_error(
-    place: PostgresPlace,
-) -> None:
-    """Rows of the truncated table wait behind the error; the table that only the destination has keeps its rows."""
+def test_truncate_cascade_spares_a_destination_only_table_and_is_an_error(place: PostgresPlace) -> None:
+    """Rows of the truncated table wait behind the error; the destination-only table keeps its rows."""
     table = Table(11, "plain", ("id", "v"), OldImage.KEY)
     place.create(table)
     place.admin.execute("CREATE TABLE only_here (id int REFERENCES plain)")

@@ -1,4 +1,4 @@
-"""The set-up's archive of Spark's classes: a JVM with the class path of an application takes it."""
+"""The set-up's archive of Spark's classes: a JVM with the class path of an application uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_apply.application.jvm.class_path import ARCHIVES, archived, class_pat
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[3]
-# Of each of the five JVMs: the application master's two, the driver, an executor with a task.
+# For each of the five JVMs: the application master's two, the driver, an executor with a task.
 LOADED = (
     "org.apache.spark.deploy.raydp.AppMasterJavaBridge",
     "org.apache.spark.deploy.raydp.RayAppMaster",
@@ -45,15 +45,14 @@ def test_archive_is_made_once_and_leaves_nothing_else(tmp_path: Path):
     assert_jvms_take_it(tmp_path, archives)
 
 
-def test_jvms_map_the_classes_of_an_application_from_the_set_up_s_archive(tmp_path: Path):
+def test_jvms_load_an_applications_classes_from_the_set_ups_archive(tmp_path: Path):
     assert_jvms_take_it(tmp_path, ARCHIVES)
 
 
 def assert_jvms_take_it(tmp_path: Path, archives: Path) -> None:
     java = str(java_home() / "bin" / "java")
     path = class_path(tmp_path / "site", java, archives=archives)
-    # With `on` a JVM refuses to start with an archive that is for another class path; more entries behind it are
-    # allowed.
+    # With `on` a JVM refuses to start with an archive for another class path; further entries after it are allowed.
     listed = subprocess.run(
         [
             java,

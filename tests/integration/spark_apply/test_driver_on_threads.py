@@ -1,4 +1,4 @@
-"""A whole driver with its tasks as threads in place of Spark: a table that is added later, and a transformation
+"""A complete driver with its tasks as threads in place of Spark: a table that is added later, and a transformation
 function that fails.
 """
 
@@ -26,11 +26,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 LATE = "CREATE TABLE late (id integer PRIMARY KEY, note integer NOT NULL)"
 
 
-def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody(
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_table_added_later_joins_and_one_without_columns_delays_no_other(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     for dsn in (source_database, destination_database):
@@ -85,8 +82,8 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
             lambda: states() == {"first": "DONE", "late": "DONE", "nothing": "FAILED"},
             WAIT_S,
         )
-        # The source is idle, and one table cannot be copied: the queue may forget all the same.
-        wait_for("the queue to be told", lambda: client.status().counters["told_scn"] >= end, WAIT_S)
+        # The source is idle, and one table cannot be copied: the queue may still forget its changes.
+        wait_for("the queue to get the position", lambda: client.status().counters["told_scn"] >= end, WAIT_S)
     finally:
         driver.stop(5.0)
         has_ended = driver.join(60.0)
@@ -95,13 +92,10 @@ def test_table_that_is_added_later_joins_and_one_without_columns_holds_up_nobody
     driver.outcome()
 
 
-def test_a_failing_function_ends_the_apply_process_with_the_lcr_s_name_and_a_corrected_one_goes_on_there(
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_failing_function_ends_the_apply_process_with_the_lcrs_name(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be transformed is no error transaction: nothing behind it is applied, and nothing is lost."""
+    """A change that cannot be transformed is no error transaction: nothing after it is applied, and nothing is lost."""
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
     for dsn in (source_database, destination_database):
         execute(dsn, "CREATE TABLE first (id integer PRIMARY KEY, v text)")

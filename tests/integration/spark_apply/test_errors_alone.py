@@ -1,5 +1,5 @@
-"""What one value, one table or one statement of apply's own is refused for stays with it: its transaction waits in the
-error queue, everything else goes on.
+"""A refusal of one value, one table or one of apply's own statements stays local: its transaction waits in the error
+queue, and everything else continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHER = "CREATE TABLE p (id int PRIMARY KEY, v int)"
 
 
 def create(pair: Pair, here: str, there: str = "") -> None:
-    """Tables at both sites, and beside them `p`, which must go on."""
+    """Create tables at both sites, and with them `p`, which must keep working."""
     pair.create(f"{here}; {OTHER}", f"{there or here}; {OTHER}")
 
 
@@ -36,7 +36,7 @@ def execute_all(pair: Pair, engine) -> dict[int, str]:
     return engine.execute_errors(numbers)
 
 
-# --------------------------------------------------------------------------- statements of apply's own
+# --------------------------------------------------------------------------- apply's own statements
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY (y)", "UNIQUE (y), z int NOT NULL DEFAULT 1, UNIQUE (z, y)"])
@@ -58,7 +58,7 @@ def test_table_whose_only_key_is_generated_is_written_by_all_its_values(pair: Pa
     assert pair.errors() == ()
 
 
-def test_table_of_which_the_destination_computes_every_column_has_as_many_rows_as_at_the_source(pair: Pair):
+def test_table_with_only_computed_columns_has_the_sources_number_of_rows(pair: Pair):
     create(pair, "CREATE TABLE k (c int GENERATED ALWAYS AS (7) STORED); ALTER TABLE k REPLICA IDENTITY FULL")
     pair.run(*["INSERT INTO k DEFAULT VALUES"] * 5, "UPDATE k SET c = DEFAULT")
     engine = pair.apply()
@@ -70,7 +70,7 @@ def test_table_of_which_the_destination_computes_every_column_has_as_many_rows_a
 
 
 @pytest.mark.parametrize("state", ["ALWAYS", "REPLICA"])
-def test_a_rule_that_takes_the_rows_is_named_and_the_printed_statement_lets_them_in(pair: Pair, state: str):
+def test_rule_that_takes_the_rows_is_named_and_the_fix_lets_them_in(pair: Pair, state: str):
     create(pair, "CREATE TABLE k (id int PRIMARY KEY, v int)")
     pair.run("INSERT INTO k VALUES (1, 1)")
     engine = pair.apply()
@@ -104,7 +104,7 @@ def test_a_rule_that_takes_the_rows_is_named_and_the_printed_statement_lets_them
 # --------------------------------------------------------------------------- values
 
 
-def test_value_that_names_what_only_the_source_has_enters_the_error_queue_alone(pair: Pair):
+def test_value_that_names_a_source_only_object_is_an_error_alone(pair: Pair):
     create(pair, "CREATE TABLE audit (id int PRIMARY KEY, rel regclass, what text)")
     pair.run(
         "CREATE SCHEMA hidden; CREATE TABLE only_here (x int); CREATE TABLE hidden.too (x int)",
@@ -126,9 +126,7 @@ def test_value_that_names_what_only_the_source_has_enters_the_error_queue_alone(
 
 
 @pytest.mark.parametrize("many", [1, 3000])
-def test_composite_with_another_number_of_fields_holds_its_table_alone_and_says_which_type_to_alter(
-    pair: Pair, many: int
-):
+def test_composite_with_other_fields_blocks_only_its_table_with_an_alter(pair: Pair, many: int):
     create(pair, "CREATE TYPE addr AS (street text, zip text); CREATE TABLE person (id int PRIMARY KEY, home addr)")
     pair.run(
         "INSERT INTO person VALUES (0, ROW('Elm', '1'))",
@@ -149,7 +147,7 @@ def test_composite_with_another_number_of_fields_holds_its_table_alone_and_says_
 
 
 @pytest.mark.parametrize("where", ["CREATE INDEX ON t (bucket(n))", "ALTER TABLE t ADD CHECK (bucket(n) > -1)"])
-def test_function_that_needs_a_search_path_holds_its_table_alone_and_is_named(pair: Pair, where: str):
+def test_function_that_needs_a_search_path_blocks_its_table_alone(pair: Pair, where: str):
     create(
         pair,
         "CREATE TABLE t (id int PRIMARY KEY, n int)",
@@ -178,7 +176,7 @@ def test_function_that_needs_a_search_path_holds_its_table_alone_and_is_named(pa
 
 @pytest.mark.parametrize("key", ["id int PRIMARY KEY", "id int"])
 @pytest.mark.parametrize("columns", values([900, 1599], 1599))
-def test_update_of_more_columns_than_a_target_list_has_twice_is_written(pair: Pair, key: str, columns: int):
+def test_update_of_more_columns_than_half_a_target_list_is_written(pair: Pair, key: str, columns: int):
     names = ", ".join(f"c{number} smallint" for number in range(1, columns + 1))
     create(pair, f"CREATE TABLE w ({key}, {names}); ALTER TABLE w REPLICA IDENTITY FULL")
     sets = ", ".join(f"c{number} = {number}" for number in range(1, columns + 1))
@@ -199,7 +197,7 @@ def test_update_of_more_columns_than_a_target_list_has_twice_is_written(pair: Pa
 
 
 @pytest.mark.parametrize("columns", values([900, 1599], 1599))
-def test_row_of_a_wide_table_that_has_other_values_is_a_conflict_and_stops_nothing(pair: Pair, columns: int):
+def test_differing_row_of_a_wide_table_is_a_conflict_and_blocks_nothing(pair: Pair, columns: int):
     names = ", ".join(f"c{number} smallint" for number in range(1, columns + 1))
     create(pair, f"CREATE TABLE w (id int PRIMARY KEY, {names}); ALTER TABLE w REPLICA IDENTITY FULL")
     pair.run("INSERT INTO w (id) VALUES (1)")
@@ -214,7 +212,7 @@ def test_row_of_a_wide_table_that_has_other_values_is_a_conflict_and_stops_nothi
     pair.assert_same()
 
 
-# --------------------------------------------------------------------------- what is recorded of an error
+# --------------------------------------------------------------------------- the record of an error
 
 
 @pytest.fixture
@@ -225,7 +223,7 @@ def latin_pair(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Pair]:
-    """A destination whose encoding lacks letters of the source's."""
+    """Make a destination whose encoding lacks letters of the source's."""
     dsn = fresh_database(pg_destination)
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
     with psycopg.connect(pg_destination.dsn("postgres"), autocommit=True) as admin:
@@ -241,7 +239,7 @@ def latin_pair(
     made.close()
 
 
-def test_value_that_the_destination_s_encoding_lacks_is_recorded_and_holds_nothing_else_up(latin_pair: Pair):
+def test_value_outside_the_destinations_encoding_is_recorded_as_an_error(latin_pair: Pair):
     pair = latin_pair
     create(pair, "CREATE TABLE t (id int PRIMARY KEY, name text)")
     pair.run(
@@ -259,5 +257,5 @@ def test_value_that_the_destination_s_encoding_lacks_is_recorded_and_holds_nothi
     assert pair.there.execute("SELECT name FROM t").fetchall() == [("Müller",)]
     assert "LATIN1" in engine.execute_errors([first.number])[first.number]
     assert r"new.name=\u0141\xf3d\u017a" in pair.errors()[0].readable
-    assert set(execute_all(pair, engine).values()) == {""}, "together they leave a value that it has"
+    assert set(execute_all(pair, engine).values()) == {""}, "together they leave a value that the encoding has"
     pair.assert_same("SELECT id, name FROM t ORDER BY id")

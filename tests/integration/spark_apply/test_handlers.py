@@ -39,7 +39,7 @@ DOUBLES = Table(
 
 
 def in_memory() -> Destination:
-    """The example's apply process in a user's test: it must give what the servers give."""
+    """Run the example's apply process as a user's test does; it must give the result of the servers."""
     found = Destination.from_file(EXAMPLE, tables=(ORDERS, PRICES, CUSTOMERS, HISTORY, DOUBLES))
     found.insert("shop.customers", {"id": 3, "name": "here"})
     found.on(
@@ -66,7 +66,7 @@ def network(
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
-    """The example's two sites on two servers."""
+    """Make the example's two sites on two servers."""
 
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
@@ -86,7 +86,7 @@ def network(
         yield made
 
 
-def test_the_examples_handlers_do_what_they_say(network: PostgresNetwork) -> None:
+def test_examples_handlers_do_what_the_example_says(network: PostgresNetwork) -> None:
     rng = random.Random(1)
     user, there = network.sites["dbs1"].user, network.sites["dbs2"].user
     orders: dict[int, str] = {}
@@ -182,7 +182,9 @@ def handled(
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Handled:
-    """Open two sites on two servers by a topology file's text, with modules of handlers in the folder `code`."""
+    """Return a function that opens two sites on two servers from a topology file's text, with modules of handlers in
+    the folder `code`.
+    """
 
     def opened(text: str, tables: Tables, **modules: str) -> AbstractContextManager[PostgresNetwork]:
         (tmp_path / "code").mkdir()
@@ -195,10 +197,7 @@ def handled(
     return opened
 
 
-def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_the_same_transaction(
-    handled: Handled,
-    tmp_path: Path,
-) -> None:
+def test_values_that_a_handler_hides_stay_hidden_after_later_changes(handled: Handled, tmp_path: Path) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute(
             "CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text); ALTER TABLE public.people REPLICA"
@@ -221,7 +220,7 @@ def test_what_a_handler_hides_of_new_rows_stays_hidden_behind_plain_changes_of_t
             (1, "changed", "***"),
             (3, "b", "***"),
         ]
-        with user.transaction():  # an old value that the site does not have: a conflict, in one transaction as in two
+        with user.transaction():  # an old value that the site lacks: a conflict, in one transaction as in two
             user.execute("INSERT INTO people VALUES (4, 'c', 'z')")
             user.execute("DELETE FROM people WHERE id = 4")
         network.settle()
@@ -242,10 +241,7 @@ def adds(lcr, session):
 """
 
 
-def test_a_handler_adds_columns_of_the_destinations_types_and_sets_null(
-    handled: Handled,
-    tmp_path: Path,
-) -> None:
+def test_handler_adds_columns_of_the_destinations_types_and_sets_null(handled: Handled, tmp_path: Path) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text, secret text)")
         if site == "dbs2":
@@ -359,10 +355,7 @@ FITS = """def fit(lcr, session):
 """
 
 
-def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
-    handled: Handled,
-    tmp_path: Path,
-) -> None:
+def test_handler_makes_rows_fit_where_a_column_mismatch_is_an_error(handled: Handled, tmp_path: Path) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
             f"CREATE TABLE public.people (id int PRIMARY KEY, name text{', extra int' if site == 'dbs1' else ''})"
@@ -385,10 +378,7 @@ def test_a_handler_makes_rows_fit_where_column_mismatch_is_an_error(
         assert there.execute("SELECT * FROM people").fetchall() == [(2, "eve")]
 
 
-def test_a_truncate_goes_to_no_handler(
-    handled: Handled,
-    tmp_path: Path,
-) -> None:
+def test_truncate_reaches_no_handler(handled: Handled, tmp_path: Path) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")
 
@@ -430,14 +420,11 @@ TO_DOUBLES = """def keep(lcr, error, session):
         ),
     ],
 )
-def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_runs(
-    handled: Handled,
-    tmp_path: Path,
-    alter: str,
-    refused: int,
+def test_table_that_only_an_error_handler_writes_may_be_altered_meanwhile(
+    handled: Handled, tmp_path: Path, alter: str, refused: int
 ) -> None:
-    """It is described again, and the handler is called again; it is told of an LCR that does not fit what the table is
-    then, and of nothing else.
+    """The table is described again, and the handler is called again. It gets only an LCR that does not fit the table's
+    new definition.
     """
 
     def tables(site: str, connection: psycopg.Connection) -> None:
@@ -463,10 +450,7 @@ def test_a_table_that_only_an_error_handler_writes_may_be_altered_while_apply_ru
         assert [key for (key,) in there.execute("SELECT id FROM doubles").fetchall()] == ([1] if refused else [1, 2, 3])
 
 
-def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_handler_executes(
-    handled: Handled,
-    tmp_path: Path,
-) -> None:
+def test_trigger_switched_to_fire_always_fires_for_each_handlers_change(handled: Handled, tmp_path: Path) -> None:
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
             "CREATE TABLE public.people (id int PRIMARY KEY, name text); ALTER TABLE public.people REPLICA IDENTITY"
@@ -515,12 +499,8 @@ def test_a_trigger_that_fires_always_from_now_on_fires_for_each_change_that_a_ha
     ],
     ids=["object", "text", "memory"],
 )
-def test_what_sql_of_a_handler_raises_in_the_apply_server_is_the_handlers_error(
-    handled: Handled,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
-    told: str,
+def test_error_of_a_handlers_sql_in_the_apply_server_is_the_handlers_error(
+    handled: Handled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     def tables(_: str, connection: psycopg.Connection) -> None:
         connection.execute("CREATE TABLE public.people (id int PRIMARY KEY, name text)")

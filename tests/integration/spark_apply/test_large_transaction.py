@@ -1,4 +1,4 @@
-"""One transaction many times larger than every bound in memory passes, and no process grows with it."""
+"""One transaction many times larger than every memory bound passes, and no process grows with it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 TIMES = 20
 ROW_BYTES = 100_000
-# What a process may grow by: its bounds several times over, for what is encoded, sent and decoded at one moment.
+# The allowed growth of a process: its bounds several times over, for data that is encoded, sent and decoded at one
+# moment.
 GROWTH_MAX_BYTES = 200 << 20
-TIMEOUT_S = 600.0  # half a gigabyte through a machine that may do something else as well
+TIMEOUT_S = 600.0  # half a gigabyte through a machine that may have other work
 
 
 def _processes(system: System) -> dict[str, psutil.Process]:
@@ -43,7 +44,7 @@ def _peak_bytes(process: psutil.Process) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
-def test_transaction_twenty_times_larger_than_every_bound_passes_in_bounded_memory(one_way: System):
+def test_transaction_far_above_every_bound_passes_in_bounded_memory(one_way: System):
     queue_bytes = max(queue.memory_bytes_max for queue in one_way.spec.queues)
     bounds = (
         queue_bytes,
@@ -54,14 +55,14 @@ def test_transaction_twenty_times_larger_than_every_bound_passes_in_bounded_memo
         forming._PENDING_BYTES_MAX,
     )
     rows = TIMES * max(bounds) // ROW_BYTES
-    assert rows * ROW_BYTES > 2 * GROWTH_MAX_BYTES, "or growing by all of it would not be noticed"
+    assert rows * ROW_BYTES > 2 * GROWTH_MAX_BYTES, "the bound would not notice growth by the whole transaction"
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
     processes = _processes(one_way)
     for process in processes.values():
         _forget_peak(process)
     before = {name: process.memory_info().rss for name, process in processes.items()}
-    # Long runs of one letter: small on disk, and full size in the log stream and in everything behind it.
+    # Long runs of one letter: small on disk, and full size in the log stream and in every later process.
     one_way.execute("src", f"INSERT INTO notes SELECT n, repeat('x', {ROW_BYTES}) FROM generate_series(1, {rows}) n")
     one_way.wait_caught_up(TIMEOUT_S)
     growth = {name: _peak_bytes(process) - before[name] for name, process in processes.items()}

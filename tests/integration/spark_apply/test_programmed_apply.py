@@ -1,5 +1,5 @@
-"""What users program, on Ray and Spark: handlers' code travels to the executors, a table arrives transformed, renamed
-by each client, and order is kept.
+"""Users' programs on Ray and Spark: handlers' code travels to the executors, a table arrives transformed and renamed by
+each client, and order is kept.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_handlers_transformations_and_order_work_on_the_executors(sites: Sites) 
 
 
 def _replaces_the_process(system: Sites) -> None:
-    """A handler that leaves threads running costs its executor's worker, and no row; `status` says which code in which
+    """A handler that leaves threads running costs its executor's worker, but no row; `status` names the code and its
     file.
     """
 
@@ -120,7 +120,7 @@ def _replaces_the_process(system: Sites) -> None:
 
 
 def _fails_whole(system: Sites) -> None:
-    """A handler that raises puts its transaction into the error queue, whole, with file and line; others go on."""
+    """A handler that raises puts its whole transaction into the error queue, with file and line; others continue."""
     system.execute(
         "a",
         "BEGIN; INSERT INTO shop.customers VALUES (50, 'with it', ''); INSERT INTO shop.orders VALUES (50, 'bad');"
@@ -139,9 +139,7 @@ def _fails_whole(system: Sites) -> None:
 
 
 def _takes_changed_code(system: Sites, code: Path) -> None:
-    """A changed handler runs after another `up`, on executors that have loaded the one before; until then the one
-    before runs.
-    """
+    """A changed handler runs after another `up`, on executors that have loaded the former one, which runs until then."""
     code.write_text(CODE.replace("lcr.command_type)", 'lcr.command_type + " again")'))
     system.execute("a", "INSERT INTO shop.orders VALUES (60, 'new')")
     system.wait_caught_up()

@@ -1,4 +1,4 @@
-"""A Spark driver applies what a real stream brings, whatever is killed; instantiation, comparison, control, fencing."""
+"""A Spark driver applies the changes of a real stream through any kill; instantiation, comparison, control, fencing."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def drivers(make_drivers: Callable[[str], ApplyDrivers]) -> ApplyDrivers:
 
 @pytest.fixture
 def driver(drivers: ApplyDrivers) -> Driver:
-    """The running driver, with `notes` empty at both sides; a test that ended it leaves the next one a new one."""
+    """Yield the running driver, with `notes` empty at both sides; after a test that ended it, the next one gets a new
+    driver.
+    """
     running = [each for each in drivers.started if each.is_alive]
     found = running[-1] if running else drivers.start()
     found.wait_ready()
-    if execute(drivers.queue.source_dsn, "DELETE FROM notes RETURNING 1"):  # of a test that failed
+    if execute(drivers.queue.source_dsn, "DELETE FROM notes RETURNING 1"):  # rows of a failed test
         found.wait_applied(end_of_log(drivers.queue.source_dsn))
     return found
 
@@ -56,8 +58,8 @@ def assert_same(drivers: ApplyDrivers, driver: Driver) -> None:
     assert sums[0] == sums[1]
 
 
-def test_nothing_is_copied_before_the_queue_says_where_its_lcrs_begin(drivers: ApplyDrivers):
-    """Else nobody would keep what is committed between the copy and the first dequeue."""
+def test_nothing_is_copied_before_the_queue_reports_where_its_lcrs_begin(drivers: ApplyDrivers):
+    """Otherwise no queue would keep commits between the copy and the first dequeue."""
     driver = drivers.start(queue_endpoint="127.0.0.1:9")
     wait_for("the driver to miss its queue", lambda: "127.0.0.1:9" in driver.status().detail, STARTING_S)
     assert driver.status().state == "INITIALIZING"
@@ -65,8 +67,8 @@ def test_nothing_is_copied_before_the_queue_says_where_its_lcrs_begin(drivers: A
     driver.kill()
 
 
-def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(drivers: ApplyDrivers):
-    """Writers run before, during and after the snapshot: a row lost or doubled at its border would show."""
+def test_tables_are_copied_under_load_and_changes_follow_without_a_gap(drivers: ApplyDrivers):
+    """Writers run before, during and after the snapshot: a lost or duplicate row at its border would show."""
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S) as counts:
         driver = drivers.start()
         driver.wait_ready()
@@ -87,9 +89,7 @@ def test_tables_are_copied_under_load_and_their_changes_follow_without_a_gap(dri
 STARTING_S = 240.0  # longer than a driver and an application take to start on a busy machine
 
 
-def test_nothing_is_captured_at_the_destination_that_was_copied_or_applied_untagged(
-    drivers: ApplyDrivers, driver: Driver
-):
+def test_copied_and_applied_changes_are_captured_there_only_with_a_tag(drivers: ApplyDrivers, driver: Driver):
     origins = execute(
         drivers.queue.destination_dsn,
         "SELECT roname FROM pg_replication_origin WHERE roname LIKE 'headrace:apply_test/%'",
@@ -122,11 +122,11 @@ def test_value_larger_than_every_message_bound_arrives(drivers: ApplyDrivers, dr
     assert_same(drivers, driver)
 
 
-IDLE_ROUNDS = 12  # of a product that waits for something there is none in which it did not
+IDLE_ROUNDS = 12  # if the product waited for something, no round would be fast
 
 
 def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: ApplyDrivers, driver: Driver):
-    """Half of them, in one of several rounds: a machine that does something else beside may take longer for a while."""
+    """Half of them, in one of several rounds: a machine with other load may take longer for a while."""
 
     def is_there(number: int) -> bool:
         return execute(drivers.queue.destination_dsn, "SELECT 1 FROM notes WHERE id = %s", number) != []
@@ -143,8 +143,8 @@ def test_change_is_visible_within_a_second_of_its_commit_when_idle(drivers: Appl
     assert statistics.median(rounds[-1]) < 1.0, rounds
 
 
-def test_native_libraries_lie_in_folders_of_the_application_and_its_cluster(drivers: ApplyDrivers, driver: Driver):
-    """Ray's own place for them, /tmp/ray, may belong to another user, and nobody clears it."""
+def test_native_libraries_are_in_the_folders_of_application_and_cluster(drivers: ApplyDrivers, driver: Driver):
+    """Ray's own folder for them, /tmp/ray, may belong to another user, and is never cleaned."""
     driver.wait_ready()
     scratch = Path(drivers.spark.config.state_dir) / "spark" / str(drivers.spark.child.pid)
     ours = [
@@ -175,7 +175,7 @@ def mapped_files(process: psutil.Process) -> list[Any]:
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a Python worker, and of an executor's JVM")
 @pytest.mark.parametrize("victim", ["worker", "executor", "both executors"])
-def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyDrivers, driver: Driver, victim: str):
+def test_killed_task_is_run_again_without_loss_or_duplicates(drivers: ApplyDrivers, driver: Driver, victim: str):
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
         before = driver.wait_ready()
@@ -194,7 +194,7 @@ def test_killed_task_is_run_again_and_nothing_is_lost_or_doubled(drivers: ApplyD
 
 
 @pytest.mark.fault("SIGKILL of the driver")
-def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers: ApplyDrivers, driver: Driver):
+def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_resumes(drivers: ApplyDrivers, driver: Driver):
     with load(drivers.queue.source_dsn, clients=3, duration_s=STARTING_S):
         time.sleep(0.5)
         workers = [psutil.Process(pid) for pid in driver.server_pids()]
@@ -213,11 +213,10 @@ def test_killed_driver_takes_its_tasks_with_it_and_the_next_one_goes_on(drivers:
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of the application's process")
-def test_killed_application_takes_all_its_processes_with_it_and_the_coordinator_goes_on_with_the_next(
-    drivers: ApplyDrivers,
-    driver: Driver,
-):
-    """Its endpoint is a new one, which an actor would tell; here a second application takes over the first one's tasks."""
+def test_killed_application_takes_its_processes_with_it_and_is_replaced(drivers: ApplyDrivers, driver: Driver):
+    """Its endpoint is a new one, which an actor would report; here a second application takes over the first one's
+    tasks.
+    """
     epoch = driver.wait_ready().epoch
     workers = [psutil.Process(pid) for pid in driver.server_pids()]
     jvms = [executor_of(worker) for worker in workers]
@@ -266,7 +265,7 @@ def test_comparison_finds_the_table_that_differs(drivers: ApplyDrivers, driver: 
 
 @contextlib.contextmanager
 def applied_late(dsn: str) -> Iterator[None]:
-    """Nothing is written to `history` but once a second."""
+    """Write to `history` only once a second."""
 
     def hold(ended: threading.Event) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -281,9 +280,7 @@ def applied_late(dsn: str) -> Iterator[None]:
 
 
 @pytest.mark.soak
-def test_tables_that_are_written_all_the_time_and_applied_late_are_identical_and_a_row_that_differs_is_found(
-    drivers: ApplyDrivers, driver: Driver
-):
+def test_constantly_written_tables_compare_as_identical_or_differing(drivers: ApplyDrivers, driver: Driver):
     """`history` grows, and is always up to a second late; each transaction writes one of the few rows of `branches`."""
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(source, "INSERT INTO notes SELECT n, 'to compare' FROM generate_series(1, 3) n")
@@ -327,7 +324,7 @@ def test_error_transaction_is_executed_or_deleted_on_request(drivers: ApplyDrive
     execute(source, "DELETE FROM notes")
 
 
-def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers, driver: Driver):
+def test_secrets_appear_in_no_command_line_environment_or_log(drivers: ApplyDrivers, driver: Driver):
     password = drivers.queue.source_dsn.partition("password=")[2].split()[0]
     family = [
         driver.process.pid,
@@ -341,7 +338,7 @@ def test_secrets_are_in_no_command_line_environment_or_log(drivers: ApplyDrivers
     assert password not in driver.log.read_text() + drivers.spark.log.read_text()
 
 
-def test_caller_without_a_run_s_token_learns_nothing(drivers: ApplyDrivers, driver: Driver):
+def test_caller_without_a_runs_token_learns_nothing(drivers: ApplyDrivers, driver: Driver):
     from protos.links.apply_link import fetch_access
 
     driver.wait_ready()
@@ -357,7 +354,7 @@ def test_caller_without_a_run_s_token_learns_nothing(drivers: ApplyDrivers, driv
         fetch_health(drivers.spark.access.endpoint, "a guess")
 
 
-def test_driver_stops_in_order_when_told_to(drivers: ApplyDrivers, driver: Driver):
+def test_driver_stops_in_order_on_request(drivers: ApplyDrivers, driver: Driver):
     driver.wait_applied(end_of_log(drivers.queue.source_dsn))
     assert driver.stop() == 0
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'headrace apply_test/%'"
@@ -373,9 +370,7 @@ ALTER TABLE accounts ENABLE ALWAYS TRIGGER change
 """
 
 
-def test_table_with_rows_or_whose_copy_differs_is_refused_until_that_is_mended_and_the_others_are_copied_or_kept(
-    make_drivers: Callable[[str], ApplyDrivers],
-):
+def test_filled_or_differing_table_is_refused_until_corrected(make_drivers: Callable[[str], ApplyDrivers]):
     drivers = make_drivers("apply_existing")
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(destination, "INSERT INTO notes VALUES (1, 'the user''s own'); INSERT INTO branches VALUES (1, 5)")
@@ -433,7 +428,7 @@ INSERT INTO child VALUES (1)
 _ODD = ("parts", "computed", "twins", "moods", "Odd Name", "child", "parent")
 
 
-def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], ApplyDrivers]):
+def test_tables_of_every_kind_are_copied_completely(make_drivers: Callable[[str], ApplyDrivers]):
     """Partitions cut differently, computed and identity columns, no key, types that binary COPY refuses, foreign keys."""
     drivers = make_drivers("apply_odd")
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
@@ -450,16 +445,14 @@ def test_tables_of_every_kind_are_copied_whole(make_drivers: Callable[[str], App
 
 @pytest.mark.soak
 @pytest.mark.fault("SIGKILL of a copying task, then of the driver")
-def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(
-    make_drivers: Callable[[str], ApplyDrivers],
-):
+def test_interrupted_copy_is_repeated_and_finished_tables_are_kept(make_drivers: Callable[[str], ApplyDrivers]):
     drivers = make_drivers("apply_interrupted")
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     execute(source, "INSERT INTO notes SELECT n, repeat(md5(n::text), 100) FROM generate_series(1, 60000) n")
     driver = drivers.start()
 
     def copying() -> list[psutil.Process]:
-        # A worker in the middle of its COPY holds its session's transaction open.
+        # A worker within its COPY holds its session's transaction open.
         busy = execute(
             destination,
             (
@@ -485,7 +478,7 @@ def test_copy_that_was_interrupted_is_made_again_and_finished_tables_are_kept(
 
 
 def workers_of(drivers: ApplyDrivers) -> list[psutil.Process]:
-    """Python workers of this Ray's executors: children of a daemon whose parent is such a JVM."""
+    """Return the Python workers of this Ray's executors: children of a daemon whose parent is such a JVM."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,6 +1,7 @@
-"""Combined capture and apply on real PostgreSQL in one process: under load, capture and apply are combined, parted and
-combined again; the capture process is
-replaced; the apply process falls behind.
+"""Combined capture and apply on real PostgreSQL, in one process and under load.
+
+Capture and apply are combined, separated and combined again; the capture process is replaced; the apply process falls
+behind.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ def combined(
     made.close()
 
 
-def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_lost_doubled_or_reordered(
-    combined: OneWay,
-) -> None:
+def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined: OneWay) -> None:
     def wait_arrived(number: int) -> None:
         there = "SELECT 1 FROM log WHERE number = %s"
 
@@ -56,7 +55,7 @@ def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_los
         wait_for("them to be combined", combined.is_combined, WAIT_S)
         wait_arrived(last[0] + 50)
 
-        # The destination is held up: nothing piles up anywhere but in redo.
+        # Block the destination: the backlog grows only in redo.
         with psycopg.connect(combined.destination_dsn) as other:
             other.execute("LOCK TABLE first IN ACCESS EXCLUSIVE MODE")
             with psycopg.connect(combined.source_dsn, autocommit=True) as big:
@@ -72,5 +71,5 @@ def test_capture_and_apply_are_combined_and_parted_under_load_and_nothing_is_los
     for table in ("first", "log"):
         assert digest(combined.source_dsn, table) == digest(combined.destination_dsn, table), table
     assert execute(combined.destination_dsn, "SELECT * FROM headrace.apply_error") == []
-    # The site purges behind what is committed, straight from the apply process.
+    # The site purges behind what is committed, as reported by the apply process directly.
     wait_for("the record", lambda: combined.required_scn >= end, WAIT_S)

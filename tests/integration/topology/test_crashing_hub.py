@@ -1,5 +1,5 @@
-"""A hub whose server stops at once: what it forwards is on its disk, so that no spoke has what the hub has lost, and
-nothing comes twice.
+"""A hub whose server stops at once: the hub forwards only what is on its disk. No spoke has changes that the hub lost,
+and nothing arrives twice.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ replicate: [{tables: [public.first, public.log], hub: hub, spokes: [a, c]}]
 """
 CRASHES = 4
 TRANSACTIONS = 12  # between two crashes
-STEPS_MAX = 5_000  # of the engine, until something is committed and not on disk; a few hundred are usual
-GULPS = 5  # reads of the hub's log: all that it gives is taken by then
+STEPS_MAX = 5_000  # of the engine, until a change is committed and not on disk; a few hundred are usual
+GULPS = 5  # reads of the hub's log; by then all that it has is taken
 
 
 def _tables(_site: str, connection: psycopg.Connection) -> None:
     connection.execute("CREATE TABLE first (id integer PRIMARY KEY, v text)")
-    connection.execute("CREATE TABLE log (number integer)")  # no key: a row that comes twice stays
+    connection.execute("CREATE TABLE log (number integer)")  # no key: a duplicate row stays
     connection.execute("ALTER TABLE log REPLICA IDENTITY FULL")
 
 
@@ -63,7 +63,7 @@ class Hub:
                 user.execute("INSERT INTO log VALUES (%s)", (number,))
 
     def crash(self) -> None:
-        """Apply a part at the hub; send what its log gives on to c; stop the hub."""
+        """Apply a part at the hub, send its log's changes on to c, and stop the hub."""
         (capture,) = self.network.sites["a"].captures
         self.network.sites["a"].catch_up()
         self.network._capture(self.network.sites["a"], capture)
@@ -75,7 +75,7 @@ class Hub:
                 break
         else:
             pytest.fail("no commit waits for the disk")
-        # No marker: its commit would take all before it to disk.
+        # Use no marker: its commit would flush all earlier ones to disk.
         for _ in range(GULPS):
             self.site.writer.step(0.05)
         (capture,) = self.site.captures
@@ -109,7 +109,7 @@ def hub(
         network.close()
 
 
-def test_spokes_have_nothing_that_a_hub_loses_in_a_crash_and_everything_once_in_the_end(hub: Hub) -> None:
+def test_spokes_never_have_what_a_crashed_hub_lost_and_get_all_rows_once(hub: Hub) -> None:
     for number in range(CRASHES):
         hub.write(1 + number * TRANSACTIONS)
         hub.crash()

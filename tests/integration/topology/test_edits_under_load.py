@@ -1,7 +1,7 @@
-"""Edits of a running topology under load: what an edit does not touch keeps its process, and nothing is lost or
-doubled.
+"""Edits of a running topology under load: components outside the edit keep their processes, and nothing is lost or
+duplicated.
 
-Each test begins with the edit that makes the file its own.
+Each test begins with the edit that installs its own file.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ pytestmark = [pytest.mark.unit("sites", order=6), pytest.mark.cluster, pytest.ma
 SCHEMA = "edits"
 TABLES = f"{NOTES_AND_EVENTS}CREATE TABLE items (id bigint PRIMARY KEY, body text)"
 FILE = "replicate: [{{tables: [{tables}], from: a, to: [{destinations}]}}{more}]"
-# Behind the first test c stays, and with it its Spark application: by changes that concern nothing else.
+# After the first test c and its Spark application stay, through changes that do not matter here.
 KEPT = ", {tables: [idle.rows], from: b, to: [c]}"
 IDLE = f"replicate: [{{tables: [idle.rows], from: a, to: [b]}}{KEPT}]"
-PARTED = "combined: never\n"  # else a second destination would end the combination, and its components begin
-# An error of the destination's configuration: apply is right to ask for an operator.
+PARTED = "combined: never\n"  # otherwise a second destination would end the combination and restart its components
+# An error of the destination's configuration: apply must ask for an operator.
 _REFUSE = """
 CREATE FUNCTION edits.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'the configuration is wrong' USING ERRCODE = 'F0000'; END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON edits.notes FOR EACH ROW EXECUTE FUNCTION edits.refuse();
@@ -44,14 +44,14 @@ ADDED = "apply:apply_from_a_at_c"
 
 
 def _edit(sites: Sites, *added: str, more: str = "", tables: str = f"{SCHEMA}.*", keeps_c: bool = True) -> Sites:
-    """The same topology by another file, not yet up: b, and the sites that are added, are its destinations."""
+    """Return the same topology with another file, before `up`. Its destinations are b and the added sites."""
     destinations, kept = ["b", *added], KEPT if keeps_c else ""
     body = FILE.format(tables=tables, destinations=", ".join(destinations), more=kept)
     return sites.by(body, sites=("a", "b", "c") if keeps_c else ("a", *destinations), more=more)
 
 
 def _begin(sites: Sites, **file: Any) -> Sites:
-    """One destination, with empty tables at every site that ever is one."""
+    """Set up one destination, with empty tables at every site that will be one."""
     _edit(sites)  # all servers run
     sites.execute("c", "CREATE SCHEMA IF NOT EXISTS idle; CREATE TABLE IF NOT EXISTS idle.rows (id bigint PRIMARY KEY)")
     sites.free(SCHEMA, idle=IDLE, sites=["a", "b", "c"])
@@ -61,7 +61,7 @@ def _begin(sites: Sites, **file: Any) -> Sites:
     return begun
 
 
-# --------------------------------------------------------------------------- what an edit does not touch
+# --------------------------------------------------------------------------- components outside the edit
 
 
 def _write_with_keys(connection: psycopg.Connection[Any], number: int) -> None:
@@ -76,19 +76,21 @@ def _pids(system: Sites, names: set[str]) -> dict[str, int]:
 
 
 def _opens(system: Sites) -> list[int]:
-    """How often each component between the two sites was opened: more than before, if its streams were interrupted."""
+    """Return how often each component between the two sites was opened. A higher count shows interrupted streams."""
     names = (CAPTURE, "queue:q_a", "propagation:a_to_b", "queue:q_b_in", APPLY)
     return [int(system.status(name)["opens_total"]) for name in names]
 
 
 def _footprint_mb(system: Sites, name: str) -> float:
-    """What a component's process has for itself; its share of a library changes with the processes that have it too."""
+    """Return the private memory of a component's process; its share of a library changes with the processes that also
+    use it.
+    """
     rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
     return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
 
 
 class _Gaps:
-    """The longest time for which no row of `notes` arrived at a destination."""
+    """Measures the longest time in which no row of `notes` arrived at a destination."""
 
     def __init__(self, system: Sites, site: str) -> None:
         self._system, self._site, self.longest_s = system, site, 0.0
@@ -113,7 +115,7 @@ class _Gaps:
                 self.longest_s = max(self.longest_s, time.monotonic() - at)
 
 
-def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(sites: Sites):
+def test_components_outside_an_edit_keep_their_processes_under_load(sites: Sites):
     system = _begin(sites, more=PARTED, tables=NOTES, keeps_c=False)
     everything = {each.name for each in system.deployment.overview().components}
     before = _pids(system, everything)
@@ -122,7 +124,7 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
     with steady_load(grown, _write_with_keys, site="a"):
         wait_until("rows arrive", lambda: grown.execute("b", "SELECT count(*) FROM edits.notes") > [(20,)])
 
-        # A destination more: nothing of what ran is another process, and its changes go on all the time.
+        # Add a destination: no running component changes its process, and its changes keep arriving.
         opens, footprint_mb = _opens(grown), _footprint_mb(grown, "queue:q_a")
         with _Gaps(grown, "b") as gaps:
             grown.up()
@@ -130,21 +132,21 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
         assert _pids(grown, everything) == before
         assert grown.status("spark:b")["application_pid"] == application
         assert _opens(grown) == opens
-        # The propagation to it runs in the process of the other one and of their queue.
+        # The propagation to it runs in the process of the other propagation and of their queue.
         assert grown.pid("propagation:a_to_c") == before["queue:q_a"]
         footprint_mb = _footprint_mb(grown, "queue:q_a") - footprint_mb
         print(f"one more propagation: {footprint_mb:.1f} MB")
         assert footprint_mb < 60
 
-        # A table more: only the apply processes, which copy it, begin anew.
+        # Add a table: only the apply processes, which copy it, restart.
         wider = _edit(sites, "c", more=PARTED, tables=f"{NOTES}, {ITEMS}", keeps_c=False)
         wider.up()
         after = _pids(grown, everything)
         assert {name for name in everything if after[name] != before[name]} == {APPLY}
     wider.assert_converged((NOTES, ITEMS))
 
-    # A component is stopped alone, and stays so when its process begins again. What Ray restarts is of the topology
-    # that it took over, not of the one that it was created with.
+    # Stop one component; it stays stopped when its process restarts. The process that Ray restarts belongs to the
+    # topology that it took over, not to the one that it was created with.
     wider.call("propagation:a_to_c", "stop_component")
     for name in (CAPTURE, "queue:q_a"):
         wider.kill(name)
@@ -157,26 +159,24 @@ def test_components_that_an_edit_does_not_touch_keep_their_processes_under_load(
     assert wider.execute("c", "SELECT body FROM edits.items WHERE id = -1") == [("after the kills",)]
 
 
-# processes that are shared: above; the way apart and back: tests/faults/test_actors_killed.py, test_processes_apart.py
+# shared processes: above; from and to separate ones: tests/faults/test_actors_killed.py, test_processes_apart.py
 @pytest.mark.soak
-def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_where_one_is_aborted_or_killed(
-    sites: Sites,
-):
+def test_edits_with_separate_processes_touch_only_theirs_after_failures(sites: Sites):
     file = {"more": f"{PARTED}processes: apart\n", "keeps_c": False}
     system = _begin(sites, tables=NOTES, **file)
     before = pids(system)
     with steady_load(system, _write_with_keys, site="a"):
         wait_until("rows arrive", lambda: system.execute("b", "SELECT count(*) FROM edits.notes") > [(20,)])
 
-        # A destination more: its components have processes of their own, and nothing of what ran is another process.
+        # Add a destination: its components get their own processes, and no running component changes its process.
         grown = _edit(sites, "c", tables=NOTES, **file)
         grown.up()
         assert set(wait_processes(grown)) > {*before, ADDED, "propagation:a_to_c", "queue:q_c_in"}
         with_c = pids(grown)
         assert {name: with_c[name] for name in before} == before
 
-        # It leaves, while its apply process is aborted and a component of the other way is killed: only those are not
-        # there, or another process.
+        # Remove it, while its apply process is aborted and a component of the other way is killed. Only those are gone
+        # or in another process.
         grown.execute("c", _REFUSE)
         grown.wait_state(ADDED, "ABORTED")
         killed = grown.kill("queue:q_b_in")
@@ -187,7 +187,7 @@ def test_edits_of_a_topology_whose_processes_are_apart_touch_only_theirs_also_wh
         assert {name for name in before if after[name] != before[name]} == {"queue:q_b_in"}
         _wait_until_rows_arrive(system, "b")
 
-        # A table more: of those that are there only the apply process begins anew, in the process of its name.
+        # Add a table: of the existing components only the apply process restarts, in the process of its name.
         wider = _edit(sites, tables=f"{NOTES}, {ITEMS}", **file)
         wider.up()
         wait_processes(wider)
@@ -206,7 +206,7 @@ def _write_all(connection: psycopg.Connection[Any], number: int) -> None:
 
 
 def _wait_until_rows_arrive(system: Sites, *sites: str) -> None:
-    """What is written from now on arrives."""
+    """Wait until the rows written from now on arrive."""
     (now,) = system.execute("a", "SELECT coalesce(max(id), 0) FROM edits.notes")[0]
     for site in sites:
         wait_until(
@@ -216,7 +216,7 @@ def _wait_until_rows_arrive(system: Sites, *sites: str) -> None:
 
 
 def _wait_combined(system: Sites) -> None:
-    """The apply process gets its batches from the capture process, and what is bypassed does not run."""
+    """Wait until the apply process gets its batches from the capture process and the bypassed components do not run."""
     wait_until("they are connected", lambda: any(each["connected"] for each in system.status(CAPTURE)["subscribers"]))
     assert system.status(CAPTURE)["combined_with"] == APPLY.partition(":")[2]
     assert system.status(APPLY)["combined_with"] == CAPTURE.partition(":")[2]
@@ -226,7 +226,7 @@ def _wait_combined(system: Sites) -> None:
 
 
 @pytest.mark.soak  # without Ray: tests/integration/topology/test_combined_one_way.py
-def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_nothing_is_lost_or_doubled(sites: Sites):
+def test_combining_separating_and_killing_under_load_loses_nothing(sites: Sites):
     system = _begin(sites)
     with steady_load(system, _write_all, site="a"):
         _wait_combined(system)
@@ -234,24 +234,24 @@ def test_capture_and_apply_are_combined_and_parted_and_killed_under_load_and_not
         with pytest.raises(ConfigError, match="q_a does not run: capture:capture_a sends"):
             system.deployment.component("q_a")
 
-        # Killed: the capture process, then the apply process.
+        # Kill the capture process, then the apply process.
         for name in (CAPTURE, APPLY):
             system.wait_restarted(name, system.kill(name))
             _wait_combined(system)
             _wait_until_rows_arrive(system, "b")
 
-        # A second destination ends it, and restarts nothing.
+        # A second destination ends the combination and restarts nothing.
         before = {name: system.pid(name) for name in (CAPTURE, APPLY, "site:a")}
         epoch = system.execute("b", "SELECT max(epoch) FROM headrace.apply_process")
         grown = _edit(sites, "c")
         grown.up()
         wait_until("the capture process is parted", lambda: not grown.status(CAPTURE).get("combined_with"))
-        # Both apply processes dequeue from the source's queue: nothing else begins.
+        # Both apply processes dequeue from the source's queue: nothing else starts.
         assert BETWEEN & grown.deployment.connect().names() == {"queue:q_a"}
         assert grown.status(APPLY)["dequeues_from"] == "q_a"
         _wait_until_rows_arrive(grown, "b", "c")
 
-        # It goes, and they are combined again.
+        # Remove it, and they are combined again.
         system.up()
         _wait_combined(system)
         _wait_until_rows_arrive(system, "b")
@@ -276,7 +276,7 @@ def _write_rows(system: Sites, first: int) -> None:
 
 
 def _write_until_purged(system: Sites, first: int) -> int:
-    """Write until all redo that is there now is gone; the number of the next row."""
+    """Write until all present redo is gone; return the number of the next row."""
     redo = system.folder / "state" / "sites" / "a" / "redo"
     newest = list_segments(redo)[-1].number
     for number in range(first, first + 40 * ROWS, ROWS):
@@ -288,13 +288,13 @@ def _write_until_purged(system: Sites, first: int) -> int:
 
 
 def _wait_until_old_has(system: Sites, first: int) -> None:
-    """The destination that was there before goes on: it gets what `_write_rows` wrote."""
+    """Check that the earlier destination continues: it gets the rows of `_write_rows`."""
     arrived = f"SELECT count(*) FROM edits.events WHERE number >= {first}"
-    wait_until("the other destination goes on", lambda: system.execute("b", arrived) == [(ROWS,)])
+    wait_until("the other destination continues", lambda: system.execute("b", arrived) == [(ROWS,)])
 
 
 @pytest.mark.parametrize("times", ["once", pytest.param("taken out and added again", marks=pytest.mark.soak)])
-def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_nobody(sites: Sites, times: str):
+def test_destination_added_after_a_purge_gets_all_rows_and_disturbs_nobody(sites: Sites, times: str):
     tables, file = (NOTES, EVENTS), {"more": PARTED, "tables": f"{NOTES}, {EVENTS}"}
     system = _begin(sites, **file)
     first = _write_until_purged(system, 0)
@@ -302,7 +302,7 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     rewinds = [system.status(name)["rewinds_total"] for name in asked]
     grown = _edit(sites, "c", **file)
     with psycopg.connect(system.servers["a"].dsn()) as user:
-        # Open when the destination is added: its tables are copied when this is committed, and not before.
+        # This transaction is open when the destination is added: the tables are copied after its commit, not before.
         for table in tables:
             user.execute(f"INSERT INTO {table} VALUES (-1, 'open meanwhile')")
         grown.up(wait=False)
@@ -314,12 +314,12 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     _write_rows(grown, first + ROWS)
     grown.assert_converged(tables, source="a")
     assert grown.execute("c", "SELECT count(*) FROM edits.events") == [(first + 2 * ROWS + 1,)]
-    # What the others have was not asked for again.
+    # No changes were requested again for the others.
     assert [grown.status(name)["rewinds_total"] for name in asked] == rewinds
 
     if times == "once":
         return
-    # When the redo it would need to go on is gone: it begins anew.
+    # If the redo that it would need is gone, the destination starts over.
     system.up()
     first = _write_until_purged(system, first + 2 * ROWS)
     with pytest.raises(ApplyError, match="is not empty"):
@@ -327,8 +327,8 @@ def test_destination_added_after_redo_was_purged_gets_everything_and_disturbs_no
     _write_rows(grown, first)
     _wait_until_old_has(grown, first)
     grown.execute("c", f"TRUNCATE {', '.join(EVERY_TABLE)}")
-    # `up` is patient for 20 s with what was stuck before it (tests/unit/headrace/deployment/test_deployment.py): a busy machine
-    # may need more.
+    # `up` waits 20 s for blocked work (tests/unit/headrace/deployment/test_deployment.py); a busy machine may need
+    # more.
     wait_until(
         "its tables are looked at again",
         lambda: "FAILED" not in {table["state"] for table in grown.status(ADDED)["instantiation"]},

@@ -1,6 +1,6 @@
 """Example files on real servers.
 
-Of conditions, subsets, transformations and functions, what arrives is what `headrace.testing` says.
+Rows that pass conditions, subsets, transformations and functions arrive as `headrace.testing` predicts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 TRANSACTIONS = 120
 KEYS = 12
 
-# What the destinations have, as the comments of the files say it.
+# The destinations' tables, as the files' comments describe them.
 THERE = {
     "rules": {
         "dbs2": [
@@ -60,7 +60,7 @@ VALUES: dict[str, list[Any]] = {
     "salary": [1, 2.5, None],
     "commission": [0, None],
 }
-# What the examples do not let change: dbs3 of the rules does not hear of keys that were given up, and an order keeps
+# Changes that the examples exclude: dbs3 of the rules is not informed of keys that were given up, and an order keeps
 # its kind.
 KEPT = {"hr.departments": "id", "hr.orders": "id", "shop.orders": "kind"}
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def create(site: str, connection: psycopg.Connection[Any], example: str) -> None
 
 
 def changed(rng: random.Random, user: psycopg.Connection[Any], table: Table, rows: dict[Any, Row]) -> RowLcr:
-    """A change at the source, and the LCR of it as a user's test writes it."""
+    """Make a change at the source; return its LCR as a user's test writes it."""
     (key,) = table.key
     number = rng.randrange(KEYS)
     row = {name: rng.choice(VALUES.get(name, ["a", "b", None])) for name in table.columns} | {key: number}
@@ -109,9 +109,7 @@ def changed(rng: random.Random, user: psycopg.Connection[Any], table: Table, row
 
 
 def applied(lcr: RowLcr, rows: Rows) -> None:
-    """What becomes of the rows of a destination; each table's key is its first column, or the one that was its first at
-    the source.
-    """
+    """Apply an LCR to the rows of a destination. Each table's key is its first column, or the source's first column."""
     there = rows.setdefault(f"{lcr.object_owner}.{lcr.object_name}", {})
     old, new = values_of(lcr, "old"), values_of(lcr, "new")
     (key,) = {"id", "employee_id"} & {*old, *new}
@@ -121,7 +119,7 @@ def applied(lcr: RowLcr, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("example", TABLES)
-def test_what_arrives_of_an_example_is_what_is_said_of_it_offline(
+def test_rows_of_an_example_arrive_as_the_offline_test_predicts(
     example: str,
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
@@ -163,7 +161,7 @@ def test_what_arrives_of_an_example_is_what_is_said_of_it_offline(
         network.close()
 
 
-def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or_refers_to_nothing_is_an_error(
+def test_keys_example_finds_rows_by_its_keys_and_makes_misfits_errors(
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
     prepared_database: Callable[[EmbeddedServer], str],
@@ -233,9 +231,9 @@ def test_the_example_of_keys_finds_rows_by_what_it_says_and_what_does_not_fit_or
 
 
 def _order_tables(site: str, connection: psycopg.Connection[Any]) -> None:
-    """The tables of `order.yaml`; a row says which transaction wrote it last.
+    """Create the tables of `order.yaml`; a row says which transaction wrote it last.
 
-    A destination notes in which order rows are written.
+    A destination records the order in which rows are written.
     """
     connection.execute(
         "CREATE SCHEMA shop; CREATE TABLE shop.customers (id int PRIMARY KEY, step int); CREATE TABLE shop.orders"
@@ -261,7 +259,7 @@ def _order_tables(site: str, connection: psycopg.Connection[Any]) -> None:
 
 
 def _written(network: PostgresNetwork) -> dict[str, list[tuple[str, int, int | None]]]:
-    """Each destination's rows in the order in which they were written: table, transaction, order number."""
+    """Return each destination's rows in the order in which they were written: table, transaction, order number."""
     rng, user = random.Random(5), network.sites["dbs1"].user
     for step in range(TRANSACTIONS):
         table = rng.choice(("orders", "orders", "payments", "payments", "customers"))
@@ -291,7 +289,7 @@ def _in_order_of_source(rows: list[tuple[str, int, int | None]]) -> bool:
 
 
 @pytest.mark.parametrize("is_declared", [True, False])
-def test_the_example_of_order_writes_what_depends_on_each_other_as_the_source_did_and_without_its_definitions_another_order_shows(
+def test_order_example_keeps_dependent_writes_in_order_by_its_definitions(
     is_declared: bool,
     pg_source: EmbeddedServer,
     pg_destination: EmbeddedServer,
@@ -314,7 +312,7 @@ def test_the_example_of_order_writes_what_depends_on_each_other_as_the_source_di
         network.close()
     there = written["dbs2"]
     by_number = all(_in_order_of_source([row for row in there if row[2] == number]) for number in range(KEYS))
-    # Payments are in order with customers, not with each other.
+    # Payments are in order with customers, but not with each other.
     by_parent = all(
         (first < second) == (there.index(("customers", first, None)) < there.index(row))
         for first in (step for name, step, _ in there if name == "customers")
@@ -323,4 +321,4 @@ def test_the_example_of_order_writes_what_depends_on_each_other_as_the_source_di
         for second in (row[1],)
     )
     assert (by_number, by_parent, _in_order_of_source(written["audit"])) == (is_declared,) * 3
-    assert not _in_order_of_source(there)  # what does not depend on each other is written in parallel
+    assert not _in_order_of_source(there)  # independent rows are written in parallel

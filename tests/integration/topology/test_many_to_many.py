@@ -1,7 +1,7 @@
-"""Many to many on real databases, with the queues and propagations that the topology runs: two sources that write, two
-destinations that take the changes of both.
+"""Many to many on real databases, with the topology's queues and propagations: two sources, and two destinations that
+take the changes of both.
 
-Once with every queue, once with apply processes that dequeue directly, and with edits from one to the other while a
+Tested with every queue, with apply processes that dequeue directly, and with edits from one to the other while a
 destination is away. Without Ray and Spark.
 """
 
@@ -46,7 +46,7 @@ ROWS = 30
 
 
 def queued(spec: TopologySpec) -> TopologySpec:
-    """The same with `combined: never`."""
+    """Return the same topology with `combined: never`."""
     return replace(spec, applies=tuple(replace(each, combined=False) for each in spec.applies))
 
 
@@ -86,7 +86,7 @@ def make(
 
 
 def write(network: QueuedNetwork, turn: int) -> None:
-    """At both sources: rows, every second of which is changed, and every third of those before deleted."""
+    """Write rows at both sources; change every second one, and delete every third of the earlier ones."""
     for number, site in enumerate(SOURCES):
         user = network.sites[site].user
         user.execute(
@@ -104,7 +104,9 @@ def rows(network: QueuedNetwork, site: str) -> list[tuple]:
 
 
 def assert_once(network: QueuedNetwork) -> None:
-    """Both destinations have what both sources have; no change came twice, and none is held anywhere."""
+    """Check that both destinations have the rows of both sources, without duplicates, and that no change is held
+    anywhere.
+    """
     expected = sorted(row for site in SOURCES for row in rows(network, site))
     for site in DESTINATIONS:
         assert rows(network, site) == expected
@@ -129,7 +131,7 @@ def test_every_change_of_both_sources_reaches_both_destinations_once(
 
 
 @pytest.mark.parametrize("is_direct", cases({"from direct": True, "from queues": False}, {"from queues"}))
-def test_edits_between_queues_and_direct_dequeuing_lose_and_double_nothing_while_a_destination_is_away(
+def test_edits_between_queued_and_direct_dequeuing_lose_nothing(
     make: Make, direct: TopologySpec, *, is_direct: bool
 ) -> None:
     forms = [direct, queued(direct)] if is_direct else [queued(direct), direct]
@@ -139,7 +141,7 @@ def test_edits_between_queues_and_direct_dequeuing_lose_and_double_nothing_while
     for turn in range(1, 5):
         write(network, turn)
         network.settle(held=AWAY)
-        network.wait_acknowledged("a13", "a23")  # a new subscriber must not begin where these are
+        network.wait_acknowledged("a13", "a23")  # a new subscriber must not begin at their position
         network.run_by(forms[turn % 2])
         write(network, 10 + turn)
         network.settle(held=AWAY if turn % 2 else ())

@@ -1,7 +1,7 @@
 """Every multi-source form of the examples on real databases, with writes at every site that writes.
 
-The rows that apply processes received prove it: a change that came twice, came home, or was lost changes a sum. Without
-Ray and Spark: one process steps the real log writers, miners, rules and apply engines.
+The sums of the rows that apply processes received reveal each duplicate, returning or lost change. Without Ray and
+Spark: one process steps the real log writers, miners, rules and apply engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ways = Mapping[tuple[str, str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Form:
-    """One schema of an example: who has it, who writes it, and from site to site, whose changes go that way."""
+    """One schema of an example: the sites that have it and write it, and from site to site, whose changes go that way."""
 
     example: str
     schema: str
@@ -80,7 +80,7 @@ def network(
     prepared_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Iterator[Network]:
-    """Makes the network of a topology; its databases are on two servers, by turns."""
+    """Return a function that makes the network of a topology; its databases alternate between two servers."""
     made: list[PostgresNetwork] = []
 
     def tables(site: str, connection: psycopg.Connection) -> None:
@@ -120,10 +120,10 @@ def rows(network: PostgresNetwork, site: str, table: str, where: str = "true") -
 
 
 @pytest.mark.parametrize("name", values(EXAMPLE_NAMES, "n_way", "hub_and_spoke"))
-def test_every_change_reaches_every_site_once_and_none_comes_home(network: Network, name: str) -> None:
+def test_every_change_reaches_every_site_once_and_none_returns(network: Network, name: str) -> None:
     spec, forms = example(name), [form for form in FORMS if form.example == name]
     running = network(spec)
-    for _ in range(2):  # the second time on top of what came from others
+    for _ in range(2):  # the second round adds to the others' changes
         for form in forms:
             write(running, form)
         running.settle()
@@ -159,8 +159,8 @@ def test_every_change_reaches_every_site_once_and_none_comes_home(network: Netwo
     assert applied == expected
 
 
-def test_a_hub_whose_rules_forget_the_tags_sends_changes_home_and_that_is_counted(network: Network) -> None:
-    """What the sums above would show: the defect planted.
+def test_hub_rules_without_tags_send_changes_back_and_count_it(network: Network) -> None:
+    """A planted defect, which the sums above would show.
 
     Sites that conflict would hide it, so only insertions are made.
     """
@@ -174,11 +174,9 @@ def test_a_hub_whose_rules_forget_the_tags_sends_changes_home_and_that_is_counte
     assert set(returned.values()) == {0}
 
 
-def test_concurrent_inserts_of_one_key_end_whole_in_the_error_queues_of_the_sites_where_they_meet(
-    network: Network,
-) -> None:
-    """n-way without a conflict handler: at each of the two the other's transaction, at the third site the one that came
-    later.
+def test_concurrent_inserts_of_one_key_are_errors_where_they_meet(network: Network) -> None:
+    """n-way without a conflict handler: each of the two sites rejects the other's transaction, the third site rejects
+    the later one.
     """
     spec = example("n_way")
     running = network(spec)
@@ -203,7 +201,7 @@ def test_concurrent_inserts_of_one_key_end_whole_in_the_error_queues_of_the_site
     assert rows(running, THREE, "crm.items") == own[earlier]
 
 
-def test_a_users_tag_keeps_a_change_at_its_site_and_the_next_transaction_goes_out(network: Network) -> None:
+def test_users_tag_keeps_one_change_local_and_the_next_transaction_leaves(network: Network) -> None:
     running = network(example("n_way"))
     user = running.sites[ONE].user
     with user.transaction():

@@ -21,7 +21,7 @@ def test_tables_that_held_rows_were_instantiated(one_way: System):
     one_way.assert_converged(TABLES)
 
 
-def test_pgbench_arrives_whole_and_once(one_way: System):
+def test_pgbench_arrives_completely_and_once(one_way: System):
     before = one_way.execute("dst", "SELECT count(*) FROM pgbench_history")[0][0]
     with one_way.pgbench("src", "-c", "4", "-t", "250"):
         pass
@@ -45,7 +45,7 @@ def test_user_statements_at_the_source_still_work_after_up(one_way: System):
     one_way.assert_converged(["pgbench_history"])
 
 
-def test_overview_shows_every_component_and_a_lag_that_is_known(one_way: System):
+def test_overview_shows_every_component_and_its_lag(one_way: System):
     one_way.wait_caught_up()
     overview = one_way.wait_overview()
     assert overview["state"] == "RUNNING"
@@ -77,10 +77,10 @@ def test_stopped_component_stays_stopped_and_nothing_is_lost(one_way: System):
     one_way.execute("src", "TRUNCATE notes")
 
 
-def test_lag_of_a_busy_system_is_that_of_its_changes_not_of_the_looking(one_way: System):
-    """Positions are asked for every half second: that must not be told as lag, in one of several rounds at least.
+def test_lag_of_a_busy_system_excludes_the_polling_interval(one_way: System):
+    """Positions are read every half second, which must not appear as lag in at least one of several rounds.
 
-    In the other ones the machine may have had more to do, and there is a lag.
+    In the other rounds a busy machine may have a real lag.
     """
     rounds = []
     for _ in range(ROUNDS):
@@ -101,21 +101,23 @@ def _lags_under_load(one_way: System) -> list[float]:
             if lag is not None:
                 lags.append(lag)
             else:
-                # On a machine that stalls somebody may not answer in time, and then nothing is told.
+                # On a machine that stalls, a component may not answer in time, and then no lag is known.
                 assert any("UNREACHABLE" in each.state for each in (overview, *overview.components)), overview
             time.sleep(0.5)
     return lags
 
 
-def test_table_created_after_up_is_told_of_and_taken_in_by_another_up(one_way: System):
+def test_table_created_after_up_is_reported_and_added_by_another_up(one_way: System):
     for site in ("src", "dst"):
         one_way.execute(site, "CREATE TABLE late (id bigint PRIMARY KEY, body text)")
     one_way.execute("src", "INSERT INTO late SELECT n, 'before' FROM generate_series(1, 1000) n")
     assert one_way.call("site:src", "uncaptured", one_way.spec) == ("public.late",)
-    wait_until("it is told of", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"])
+    wait_until(
+        "the status reports the table", lambda: one_way.status("site:src")["uncaptured_tables"] == ["public.late"]
+    )
     with pgbench_through(one_way):
         assert one_way.deployment.up().state == "RUNNING"
         one_way.execute("src", "INSERT INTO late SELECT n, 'after' FROM generate_series(1001, 1100) n")
         one_way.execute("src", "UPDATE late SET body = 'changed' WHERE id % 10 = 0")
-    wait_until("it is told of no more", lambda: one_way.status("site:src")["uncaptured_tables"] == [])
+    wait_until("the status reports the table no longer", lambda: one_way.status("site:src")["uncaptured_tables"] == [])
     one_way.assert_converged(["late", *TABLES])

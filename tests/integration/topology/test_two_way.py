@@ -1,4 +1,4 @@
-"""Two sites that both write: converged, each change once, none sent home, with TLS on every kind of link."""
+"""Two sites that both write: converged, each change once, none sent back, with TLS on every kind of link."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from topology.spec import TopologySpec
 
 pytestmark = [pytest.mark.unit("sites", order=1), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-BACK_S = 90.0  # as long as a comparison waits for a marker, and more
+BACK_S = 90.0  # longer than a comparison waits for a marker
 TWO_WAY = "replicate: [{tables: [sales.*], between: [a, b]}]"
 
 
 @pytest.fixture
 def two_way(sites: Sites) -> Sites:
-    """Both write into an empty table; one way is combined, the other one goes through queues, which no file can say of
-    one of them.
+    """Both sites write into an empty table. One way is combined and the other one uses queues; no file can configure
+    this for one way alone.
     """
 
     def queued(spec: TopologySpec) -> TopologySpec:
@@ -57,12 +57,14 @@ def _answered_us(system: System) -> int:
 
 
 def _assert_encrypted(system: System) -> None:
-    """Every component that serves does so with TLS, has refused nobody, and refuses who comes without a certificate."""
+    """Check that each serving component uses TLS, has refused no one so far, and refuses a caller without a
+    certificate.
+    """
     wires = {each["name"]: each["wire"] for each in system.wait_overview()["components"] if "wire" in each}
     assert {name.partition(":")[0] for name in wires} == {"site", "queue", "capture", "apply", "spark"}
     assert {wire["tls"] for wire in wires.values()} == {True}
     assert {name: wire["last_refusal"] for name, wire in wires.items() if wire["refused_calls"]} == {}
-    # their endpoints are their own affair
+    # their endpoints are private
     servers = [name for name in wires if not name.startswith(("apply", "spark"))]
     for name in servers:
         stranger = RedoWatchClient(
@@ -70,7 +72,7 @@ def _assert_encrypted(system: System) -> None:
         )
         with contextlib.closing(stranger), pytest.raises(PropagationError):
             stranger.connect()
-    # Only when a handshake has had its time: all of them at once.
+    # Only after the time of a handshake: all of them at once.
     wait_until(
         "they are counted",
         lambda: all(
@@ -80,7 +82,7 @@ def _assert_encrypted(system: System) -> None:
 
 
 def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
-    """What is inside of the private keys is in no file but theirs, and in no process list."""
+    """Check that the content of the private keys is in no other file and in no process list."""
     facts = cluster.facts()
     assert facts is not None
     for site in system.spec.sites:
@@ -90,7 +92,7 @@ def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
         assert places_with(line, [system.folder]) == [str(site.tls.key)]
 
 
-def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: LocalCluster, two_way: Sites):
+def test_changes_of_both_sites_arrive_once_and_none_returns(ray_cluster: LocalCluster, two_way: Sites):
     for number, site in enumerate(("a", "b")):
         two_way.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
     two_way.wait_caught_up()
@@ -107,7 +109,7 @@ def test_changes_of_both_sites_arrive_once_and_none_comes_home(ray_cluster: Loca
 
 
 @pytest.mark.soak  # without Ray: tests/unit/spark_apply/copy/test_catching_up.py
-def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_no_difference(two_way: Sites):
+def test_change_that_returns_after_all_looks_is_in_flight_not_a_difference(two_way: Sites):
     two_way.execute("a", "INSERT INTO sales.stock SELECT n, 0 FROM generate_series(1, 5) n")
     two_way.wait_caught_up()
     apply = next(each.name for each in two_way.spec.applies if each.source == "a")
@@ -117,14 +119,14 @@ def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_
         found.extend(two_way.call(f"apply:{apply}", "compare", (("sales", "stock"),), 5, 0.1, timeout_s=BACK_S))
 
     with two_way.connection("a") as holding:
-        # Not autocommit: what comes from b waits until this ends.
+        # Not autocommit: changes from b wait until this ends.
         holding.autocommit = False
         holding.execute("SELECT FROM sales.stock WHERE id = 3 FOR UPDATE")
         two_way.execute("b", "UPDATE sales.stock SET amount = 7 WHERE id = 3")
         comparing = threading.Thread(target=compare)
         comparing.start()
         comparing.join(5.0)
-        assert not found, "it says nothing of the row as long as that has not come back"
+        assert not found, "the comparison must not judge the row before it has returned"
         holding.rollback()
     comparing.join(BACK_S)
     (answer,) = found
@@ -134,7 +136,7 @@ def test_change_that_takes_longer_than_all_looks_to_come_back_is_on_its_way_and_
 
 @contextlib.contextmanager
 def users_of(system: Sites, table: str, site: str, *, first: int = 10_000) -> Iterator[list[int]]:
-    """A user who inserts rows without a pause, from a number on; what has been committed is listed."""
+    """Run a user who inserts rows without a pause, from a number on; the list has the committed ones."""
     committed: list[int] = []
 
     def insert(stop: threading.Event) -> None:
@@ -149,8 +151,8 @@ def users_of(system: Sites, table: str, site: str, *, first: int = 10_000) -> It
         yield committed
 
 
-def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_up_alone(sites: Sites):
-    """What one way has copied already, what one site alone has rows of, and what is different at both."""
+def test_one_way_becomes_two_ways_under_load_by_up_alone(sites: Sites):
+    """Covers tables that the first way has copied, tables with rows at one site alone, and tables that differ."""
     sites.free("depot", idle=IDLE_BETWEEN)
     sites.remake(
         "depot",
@@ -191,8 +193,10 @@ def test_one_way_becomes_two_ways_under_load_and_a_full_site_keeps_its_rows_by_u
 
 
 @pytest.mark.soak
-def test_one_way_becomes_a_hub_and_comes_back_under_load_by_up_alone(sites: Sites):
-    """The site with the rows becomes the hub, of its former copy and of an empty site; nothing is said or deleted."""
+def test_one_way_becomes_a_hub_and_reverts_under_load_by_up_alone(sites: Sites):
+    """The site with the rows becomes the hub of its former copy and of an empty site. No finding is shown, and no row
+    is deleted.
+    """
     one_way, three = "replicate: [{tables: [depot.parts], from: a, to: [b]}]", ("a", "b", "c")
     sites.free("depot", idle=IDLE_BETWEEN)
     sites.by("replicate: [{tables: [depot.parts], hub: a, spokes: [b, c]}]", sites=three)  # its server runs
@@ -227,7 +231,7 @@ def test_one_way_becomes_a_hub_and_comes_back_under_load_by_up_alone(sites: Site
 
 @contextlib.contextmanager
 def counting_users(system: Sites, table: str, site: str, keys: Sequence[int], *, first: int) -> Iterator[list[int]]:
-    """A user who counts in rows of the site's own and inserts others without a pause, once the site has the table.
+    """Run a user who, when the site has the table, counts in its own rows and inserts others without a pause.
 
     The list has 1 for each count, and 0 for each inserted row.
     """
@@ -254,14 +258,14 @@ def counting_users(system: Sites, table: str, site: str, keys: Sequence[int], *,
 
 
 def _assert_counted(system: Sites, users: Sequence[Sequence[int]]) -> None:
-    """Each row that was inserted, and each count, is once at every site."""
+    """Check that each inserted row and each count is at every site once."""
     expected = [(1000 + sum(map(len, users)), sum(map(sum, users)))]
     for site in ("a", "b", "c"):
         assert system.execute(site, "SELECT count(*), sum(amount) FROM depot.parts") == expected, site
 
 
 @pytest.mark.soak  # without Ray: tests/integration/spark_apply/copy/test_both_ways.py
-def test_a_site_joins_two_that_write_to_each_other_under_load_by_up_alone(sites: Sites):
+def test_site_joins_two_writing_sites_under_load_by_up_alone(sites: Sites):
     three = ("a", "b", "c")
     sites.free("depot", idle=IDLE_BETWEEN)
     sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
@@ -285,7 +289,7 @@ def test_a_site_joins_two_that_write_to_each_other_under_load_by_up_alone(sites:
 
 
 @pytest.mark.soak
-def test_of_three_sites_that_all_write_the_full_one_fills_two_under_load_by_up_alone(sites: Sites):
+def test_full_site_fills_two_others_under_load_when_all_three_write(sites: Sites):
     three = ("a", "b", "c")
     sites.free("depot", idle=IDLE_BETWEEN)
     system = sites.by("replicate: [{tables: [depot.parts], between: [a, b, c]}]", sites=three)
@@ -303,8 +307,8 @@ def test_of_three_sites_that_all_write_the_full_one_fills_two_under_load_by_up_a
 
 
 @pytest.mark.soak
-def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_way: Sites):
-    """The file cannot say so, and `check` would refuse it."""
+def test_rules_that_take_tagged_changes_send_them_back_and_count_it(two_way: Sites):
+    """No file can configure this, and `check` would refuse it."""
     spec = two_way.spec
     captures = tuple(
         replace(c, rules=replace(c.rules, include=tuple(replace(rule, tags=ANY_TAG) for rule in c.rules.include or ())))
@@ -314,8 +318,8 @@ def test_rules_that_take_tagged_changes_send_them_home_and_that_is_counted(two_w
     two_way.up()
     two_way.execute("a", "INSERT INTO sales.stock SELECT 1000 + n, 0 FROM generate_series(1, 50) n")
     two_way.wait_caught_up()
-    two_way.wait_caught_up()  # what b applied has come home to a by now
+    two_way.wait_caught_up()  # b's applied changes have returned to a by now
     # a status may be half a second old
     wait_until("the changes that came home are counted", lambda: _returned(two_way) >= 50)
     for apply in spec.applies:
-        delete_errors(two_way, f"apply:{apply.name}")  # rows that came home were there already
+        delete_errors(two_way, f"apply:{apply.name}")  # the returned rows already existed

@@ -1,5 +1,5 @@
-"""Rows that a comparison looks at again, by their keys, in real servers: one scan at most, whatever the key's types are;
-and a scan that is ended from outside.
+"""Rows that a comparison looks up again by their keys, in real servers: at most one scan, whatever the key's types, and
+a scan that is stopped from outside.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def test_each_row_of_a_table_is_found_by_all_its_values_with_its_version(
 def test_rows_of_a_table_without_a_key_are_looked_up_in_one_scan(
     user: psycopg.Connection, source_database: str, reader: PostgresTableReader
 ):
-    """It was one for each 500."""
+    """It was one scan for each 500 rows."""
     user.execute(
         "CREATE TABLE log (at timestamptz NOT NULL, what text, n int); INSERT INTO log SELECT now(), 'w' || n, n FROM"
         " generate_series(1, 6000) n; ANALYZE log"
     )
     columns = columns_of(user, "log")
     keys = [row.key for row in every(reader, "log", columns, columns)]
-    reader.close()  # its statistics are seen then
+    reader.close()  # its statistics become visible then
 
     def scans() -> int:
         return int(user.execute("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'log'").fetchall()[0][0])
@@ -116,7 +116,7 @@ def test_scan_is_ended_from_another_thread_and_may_succeed_later(user: psycopg.C
         except DatabaseUnavailable as error:
             failed.append(error)
 
-    reader.interrupt()  # nothing is read
+    reader.interrupt()  # nothing is being read
     scanning = threading.Thread(target=scan)
     scanning.start()
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'looks' AND wait_event = 'PgSleep'"
@@ -128,7 +128,7 @@ def test_scan_is_ended_from_another_thread_and_may_succeed_later(user: psycopg.C
     assert reader.keyed_rows("public", "keyed", ("id",), ("id",), keys=[("7",)])
 
 
-# ------------------------------------------------------------------ a comparison that is stopped
+# ------------------------------------------------------------------ stopped comparisons
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def differing(source_database: str, destination_database: str, tmp_path: Path) -
 
 
 def compared_until(pair: CopiedPair, last: int) -> str:
-    """Which tables are compared by a comparison that is stopped once it has asked `last` times whether it was."""
+    """Return the tables compared by a comparison that is stopped after `last` checks of whether it is active."""
     left = iter(range(last))
     try:
         found = pair.verify(rechecks=2, is_active=lambda: next(left, None) is not None)
@@ -153,10 +153,8 @@ def compared_until(pair: CopiedPair, last: int) -> str:
     return ", ".join(sorted(found))
 
 
-def test_comparison_that_is_stopped_says_so_wherever_that_is_and_leaves_no_table_out_without_a_word(
-    differing: CopiedPair,
-):
-    """`verify` called what was left identical."""
+def test_stopped_comparison_reports_every_unfinished_table(differing: CopiedPair):
+    """`verify` called the remaining tables identical."""
     asks = 0
 
     def counted() -> bool:
@@ -164,7 +162,7 @@ def test_comparison_that_is_stopped_says_so_wherever_that_is_and_leaves_no_table
         asks += 1
         return True
 
-    # the thread that watches the scans asks whenever it likes, and never less often
+    # the thread that watches the scans checks at any time, and never less often
     whole = differing.verify(rechecks=2, is_active=counted)
     assert {name: found.is_equal for name, found in whole.items()} == {"p": False, "q": True}
     outcomes = [compared_until(differing, last) for last in range(asks)]
@@ -181,7 +179,7 @@ OF_A_PARTITION = (
 
 
 @pytest.mark.parametrize("copy", [BEGINS, OF_A_PARTITION], ids=["of the table", "of a partition"])
-def test_table_of_which_a_copy_begins_while_it_is_compared_is_not_called_different(differing: CopiedPair, copy: str):
+def test_table_whose_copy_begins_during_its_comparison_is_not_different(differing: CopiedPair, copy: str):
     statements = iter([copy])
 
     def begins() -> bool:
@@ -195,7 +193,7 @@ def test_table_of_which_a_copy_begins_while_it_is_compared_is_not_called_differe
     assert (found["q"].is_equal, found["q"].problem) == (True, "")
 
 
-def test_table_that_was_copied_while_it_was_compared_is_compared_again(differing: CopiedPair):
+def test_table_copied_during_its_comparison_is_compared_again(differing: CopiedPair):
     statements = iter(["UPDATE headrace.instantiation SET scn = scn + 1 WHERE name = 'p'"])
 
     def ends() -> bool:

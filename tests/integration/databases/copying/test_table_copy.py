@@ -79,7 +79,7 @@ def total(dsn: str, name: str, columns: tuple[str, ...], piece_bytes: int = 1 <<
 
 @pytest.mark.parametrize("form", [NATIVE, PORTABLE])
 @pytest.mark.parametrize(("name", "columns"), [("t", ("id", "v", "f", "m")), ("parts", ("v", "id"))])
-def test_pieces_together_are_the_table(source, source_database, target, destination_database, form, name, columns):
+def test_pieces_together_equal_the_table(source, source_database, target, destination_database, form, name, columns):
     rows = copied(source_database, target, name, columns, form)
     there = total(source_database, name, columns, 64 << 10)
     assert rows == there.row_count
@@ -87,7 +87,7 @@ def test_pieces_together_are_the_table(source, source_database, target, destinat
     assert len(str(there)) == 32
 
 
-def test_digest_tells_one_changed_value_and_one_missing_row(source, source_database):
+def test_digest_detects_one_changed_value_and_one_missing_row(source, source_database):
     columns = ("id", "v", "f", "m")
     before = total(source_database, "t", columns)
     source.execute("UPDATE public.t SET f = f + 1e-9 WHERE id = 77")
@@ -101,11 +101,11 @@ def test_digest_tells_one_changed_value_and_one_missing_row(source, source_datab
 LARGE = "CREATE TABLE public.large (id int, b bytea, t text, j jsonb, d public.long_text, n numeric)"
 
 
-def test_rows_with_large_values_have_a_digest_of_their_hashes_however_they_are_stored(
+def test_rows_with_large_values_have_the_same_digest_in_any_storage(
     source, target, source_database, destination_database, monkeypatch: pytest.MonkeyPatch
 ):
-    """As text a `bytea` of half a gigabyte is longer than PostgreSQL takes: a copy of it could not be proved, and the
-    table stayed empty.
+    """As text, a `bytea` of half a gigabyte exceeds PostgreSQL's limit. Its copy could not be verified, and the table
+    stayed empty.
     """
     monkeypatch.setattr(row_text, "LARGE_BYTES", 150_000)
     monkeypatch.setattr(row_text, "_STORED_BYTES", 100)
@@ -138,14 +138,14 @@ def test_rows_with_large_values_have_a_digest_of_their_hashes_however_they_are_s
         expected = changed
 
 
-def test_a_value_without_a_digest_is_told_before_anything_is_removed(
+def test_value_without_a_digest_is_reported_before_anything_is_removed(
     source, source_database, monkeypatch: pytest.MonkeyPatch
 ):
-    """PostgreSQL's own bound is not met in a test that must be quick: the digest of a large row fails here."""
+    """PostgreSQL's own limit is too slow to reach in a test, so the digest of a large row fails here."""
     monkeypatch.setattr(row_text, "LARGE_BYTES", 1000)
     columns = {"id": "pg_catalog.int8", "v": "pg_catalog.text"}
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
-        reader.prove_large("public", "t", columns)  # no row of it is large
+        reader.prove_large("public", "t", columns)  # none of its rows is large
         source.execute("UPDATE public.t SET v = repeat('x', 2000) WHERE id = 7")
         reader.prove_large("public", "t", columns)
         monkeypatch.setattr(
@@ -161,7 +161,7 @@ def test_a_value_without_a_digest_is_told_before_anything_is_removed(
         reader.prove_large("public", "t", columns, rows="id <> 7")
 
 
-def test_the_other_database_is_asked_for_its_encoding_only_where_a_value_has_parts(source, source_database):
+def test_copy_asks_for_the_other_encoding_only_for_composed_values(source, source_database):
     with contextlib.closing(PostgresTableReader(source_database, other_dsn="host=127.0.0.1 port=1")) as reader:
         reader.prove_large("public", "t", {"id": "pg_catalog.int8", "v": "pg_catalog.text"})
         source.execute("ALTER TABLE public.t ADD parts jsonb")
@@ -170,7 +170,7 @@ def test_the_other_database_is_asked_for_its_encoding_only_where_a_value_has_par
 
 
 @pytest.mark.soak
-def test_a_value_of_more_than_half_a_gigabyte_is_copied_and_proved(
+def test_value_of_more_than_half_a_gigabyte_is_copied_and_verified(
     source, target, source_database, destination_database
 ):
     for server in (source, target):
@@ -204,10 +204,10 @@ REWRITES = {
 
 @pytest.mark.parametrize("is_planned", values([True, False], True))
 @pytest.mark.parametrize("statement", list(REWRITES.values()), ids=list(REWRITES))
-def test_table_rewritten_between_two_pieces_or_before_it_is_planned_is_not_read_on(
-    source, source_database, statement, is_planned
-):
-    """VACUUM FULL moves rows to blocks that were read already; after the others an older snapshot sees no row at all."""
+def test_table_rewritten_during_or_before_its_copy_is_not_read_further(source, source_database, statement, is_planned):
+    """VACUUM FULL moves rows to blocks that were already read. After other rewrites an older snapshot sees no row at
+    all.
+    """
     source.execute("DELETE FROM public.t WHERE id < 15000")
     with contextlib.closing(PostgresTableReader(source_database)) as reader, reader.export_snapshot() as snapshot:
 
@@ -242,7 +242,7 @@ def test_vacuum_that_moves_nothing_does_not_disturb_a_copy(source, source_databa
     assert found.row_count == 20000
 
 
-def test_table_that_somebody_keeps_locked_is_given_up_for_now(source, source_database, monkeypatch):
+def test_locked_table_is_given_up_for_now(source, source_database, monkeypatch):
     monkeypatch.setattr(table_copy, "_LOCK_TIMEOUT", "100ms")
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
         (piece,) = reader.plan("public", "t", {}).pieces
@@ -253,7 +253,7 @@ def test_table_that_somebody_keeps_locked_is_given_up_for_now(source, source_dat
         source.execute("ROLLBACK")
 
 
-def test_source_that_breaks_in_the_middle_leaves_nothing(source, target, source_database):
+def test_source_that_breaks_halfway_leaves_no_rows(source, target, source_database):
     columns = ("id", "v", "f", "m")
 
     def broken(opened):
@@ -310,11 +310,8 @@ def test_rows_for_wider_columns_go_as_text_and_have_the_same_digest(
     assert total(source_database, "k", tuple(columns)) == total(destination_database, "k", tuple(columns))
 
 
-def test_values_that_a_function_makes_longer_than_the_source_s_column_have_the_digest_that_they_have_in_the_wider_one(
-    source,
-    source_database,
-    target,
-    destination_database,
+def test_values_that_a_function_lengthens_have_the_wider_columns_digest(
+    source, source_database, target, destination_database
 ):
     source.execute(
         "CREATE TABLE public.k (id int, v varchar(9), a varchar(2)[], b varbit(3), n numeric(6,2)); INSERT INTO"
@@ -343,13 +340,13 @@ INSERT INTO levels VALUES ('low', 'a'), ('high', NULL);
 """
 
 
-def test_comparing_runs_no_cast_of_a_types_owner(source, source_database, monkeypatch):
+def test_comparison_runs_no_cast_of_a_types_owner(source, source_database, monkeypatch):
     source.execute("SET search_path = public")
     source.execute(OWNERS_CAST.encode())
     columns = ("level", "v")
-    monkeypatch.setattr(row_text, "LARGE_BYTES", 2)  # as large values: their texts are hashed one by one
+    monkeypatch.setattr(row_text, "LARGE_BYTES", 2)  # treat texts as large values, which are hashed one by one
     with contextlib.closing(PostgresTableReader(source_database)) as reader:
-        # A function raises an error where a cast runs it.
+        # The function raises an error if a cast runs it.
         digests = reader.bucket_digests("public", "levels", ("level",), columns, buckets=1)
         rows = reader.bucket_rows("public", "levels", ("level",), columns, buckets=1, wanted=[0], rows_max=9)
         assert (sum(each.row_count for each in digests), sorted(row.key for row in rows)) == (2, [("high",), ("low",)])
@@ -398,7 +395,7 @@ def test_generated_columns_are_not_copied_and_copies_are_tagged(source, source_d
     destination.close()
 
 
-def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for_ever(
+def test_trigger_in_another_state_refuses_the_piece_with_bounded_retries(
     source, source_database, destination_database, target
 ):
     destination = PostgresDestination(destination_database, site="b")
@@ -421,12 +418,12 @@ def test_trigger_that_is_not_in_its_state_refuses_the_piece_and_is_not_tried_for
             session.copy_rows("public", "t", columns, opened.rows(columns, form=NATIVE), form=NATIVE)
 
 
-def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_cannot_have(
+def test_rows_are_read_by_keys_beyond_the_range_of_the_local_type(
     source: psycopg.Connection, source_database: str
 ) -> None:
-    """A key of the other side's wider type is no error here: no row has it.
+    """A key of the other side's wider type is no error: no local row has it.
 
-    Keys of users' types are looked for by their texts.
+    Keys of users' types are looked up by their texts.
     """
     source.execute("CREATE TABLE public.narrow (id smallint, m public.mood, d date, PRIMARY KEY (id, m, d))")
     source.execute("INSERT INTO public.narrow SELECT k, 'sad', DATE '2026-01-01' + k FROM generate_series(1, 1200) k")
@@ -449,7 +446,8 @@ def test_rows_are_read_by_keys_of_any_type_also_by_those_that_this_sides_type_ca
         assert found("coded", ("c",), [("it's \\ %",), ("none",)]) == {("it's \\ %",)}
         assert found("coded", ("c", "f"), [("it's \\ %", "{0.1,NULL}")]) == {("it's \\ %", "{0.1,NULL}")}
         assert found("parts", ("id",), [("499",), ("500",)]) == {("499",), ("500",)}
-        # A table without a key: all its columns are, of types that have no `=`, and names of what is not here.
+        # Without a key, all of the table's columns form it, including types without `=` and names that do not exist
+        # here.
         row = ("1", '{"a": 1}', "(1,2)", "pg_class")
         assert found("unequal", ("id", "j", "p", "k"), [row, ("2", *row[1:])]) == {row}
         assert found("unequal", ("id", "k"), [("1", "pg_class"), ("1", "no_such_table")]) == {("1", "pg_class")}

@@ -1,4 +1,4 @@
-"""What tests of sessions at a destination share: the destination on each version of the server, or on the newest."""
+"""Shared fixtures for tests of sessions at a destination: the destination on each server version, or on the newest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The destination's server stops at once, again and again, while commits of rows are in its memory alone: what it takes
-with it comes again.
+"""The destination's server stops at once, repeatedly, while row commits are in memory only. All lost commits are
+replayed.
 
-The real hosts and one whole driver run on threads, combined and through queues, without Ray and Spark.
+The real hosts and one complete driver run on threads, combined and through queues, without Ray and Spark.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.support.ways.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, One
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-IN_THE_WAY = 2_000_000  # ids of rows that the destination alone has
-LARGE_ROWS = 20_000  # of a transaction that is applied in parts: a group has 10,000
+IN_THE_WAY = 2_000_000  # ids of rows that only the destination has
+LARGE_ROWS = 20_000  # in a transaction that is applied in parts: a group has 10,000
 QUEUED = "combined: never\n"
 
 
 class Crashing:
-    """One way whose destination's server is stopped at once, and started again.
+    """One way whose destination's server is stopped at once and started again.
 
     Args:
         way: everything else.
@@ -63,18 +63,18 @@ class Crashing:
         self.wait(f"row {number} to arrive", lambda: self.count(f"number = {number}"))
 
     def crash(self) -> None:
-        """Stop the server while commits are in its memory alone.
+        """Stop the server while commits are in its memory only.
 
-        What is acknowledged upstream then is there when it starts again.
+        All changes acknowledged upstream exist when it starts again.
         """
         rows, acknowledged = self._stop(), self._acknowledged()
         self._server.start()
-        assert self._recorded() >= acknowledged, "what was told to be durable is gone"
+        assert self._recorded() >= acknowledged, "changes reported as durable are gone"
         self.crashes += 1
         self.lost += rows - self.count()
 
     def _stop(self) -> int:
-        """Returns how many rows of the log were committed last, on disk or not."""
+        """Return how many rows of the log were committed last, on disk or not."""
         with psycopg.connect(self.way.destination_dsn, autocommit=True) as connection:
 
             def committed() -> int:
@@ -95,7 +95,7 @@ class Crashing:
         return rows[-1]
 
     def _acknowledged(self) -> int:
-        """Up to where the queue, or the capture process in its place, may forget."""
+        """Return the position up to which the queue, or the capture process in its place, may forget changes."""
         return max((each.acknowledged_scn for each in self._subscribers()), default=0)
 
     def _subscribers(self) -> list[QueueSubscriber]:
@@ -111,7 +111,7 @@ class Crashing:
         return 0 if progress is None else int(progress.low_watermark)
 
     def check(self) -> None:
-        """Everything is there once, and nobody thinks that the destination lost what it had acknowledged."""
+        """Check that each row is there once and that no component believes the destination lost acknowledged changes."""
         end = Scn(end_of_log(self.way.source_dsn))
         self.wait("everything", lambda: self.way.driver.control.status().caught_up_scn >= end)
         self.execute_errors()
@@ -122,7 +122,7 @@ class Crashing:
         assert self.way.restarts >= self.crashes
 
     def execute_errors(self) -> None:
-        """With the rows in the way gone; each error transaction is there once."""
+        """Remove the rows in the way and execute the errors; each error transaction is there once."""
         found = execute(self.way.destination_dsn, "SELECT commit_scn FROM headrace.apply_error")
         assert len(set(found)) == len(found)
         if not found:
@@ -153,7 +153,7 @@ def crashing(
     with lazy_server(postgres_folder) as server:
         create_tables(source_database, server.dsn())
         execute(server.dsn(), f"INSERT INTO first SELECT {IN_THE_WAY} + i, 'in the way' FROM generate_series(1, 100) i")
-        # Its rows are no part of the copy.
+        # These rows are not part of the copy.
         execute(server.dsn(), "CREATE TABLE aside AS SELECT * FROM first")
         execute(server.dsn(), "TRUNCATE first")
         way = OneWay(tmp_path, source_database, server.dsn(), monkeypatch, text=request.param[0], more=request.param[1])
@@ -165,9 +165,7 @@ def crashing(
 
 
 @pytest.mark.seeded
-def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_and_gets_it_again(
-    crashing: Crashing,
-) -> None:
+def test_destination_crashing_under_load_gets_unacknowledged_changes_again(crashing: Crashing) -> None:
     way = crashing.way
     with load(way.source_dsn) as last:
         crashing.wait(
@@ -178,7 +176,7 @@ def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_an
             crashing.crash()
             crashing.wait_arrived(last[0] + 1)
 
-        # A large transaction is on its way, then error transactions, then a table that is copied beside.
+        # A large transaction is in flight, then error transactions, then a table that is copied beside the others.
         with psycopg.connect(way.source_dsn, autocommit=True) as user:
             user.execute("INSERT INTO first SELECT 1000000 + i, 'large' FROM generate_series(1, %s) i", (LARGE_ROWS,))
         crashing.crash()
@@ -204,7 +202,7 @@ def test_destination_that_stops_at_once_under_load_loses_what_nobody_was_told_an
         crashing.crash()
         crashing.wait_arrived(last[0] + 1)
     crashing.check()
-    assert crashing.lost, "no crash took a commit: this proves nothing"
+    assert crashing.lost, "no crash lost a commit: this proves nothing"
 
 
 def _copy_again(crashing: Crashing) -> None:
@@ -221,10 +219,10 @@ def _copy_again(crashing: Crashing) -> None:
 
 
 @pytest.mark.parametrize("crashing", [(ONE_WAY, "")], ids=["combined"], indirect=True)
-def test_a_commit_that_is_told_when_it_is_answered_is_found_out(
+def test_acknowledging_a_commit_before_it_is_durable_is_detected(
     crashing: Crashing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted defect: what the crash takes was acknowledged upstream."""
+    """A planted defect: the commits that the crash loses were acknowledged upstream."""
     monkeypatch.setattr(FlushGate, "durable_scn", lambda self, recorded: recorded)
 
     def crash() -> None:

@@ -1,5 +1,5 @@
-"""A destination with an `admin_dsn`: its role makes and drops what is in the schema headrace, and the role that applies
-can use it and no more.
+"""A destination with an `admin_dsn`: the administrator's role creates and drops the objects in the schema headrace. The
+role that applies may only use the schema.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Site:
         return PostgresAdmin(self.admin_dsn, self.dsn, site="dst")
 
     def grant(self, find: Callable[[], tuple[Finding, ...]]) -> list[str]:
-        """Run what is printed until nothing is found any more."""
+        """Run the printed fixes until no finding is left."""
         return granted(self.superuser, lambda: [finding.fix for finding in find() if finding.is_error])
 
     def prepared(self) -> tuple[str, ...]:
-        """The administrator's statements, once both roles have the rights that are printed."""
+        """Run the administrator's preparation after both roles have the printed rights."""
         with closing(self.destination()) as destination:
             self.grant(lambda: destination.preflight("top", sessions=1))
             shape = destination.describe(*TABLE)
@@ -116,7 +116,9 @@ def _is_refused(connection: psycopg.Connection, statement: str) -> bool:
 
 
 def _apply(site: Site) -> None:
-    """What an apply process does: epochs, changes with their times and notes, an error's record, the low watermark."""
+    """Do the work of an apply process: epochs, changes with their times and notes, an error's record, the low
+    watermark.
+    """
     with closing(site.destination()) as destination:
         assert destination.prepare("top") == ()
         assert destination.keep_tombstones([TABLE]) == ()
@@ -145,18 +147,18 @@ def _apply(site: Site) -> None:
 @pytest.mark.parametrize(
     "site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_destination"], indirect=True
 )
-def test_rights_that_are_printed_are_enough_and_the_role_that_applies_can_change_nothing_of_it(site: Site) -> None:
+def test_printed_rights_suffice_and_the_applying_role_can_change_nothing(site: Site) -> None:
     made = site.prepared()
     assert any(statement.startswith("CREATE SCHEMA") for statement in made)
     assert any("keep_tombstones" in statement for statement in made)
     assert site.admin().prepare([TABLE]) == ()
     _apply(site)
-    # A user's DELETE is noted by the administrator's trigger.
+    # The administrator's trigger records a user's DELETE.
     site.superuser.execute("DELETE FROM shop.t")
     assert site.superuser.execute("SELECT count(*) FROM headrace.row_change WHERE is_gone").fetchone() == (1,)
     with psycopg.connect(site.dsn, autocommit=True) as applies:
         assert [statement for statement in FORBIDDEN if not _is_refused(applies, statement)] == []
-    # `down --purge`: the site's own part, and the administrator's.
+    # `down --purge`: the site's own part, then the administrator's.
     with closing(site.destination()) as destination:
         lines = destination.remove("top")
     assert lines[-1] == LEFT_TO_ADMIN
@@ -167,7 +169,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_applies_can_change
     ).fetchone() == (True, 0)
 
 
-def test_later_version_of_the_schema_is_made_by_the_administrator_and_used_by_the_role_that_applies(
+def test_administrator_creates_a_later_schema_for_the_role_that_applies(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.prepared()
@@ -186,7 +188,7 @@ def test_later_version_of_the_schema_is_made_by_the_administrator_and_used_by_th
         applies.execute("INSERT INTO headrace.later (v) VALUES ('x')")
 
 
-def test_schema_of_the_role_that_applies_is_taken_over_with_what_is_printed(site: Site) -> None:
+def test_schema_of_the_role_that_applies_is_taken_over_by_printed_fixes(site: Site) -> None:
     site.superuser.execute(f"GRANT {OWNER} TO {APPLIES}")
     with closing(site.destination(has_admin=False)) as destination:
         site.grant(lambda: destination.preflight("top", sessions=1))
@@ -206,7 +208,7 @@ def test_schema_of_the_role_that_applies_is_taken_over_with_what_is_printed(site
         assert [statement for statement in FORBIDDEN if not _is_refused(applies, statement)] == []
 
 
-def test_administrator_that_keeps_nothing_apart_is_told(
+def test_administrator_that_separates_nothing_is_reported(
     site: Site, fresh_database: Callable[[EmbeddedServer], str]
 ) -> None:
     (same,) = PostgresAdmin(site.dsn, site.dsn, site="dst").preflight([])
@@ -234,7 +236,7 @@ def test_administrator_that_keeps_nothing_apart_is_told(
         PostgresAdmin(elsewhere, site.dsn, site="dst").prepare([])
 
 
-def test_role_of_another_topology_gets_its_rights_by_up_or_by_what_check_prints(site: Site) -> None:
+def test_role_of_another_topology_gets_its_rights_from_up_or_from_check(site: Site) -> None:
     site.prepared()
     site.superuser.execute(
         f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}; GRANT CREATE ON SCHEMA headrace TO {APPLIES}"
@@ -259,7 +261,7 @@ def test_table_that_came_after_up_is_named_with_up(site: Site) -> None:
         assert "headrace up" in caught.value.hint
 
 
-def test_table_of_another_owner_is_refused_by_up_with_the_membership_that_is_missing(site: Site) -> None:
+def test_up_refuses_another_owners_table_with_the_missing_membership(site: Site) -> None:
     site.prepared()
     site.superuser.execute(f"DROP TRIGGER headrace_tombstones ON shop.t; REVOKE {OWNER} FROM {_quoted(ADMIN)}")
     with pytest.raises(DatabaseError, match="does not own it") as caught:
@@ -268,7 +270,7 @@ def test_table_of_another_owner_is_refused_by_up_with_the_membership_that_is_mis
     assert any("keep_tombstones" in statement for statement in site.admin().prepare([TABLE]))
 
 
-def test_right_that_everybody_has_is_taken_from_everybody(site: Site) -> None:
+def test_right_granted_to_public_is_revoked_from_public(site: Site) -> None:
     site.prepared()
     site.superuser.execute("GRANT CREATE ON SCHEMA headrace TO PUBLIC")
     (found,) = site.admin().preflight([TABLE])
@@ -276,7 +278,7 @@ def test_right_that_everybody_has_is_taken_from_everybody(site: Site) -> None:
     assert site.admin().preflight([TABLE]) == ()
 
 
-def test_role_that_can_drop_the_triggers_is_told(site: Site) -> None:
+def test_role_that_can_drop_the_triggers_is_reported(site: Site) -> None:
     site.prepared()
     site.superuser.execute(f"GRANT {OWNER} TO {APPLIES}")
     (found,) = site.admin().preflight([TABLE])
@@ -286,7 +288,7 @@ def test_role_that_can_drop_the_triggers_is_told(site: Site) -> None:
     assert site.admin().preflight([TABLE]) == ()
 
 
-def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(site: Site) -> None:
+def test_apply_process_continues_while_the_schema_changes_hands(site: Site) -> None:
     site.superuser.execute(f"GRANT {OWNER} TO {APPLIES}")
     with closing(site.destination(has_admin=False)) as destination:
         site.grant(lambda: destination.preflight("top", sessions=1))
@@ -297,7 +299,7 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
         (found,) = site.admin().preflight([])
         site.superuser.execute(found.fix)
         destination.record_low_watermark("top", "a", epoch, 7)
-        # Without an administrator again: what is printed gives all of it back, so that a later version can be made.
+        # Without an administrator again, the printed fix returns everything, so that a later version can be created.
         (found,) = (each for each in destination.preflight("top", sessions=1) if "belongs to" in each.problem)
         site.superuser.execute(found.fix)
         destination.record_low_watermark("top", "a", epoch, 8)
@@ -310,7 +312,7 @@ def test_apply_process_goes_on_while_the_schema_is_taken_over_and_given_back(sit
     assert owners == [(APPLIES,)]
 
 
-def test_wrong_password_of_the_administrator_is_told_as_that(site: Site) -> None:
+def test_wrong_password_of_the_administrator_is_reported_as_that(site: Site) -> None:
     admin = PostgresAdmin(conninfo.make_conninfo(site.admin_dsn, password="wrong"), site.dsn, site="dst")
     for ask in (lambda: admin.preflight([]), lambda: admin.prepare([]), lambda: admin.remove("top")):
         with pytest.raises(
@@ -320,20 +322,20 @@ def test_wrong_password_of_the_administrator_is_told_as_that(site: Site) -> None
         assert "admin_dsn" in caught.value.hint
 
 
-def test_topology_that_never_got_its_rights_is_purged_and_leaves_the_others_rows(site: Site) -> None:
+def test_topology_without_rights_is_purged_and_leaves_the_others_rows(site: Site) -> None:
     site.prepared()
     _apply(site)
-    # as a second topology's role before its `up`
+    # the state of a second topology's role before its `up`
     site.superuser.execute(f"REVOKE ALL ON SCHEMA headrace FROM {APPLIES}")
     with closing(site.destination()) as destination:
         assert destination.remove("second") == (LEFT_TO_ADMIN,)
     assert site.admin().remove("second") == ()
     assert site.superuser.execute("SELECT count(*) FROM headrace.apply_process").fetchone() == (1,)
-    # What it cannot remove itself the administrator does, and ends first whoever still writes.
+    # The administrator removes what the role cannot, and first ends all sessions that still write.
     assert any("apply_process" in line for line in site.admin().remove("top"))
 
 
-def test_up_goes_on_without_the_administrator_where_everything_is_there(
+def test_up_works_without_the_administrator_when_nothing_is_missing(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "top.yaml"
@@ -351,7 +353,7 @@ def test_up_goes_on_without_the_administrator_where_everything_is_there(
     monkeypatch.setenv("ADMIN", site.admin_dsn)
     site.prepared()
     assert prepare_as_admin(spec) == ()
-    # As after a restart of the machine, with a password that has expired; and of a machine that does not have it.
+    # The state after a restart of the machine with an expired password, then on a machine without the password.
     monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong"))
     (found,) = prepare_as_admin(spec)
     assert not found.is_error
@@ -366,7 +368,7 @@ def test_up_goes_on_without_the_administrator_where_everything_is_there(
     for ask in (lambda: prepare_as_admin(spec), lambda: admin_findings(spec, spec.site("dst"), None)):
         with pytest.raises(ConfigError, match="ADMIN"):
             ask()
-    # A database that does not answer is waited for by what runs.
+    # The running processes wait for a database that does not answer.
     monkeypatch.setenv("RUNS", conninfo.make_conninfo(site.dsn, port="1"))
     (found,) = prepare_as_admin(read_topology(file))
     assert not found.is_error

@@ -1,5 +1,5 @@
-"""An apply server at a real destination that fails: what is waited for, what is refused, and what an operator must
-mend.
+"""An apply server at a real destination that fails: which failures are waited for, which are refused, and which need an
+operator.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SELECT count(*) FROM pg_stat_activity
 WHERE backend_type = 'client backend' AND datname IS DISTINCT FROM current_database() AND application_name <> '{KEPT}'
 """
 T = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
-HELD_S = 60.0  # what is waited for takes a second
+HELD_S = 60.0  # bounds waits that take a second
 DEADLOCKS_MAX = 5  # tries to have one
-# Raises what the table `fault` says, for every row that is written to `plain`.
+# Raises the error that the table `fault` names, for each row written to `plain`.
 _FAULT = """
 CREATE TABLE fault (state text, message text);
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -115,7 +115,7 @@ class Serving:
         self.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
 
     def step(self) -> tuple[ServerMessage, ...]:
-        """One step, when the server wants it."""
+        """Run one step when the server wants it."""
         done = self.server.step(time.monotonic())
         if done.wake_at is not None:
             time.sleep(max(0.0, min(done.wake_at - time.monotonic(), 0.5)))
@@ -157,7 +157,7 @@ class Serving:
         return row[0] if row else 0
 
     def is_waiting_for_a_lock(self) -> bool:
-        # In a session of its own: the user's may be in a transaction, and then sees old statistics.
+        # Use another session: the user's may be in a transaction, and then sees old statistics.
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             row = connection.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s"
@@ -168,7 +168,9 @@ class Serving:
 
     @contextlib.contextmanager
     def waiting_step(self) -> Iterator[None]:
-        """A step that waits for a lock of the user's, without a pause before; it has failed at the end of the block."""
+        """Run a step that waits for a lock of the user's, without a pause before; it has failed at the end of the
+        block.
+        """
         reports: list[tuple[ServerMessage, ...]] = []
         now = max(time.monotonic(), self.server._wake_at or 0.0)
         stepping = threading.Thread(target=lambda: reports.append(self.server.step(now).reports))
@@ -190,7 +192,7 @@ def at(pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServ
 
 
 def assert_retried_and_then_applied(at: Serving, problem: str) -> None:
-    """The server waited and said why; once the cause is gone, everything is applied and nothing was passed over."""
+    """Check that the server waited and said why; when the cause is gone, everything is applied and nothing was skipped."""
     assert at.server.state == "ROLLBACK TRANSACTION"
     assert problem in at.server.last_error
     assert at.errors() == []
@@ -204,13 +206,13 @@ def two_transactions() -> tuple[Transaction, Transaction]:
     return Transaction(1, [update(1), update(2)]), Transaction(2, [insert(3)])
 
 
-# --------------------------------------------------------------------------- waited for
+# --------------------------------------------------------------------------- failures that are waited for
 
 
 @pytest.mark.parametrize(
     "lock", ["SELECT FROM plain WHERE id = 2 FOR UPDATE", "LOCK TABLE plain", "INSERT INTO plain VALUES (3)"]
 )
-def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypatch: pytest.MonkeyPatch, lock: str):
+def test_row_table_or_key_that_a_user_locks_is_waited_for(at: Serving, monkeypatch: pytest.MonkeyPatch, lock: str):
     monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", "200")
     at.user.execute("SELECT pg_terminate_backend(%s)", (at.session_pid(),))  # the next session has that setting
     at.assign(*two_transactions())
@@ -220,11 +222,9 @@ def test_row_table_or_key_that_a_user_holds_is_waited_for(at: Serving, monkeypat
     assert_retried_and_then_applied(at, "lock timeout")
 
 
-def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again(
-    at: Serving, monkeypatch: pytest.MonkeyPatch
-):
+def test_apply_server_gives_way_in_a_deadlock_with_a_user_and_retries(at: Serving, monkeypatch: pytest.MonkeyPatch):
     at.user.execute("SET deadlock_timeout = '1h'")  # only the apply server's session looks for deadlocks
-    # It looks once: the user must want the other row by then, and on a machine that stalls is too late now and then.
+    # It looks once: the user must want the other row by then. A machine that stalls is sometimes too late.
     monkeypatch.setitem(session_module._SETTINGS, "deadlock_timeout", "4s")
     monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", "15s")
     at.server.close()
@@ -248,10 +248,10 @@ def test_deadlock_with_a_user_is_the_apply_server_s_to_give_way_and_to_try_again
         ("pg_cancel_backend", "canceling statement"),
     ],
 )
-def test_session_ended_or_cancelled_in_the_middle_of_a_group_is_opened_again(
+def test_session_ended_or_cancelled_within_a_group_is_reopened(
     at: Serving, monkeypatch: pytest.MonkeyPatch, function: str, problem: str
 ):
-    # or it may give up before it is ended
+    # otherwise it may give up before it is ended
     monkeypatch.setitem(session_module._SETTINGS, "lock_timeout", f"{HELD_S:g}s")
     at.server.close()
     at.server.connect()
@@ -268,7 +268,7 @@ def test_server_without_a_free_connection_is_waited_for(at: Serving):
     others: list[psycopg.Connection] = []
     try:
         at.user.execute("SELECT pg_terminate_backend(%s, %s)", (at.session_pid(), int(HELD_S * 1000)))
-        # Sessions that are just ending, of tests before this one too, have their places still.
+        # Sessions that are just ending, also those of earlier tests, still occupy their places.
         wait_until(lambda: at.user.execute(_STRANGERS).fetchone() == (0,), HELD_S)
         quiet = 0
         while quiet < 3:
@@ -281,7 +281,7 @@ def test_server_without_a_free_connection_is_waited_for(at: Serving):
     finally:
         for other in others:
             other.close()
-        # A closed session has its place until its process has ended; the test's own next sessions need some, too.
+        # A closed session occupies its place until its process has ended, and the test's own next sessions need some.
         wait_until(
             lambda: (
                 at.user.execute(
@@ -294,7 +294,7 @@ def test_server_without_a_free_connection_is_waited_for(at: Serving):
     assert_retried_and_then_applied(at, "too many clients")
 
 
-def test_database_that_becomes_read_only_by_default_is_written_all_the_same(at: Serving):
+def test_database_that_becomes_read_only_by_default_is_still_written(at: Serving):
     at.assign(*two_transactions())
     at.user.execute(f"ALTER DATABASE {at.user.info.dbname} SET default_transaction_read_only = on")
     at.user.execute("SELECT pg_terminate_backend(%s, 5000)", (at.session_pid(),))
@@ -312,8 +312,8 @@ def test_database_that_refuses_connections_is_waited_for(at: Serving):
     assert_retried_and_then_applied(at, "not currently accepting")
 
 
-def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: Serving):
-    # A minute where a slow machine's first statement, which sets them, would be stopped by less.
+def test_timeouts_and_isolation_of_the_role_do_not_reach_the_apply_session(at: Serving):
+    # A minute where a shorter bound would stop a slow machine's first statement, which sets them.
     of_role = {
         "statement_timeout": "1min",
         "lock_timeout": "1ms",
@@ -378,8 +378,8 @@ def test_time_outs_and_isolation_of_the_role_do_not_reach_the_apply_session(at: 
         "25006",
     ),
 )
-def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(at: Serving, state: str):
-    """Raised by a trigger, so that every class comes from a real server in the middle of a group."""
+def test_every_failure_of_the_environment_is_retried_and_never_skipped(at: Serving, state: str):
+    """A trigger raises them, so that every class comes from a real server within a group."""
     at.user.execute(_FAULT + ";" + _TRIGGER + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES (%s, 'no luck now')", (state,))
     at.assign(Transaction(1, [update(1), update(2, b"bad")]), Transaction(2, [insert(3)]))
@@ -390,7 +390,7 @@ def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(a
     assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "bad"), (3, "new")])
 
 
-# --------------------------------------------------------------------------- refused
+# --------------------------------------------------------------------------- refused changes
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["at once", "at the end"])
@@ -421,11 +421,7 @@ def test_every_failure_of_the_environment_is_tried_again_and_never_passed_over(a
         "AB123",
     ),
 )
-def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_error_queue(
-    at: Serving,
-    state: str,
-    when: str,
-):
+def test_row_that_the_destination_refuses_makes_its_transaction_an_error(at: Serving, state: str, when: str):
     at.user.execute(_FAULT + ";" + when + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES (%s, 'not this one')", (state,))
     at.assign(Transaction(1, [update(1)]), Transaction(2, [insert(4), update(2, b"bad")]), Transaction(3, [insert(3)]))
@@ -453,8 +449,10 @@ def test_row_that_the_destination_refuses_goes_with_its_transaction_into_the_err
 
 
 @pytest.mark.parametrize("default", ["currval('s')", "lastval()"])
-def test_default_that_needs_another_session_goes_with_its_transaction_into_the_error_queue(at: Serving, default: str):
-    """Of class 55 without a place in a function: apply's session has never used the sequence, and never will."""
+def test_default_that_needs_another_session_makes_its_transaction_an_error(at: Serving, default: str):
+    """The error is of class 55 without a place in a function. Apply's session has never used the sequence, and never
+    will.
+    """
     at.user.execute(
         "CREATE SEQUENCE s; ALTER TABLE plain ADD COLUMN extra bigint; ALTER TABLE plain ALTER COLUMN extra SET"
         f" DEFAULT {default}"
@@ -470,10 +468,8 @@ def test_default_that_needs_another_session_goes_with_its_transaction_into_the_e
     assert at.rows() == [(1, "new"), (2, "new")]
 
 
-def test_truncate_of_a_table_whose_deferred_triggers_are_still_to_run_goes_with_its_transaction_into_the_error_queue(
-    at: Serving,
-):
-    """Together with the transaction before it the second one fails so, too, but not alone."""
+def test_truncate_with_pending_deferred_triggers_goes_into_the_error_queue(at: Serving):
+    """The second transaction fails in this way only together with the first one."""
     at.user.execute(_FAULT + ";" + _DEFERRED + _ALWAYS)
     truncate = Change(T, Command.TRUNCATE)
     at.assign(
@@ -488,8 +484,8 @@ def test_truncate_of_a_table_whose_deferred_triggers_are_still_to_run_goes_with_
     assert at.rows() == []
 
 
-def test_table_that_is_published_without_a_replica_identity_is_waited_for(at: Serving):
-    """Of class 55, too, but of no row: the server says it of every UPDATE until the operator acts."""
+def test_published_table_without_a_replica_identity_is_waited_for(at: Serving):
+    """This is also of class 55, but concerns no single row: the server says it of every UPDATE until the operator acts."""
     at.user.execute("ALTER TABLE plain REPLICA IDENTITY NOTHING; CREATE PUBLICATION further FOR TABLE plain")
     at.assign(Transaction(1, [update(1), update(2)]), Transaction(2, [insert(3)]))
     at.step_until(lambda: "replica identity" in at.server.last_error)
@@ -499,7 +495,7 @@ def test_table_that_is_published_without_a_replica_identity_is_waited_for(at: Se
     assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "new"), (3, "new")])
 
 
-def test_so_is_one_that_only_a_trigger_writes(at: Serving):
+def test_unidentified_table_that_only_a_trigger_writes_is_waited_for(at: Serving):
     at.user.execute(
         "CREATE TABLE last (v text); INSERT INTO last VALUES ('none'); CREATE PUBLICATION further FOR TABLE last;"
         "CREATE FUNCTION note_last() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.last SET v = NEW.v;"
@@ -515,7 +511,7 @@ def test_so_is_one_that_only_a_trigger_writes(at: Serving):
     assert (result.errors, at.errors(), at.rows()) == ((), [], [(1, "new"), (2, "new"), (3, "new")])
 
 
-def test_value_too_long_for_an_index_of_the_destination_goes_into_the_error_queue(at: Serving):
+def test_value_too_long_for_an_index_goes_into_the_error_queue(at: Serving):
     at.user.execute("CREATE INDEX ON plain (v)")
     long = random.Random(1).randbytes(10_000).hex().encode()  # does not compress
     at.assign(Transaction(1, [insert(3, long)]), Transaction(2, [insert(4)]))
@@ -524,7 +520,7 @@ def test_value_too_long_for_an_index_of_the_destination_goes_into_the_error_queu
     assert at.rows() == [(1, "old"), (2, "old"), (4, "new")]
 
 
-def test_truncate_of_a_table_that_others_refer_to_goes_into_the_error_queue(at: Serving):
+def test_truncate_of_a_referenced_table_goes_into_the_error_queue(at: Serving):
     at.user.execute("CREATE TABLE other (id integer REFERENCES plain)")
     at.assign(Transaction(1, [Change(T, Command.TRUNCATE)]))
     at.finish()
@@ -533,11 +529,11 @@ def test_truncate_of_a_table_that_others_refer_to_goes_into_the_error_queue(at: 
     assert "foreign key" in error.message
 
 
-# --------------------------------------------------------------------------- somebody must act
+# --------------------------------------------------------------------------- failures that need an operator
 
 
 @pytest.mark.parametrize("state", ["XX001", "28000", "F0000"])
-def test_what_an_operator_must_mend_ends_the_server_with_nothing_in_the_error_queue(at: Serving, state: str):
+def test_failure_that_needs_an_operator_ends_the_server_without_errors(at: Serving, state: str):
     at.user.execute(_FAULT + ";" + _TRIGGER + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES (%s, 'mend this')", (state,))
     at.assign(Transaction(1, [update(2, b"bad")]))
@@ -547,9 +543,7 @@ def test_what_an_operator_must_mend_ends_the_server_with_nothing_in_the_error_qu
 
 
 @pytest.mark.parametrize("when", [_TRIGGER, _DEFERRED], ids=["immediate", "deferred"])
-def test_right_that_only_a_function_needs_is_an_error_of_its_transaction_and_the_function_is_named(
-    at: Serving, when: str
-):
+def test_missing_right_of_a_function_is_an_error_that_names_the_function(at: Serving, when: str):
     at.user.execute(_FAULT + ";" + when + _ALWAYS)
     at.user.execute("INSERT INTO fault VALUES ('42501', 'permission denied for table secret')")
     at.assign(Transaction(1, [update(1, b"bad")]), Transaction(2, [update(2)]))
@@ -560,7 +554,7 @@ def test_right_that_only_a_function_needs_is_an_error_of_its_transaction_and_the
     assert "grant the role that applies what this names" in error.message
 
 
-def test_column_that_needs_a_value_made_behind_the_server_s_back_pauses_it(at: Serving):
+def test_column_that_starts_to_need_a_value_pauses_the_server(at: Serving):
     at.user.execute("ALTER TABLE plain ADD COLUMN extra integer NOT NULL DEFAULT 0")
     at.assign(*two_transactions())
     at.finish()

@@ -1,4 +1,4 @@
-"""A destination that loses what it had answered to be committed: a crash, and a copy of its files that is put back."""
+"""A destination that loses acknowledged commits: by a crash, or by a restored copy of its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 class OwnServer:
-    """A server of this test alone, whose files can be put back."""
+    """A server for this test alone, whose files can be restored."""
 
     def __init__(self, folder: Path) -> None:
         self.server = EmbeddedServer(folder / "destination", name="destination", settings=SETTINGS)
@@ -33,13 +33,13 @@ class OwnServer:
         self._copy = folder / "copy"
 
     def run(self, engine: Engine, share: float) -> None:
-        """Apply until about so much of the history is."""
+        """Apply until about this share of the history is committed."""
         through = engine.batches[-1].through_scn * share
         while engine.coordinator.watermarks.low < through:
             engine.step()
 
     def back_up(self) -> None:
-        """A cold copy of the files."""
+        """Take a cold copy of the files."""
         self.server.stop()
         _copy(self.server.data_folder, self._copy)
         self.server.start()
@@ -58,7 +58,7 @@ class OwnServer:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """With owners: the server's user may be another one."""
+    """Keep the owners: the server's user may be another one."""
     subprocess.run(["cp", "-a", str(folder), str(to)], check=True)
 
 
@@ -73,7 +73,7 @@ def own(postgres_folder: Path) -> Iterator[OwnServer]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_restore_under_a_running_driver_is_noticed_and_what_was_lost_is_applied_again(own: OwnServer) -> None:
+def test_restore_under_a_running_driver_is_noticed_and_losses_reapplied(own: OwnServer) -> None:
     world = World(1, own.place, count=60, conflicts=0)
     engine = world.engine(1, parallelism=2)
     own.run(engine, 0.3)
@@ -91,7 +91,7 @@ def test_restore_under_a_running_driver_is_noticed_and_what_was_lost_is_applied_
     assert found.low_watermark >= told
 
 
-def test_immediate_stop_with_synchronous_commit_off_everywhere_loses_nothing(own: OwnServer) -> None:
+def test_immediate_stop_with_synchronous_commit_off_loses_nothing(own: OwnServer) -> None:
     for scope in ("SYSTEM", "DATABASE postgres", "ROLE CURRENT_USER"):
         own.place.admin.execute(f"ALTER {scope} SET synchronous_commit = off")
     own.place.admin.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
@@ -114,7 +114,7 @@ def test_immediate_stop_with_synchronous_commit_off_everywhere_loses_nothing(own
     assert found.low_watermark >= told
 
 
-def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_others(own: OwnServer) -> None:
+def test_only_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again(own: OwnServer) -> None:
     dsn = own.server.dsn()
     tables = ("logged", "unlogged", "part_logged", "part_unlogged", "by_another")
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -160,7 +160,7 @@ def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_othe
     own.server.start()
     with closing(PostgresDestination(dsn)) as destination:
         destination.raise_epoch("t", "a")
-    assert set(states().values()) == {"DONE"}, "a stop that is none of a crash empties nothing"
+    assert set(states().values()) == {"DONE"}, "an orderly stop empties nothing"
     own.server.restart(immediate=True)
     with closing(PostgresDestination(dsn)) as destination:
         destination.raise_epoch("t", "a")
@@ -169,7 +169,7 @@ def test_unlogged_tables_that_a_crash_emptied_are_to_be_copied_again_and_no_othe
     assert {name: each.state for name, each in found.items()} == again
     assert "UNLOGGED" in found["unlogged"].problem
     assert found["unlogged"].scn == 70
-    assert states()["by_another"] == "DONE", "that is for its own apply process to find"
+    assert states()["by_another"] == "DONE", "its own apply process has to find that"
     with closing(PostgresDestination(dsn)) as destination:
         destination.raise_epoch("t", "b")
     assert states() == {**again, "by_another": "COPYING"}

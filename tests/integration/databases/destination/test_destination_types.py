@@ -1,6 +1,4 @@
-"""Every type of pg_type survives `PostgresSession.write` unchanged, in binary and in text form, by every way of
-writing.
-"""
+"""Every type of pg_type survives `PostgresSession.write` unchanged, in binary and text form, by every way of writing."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def databases(pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> Iterator[tuple[str, str]]:
-    """A source and a destination database on two servers; user types have different numbers in them."""
+    """Create a source and a destination database on two servers; user types have different numbers in them."""
     dsns = []
     for server in (pg_source, pg_destination):
         server.start()
@@ -79,7 +77,7 @@ def session(databases: tuple[str, str]) -> Iterator[PostgresSession]:
 
 
 def raw_rows(connection: psycopg.Connection, query: str, *, is_binary: bool) -> list[list[Value]]:
-    """Values as the log would carry them; the key in column 0."""
+    """Return values as the log would carry them; the key is in column 0."""
     result = connection.pgconn.exec_params(query.encode(), None, result_format=int(is_binary))
     assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
     rows = [[result.get_value(i, k) for k in range(result.nfields)] for i in range(result.ntuples)]
@@ -100,7 +98,7 @@ def check_round_trip(
     rows = raw_rows(source, f"SELECT * FROM app.{name} ORDER BY id", is_binary=is_binary)
     run(session, insert(table, rows, version), len(rows))
     assert image(target, name) == image(source, name)
-    # The old values must be recognised as what is there, and set to the same: everything is written again.
+    # The old values must be recognised as the present ones, and set to the same: every column is written again.
     run(session, update(table, rows, rows, version=version), len(rows))
     assert image(target, name) == image(source, name)
     run(session, delete(table, rows, version=version), len(rows))
@@ -166,8 +164,8 @@ def test_64_mb_value_passes(source, target, session):
     assert found == [(1, len(value) - 1), (2, len(value)), (3, 5)]
 
 
-def test_types_wrapped_in_a_transaction_that_rolls_back_are_made_again(target, session):
-    """Array values need a type of the session's own; made inside a transaction it goes with it."""
+def test_types_created_in_a_transaction_that_rolls_back_are_created_again(target, session):
+    """Array values need a type of the session. A type created within a transaction is rolled back with it."""
     target.execute("DROP TABLE IF EXISTS app.wrapped")
     target.execute("CREATE TABLE app.wrapped (id integer PRIMARY KEY, v date[], w timetz[])")
     table: DestinationTable = session.describe("app", "wrapped", fresh=True)

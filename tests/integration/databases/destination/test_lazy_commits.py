@@ -1,4 +1,4 @@
-"""Commits of rows that do not wait for the disk, on a real server that stops at once and loses them."""
+"""Row commits that do not wait for the disk, on a real server that stops at once and loses them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-# What is waited for (a killed backend's postmaster, a reload, a commit's wait) comes within a second on a quiet machine;
-# this is for one that stalls.
+# The awaited events (a killed backend's postmaster, a reload, a commit's wait) take a second on a quiet machine; this
+# bound is for a machine that stalls.
 WAITED_S = 60.0
 
 
 class OwnServer:
-    """A server of this test alone."""
+    """A server for this test alone."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
@@ -64,7 +64,7 @@ def _commit(session, scn: int) -> None:
     session.commit((ScnRange(after=Scn(scn - 1), through=Scn(scn)),), Scn(0))
 
 
-def test_crash_takes_a_lazy_commit_with_its_progress_and_log_positions_said_so(own: OwnServer) -> None:
+def test_crash_loses_a_lazy_commit_and_its_progress_as_positions_showed(own: OwnServer) -> None:
     destination = own.place.destination
     destination.prepare(TOPOLOGY)
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
@@ -82,11 +82,11 @@ def test_crash_takes_a_lazy_commit_with_its_progress_and_log_positions_said_so(o
         destination.log_positions(TOPOLOGY, APPLY, epoch)
     after = destination.progress(TOPOLOGY, APPLY)
     assert after is not None
-    assert not after.above, "the crash took the commit: this test sees losses"
+    assert not after.above, "the crash lost the commit: this test sees losses"
 
 
-def test_backend_that_is_killed_takes_lazy_commits_of_others_and_ends_the_epoch(own: OwnServer) -> None:
-    """The postmaster goes on, and so does its start time; what the server has in memory is gone all the same."""
+def test_killed_backend_loses_lazy_commits_of_others_and_ends_the_epoch(own: OwnServer) -> None:
+    """The postmaster keeps running with its start time, but the server's memory is lost all the same."""
     destination = own.place.destination
     destination.prepare(TOPOLOGY)
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
@@ -104,7 +104,7 @@ def test_backend_that_is_killed_takes_lazy_commits_of_others_and_ends_the_epoch(
             break
         except DatabaseUnavailable:
             pass
-        assert time.monotonic() < deadline, "the epoch goes on"
+        assert time.monotonic() < deadline, "the epoch continues"
         time.sleep(0.05)
     after = destination.progress(TOPOLOGY, APPLY)
     assert after is not None
@@ -113,7 +113,7 @@ def test_backend_that_is_killed_takes_lazy_commits_of_others_and_ends_the_epoch(
     assert own.place.admin.execute("SELECT pg_postmaster_start_time()").fetchone() == (started,)
 
 
-def test_commit_that_is_told_to_an_operator_or_awaited_by_a_standby_waits_for_the_disk(own: OwnServer) -> None:
+def test_commit_reported_to_an_operator_or_a_standby_waits_for_the_disk(own: OwnServer) -> None:
     destination = own.place.destination
     destination.prepare(TOPOLOGY)
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
@@ -138,14 +138,14 @@ def test_commit_that_is_told_to_an_operator_or_awaited_by_a_standby_waits_for_th
         user.execute("ALTER ROLE CURRENT_USER SET synchronous_commit = remote_apply")
         session = _session(own, epoch)
         _commit(session, 103)
-        assert is_on_disk(), "what the role asks for is not taken from it"
+        assert is_on_disk(), "the role's own setting is kept"
         user.execute("ALTER ROLE CURRENT_USER RESET synchronous_commit")
 
 
-def test_standby_that_commits_have_to_reach_is_waited_for(own: OwnServer) -> None:
-    """Also where it is named while the session is open; the one named here is away.
+def test_required_standby_is_waited_for(own: OwnServer) -> None:
+    """Also if it is named while the session is open; the one named here is away.
 
-    Commits begin to wait once the checkpointer has read the settings again, which no view shows: so the session commits
+    Commits begin to wait when the checkpointer has read the settings again, which no view shows. So the session commits
     until one waits.
     """
     destination = own.place.destination
@@ -180,7 +180,7 @@ def test_standby_that_commits_have_to_reach_is_waited_for(own: OwnServer) -> Non
         assert not waiting.is_alive()
 
 
-def test_role_that_may_not_ask_for_the_positions_is_told_by_the_preflight(own: OwnServer) -> None:
+def test_preflight_reports_a_role_that_may_not_read_log_positions(own: OwnServer) -> None:
     dsn = make_conninfo(own.server.dsn(), user="apply", password="secret")
     with psycopg.connect(own.server.dsn(), autocommit=True) as user:
         user.execute("CREATE ROLE apply LOGIN PASSWORD 'secret'")
@@ -199,7 +199,7 @@ def test_role_that_may_not_ask_for_the_positions_is_told_by_the_preflight(own: O
 
 
 @pytest.mark.parametrize("seed", values(range(3), 0))
-def test_crashes_under_load_lose_nothing_that_was_told(own: OwnServer, seed: int) -> None:
+def test_crashes_under_load_lose_nothing_that_was_acknowledged(own: OwnServer, seed: int) -> None:
     world = World(seed, own.place, count=60, conflicts=0, large=2)
     own.place.admin.execute("CHECKPOINT")
     engine = world.engine(seed, parallelism=2, commits_lazily=True)
@@ -208,7 +208,7 @@ def test_crashes_under_load_lose_nothing_that_was_told(own: OwnServer, seed: int
         while engine.coordinator.watermarks.low < engine.batches[-1].through_scn * share:
             engine.step()
         destination = own.place.destination
-        while True:  # until a commit is in memory that the queue was not told of
+        while True:  # until a commit is in memory that the queue does not know of
             commits = engine.coordinator.statistics.commits
             engine.step()
             positions = destination.log_positions(TOPOLOGY, APPLY, engine.epoch)
@@ -219,9 +219,9 @@ def test_crashes_under_load_lose_nothing_that_was_told(own: OwnServer, seed: int
         after = own.place.destination.progress(TOPOLOGY, APPLY)
         assert before is not None
         assert after is not None
-        assert after.low_watermark >= told, "what the queue was told is gone"
+        assert after.low_watermark >= told, "commits reported to the queue are gone"
         lost += (after.low_watermark, after.above) != (before.low_watermark, before.above)
     engine.run()
     assert engine.crashes["destination"] >= 1
     world.check()
-    assert lost, "no crash took a commit: this proves nothing"
+    assert lost, "no crash lost a commit: this proves nothing"

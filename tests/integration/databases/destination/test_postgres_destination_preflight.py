@@ -1,4 +1,4 @@
-"""The preflight's findings, and that a role without superuser works once the printed statements were run.
+"""The preflight's findings, and that a role without superuser rights works after the printed statements.
 
 Longer than 500 lines: every finding is about one role without rights at one database, which each test gets.
 """
@@ -36,7 +36,7 @@ ROLE = "headrace_test_apply"
 
 @pytest.fixture(params=DESTINATIONS)
 def dsn(request: pytest.FixtureRequest, fresh_database: Callable[[EmbeddedServer], str]) -> str:
-    """An empty database, as a superuser."""
+    """Create an empty database; return its DSN as a superuser."""
     return fresh_database(request.getfixturevalue(request.param))
 
 
@@ -56,7 +56,7 @@ def destination(dsn: str) -> Iterator[PostgresDestination]:
 
 @pytest.fixture
 def role_dsn(admin: psycopg.Connection, dsn: str) -> Iterator[str]:
-    """The same database as a role that may do nothing."""
+    """Return the DSN of the same database as a role without rights."""
     admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
     admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'secret'")
     admin.execute(f"REVOKE ALL ON DATABASE {admin.info.dbname} FROM PUBLIC")
@@ -87,7 +87,7 @@ def fixes(findings: tuple[Finding, ...]) -> list[str]:
 
 @on_every_version("dsn")
 def test_role_works_after_the_printed_statements(admin, role_dsn):
-    """Every statement is needed, and together they are enough."""
+    """Every statement is needed, and together they suffice."""
     admin.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int[])")
     destination = PostgresDestination(role_dsn, site="b")
     source = version(admin)
@@ -117,10 +117,10 @@ def test_role_works_after_the_printed_statements(admin, role_dsn):
         opened.close()
 
 
-def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
+def test_role_may_use_a_schema_that_another_role_made(admin, role_dsn):
     prepare_schema(admin)
     destination = PostgresDestination(role_dsn, site="b")
-    for _ in range(2):  # the tables' rights can only be asked for when the schema may be used
+    for _ in range(2):  # the tables' rights can be checked only when the schema may be used
         for statement in fixes(destination.preflight("top", sessions=1)):
             admin.execute(statement)
     assert destination.preflight("top", sessions=1) == ()
@@ -129,8 +129,8 @@ def test_role_may_use_a_schema_that_somebody_else_made(admin, role_dsn):
     destination.close()
 
 
-def test_schema_that_another_role_made_first_is_refused_until_the_role_owns_it(admin, role_dsn):
-    """Who may create in the database makes it before `up` does, with functions of their own."""
+def test_schema_that_another_role_made_is_refused_until_the_role_owns_it(admin, role_dsn):
+    """A role that may create in the database can make the schema before `up`, with its own functions."""
     admin.execute("CREATE ROLE headrace_test_first; CREATE SCHEMA headrace AUTHORIZATION headrace_test_first")
     try:
         destination = PostgresDestination(role_dsn, site="b")
@@ -157,7 +157,7 @@ CREATE TRIGGER b AFTER UPDATE ON t FOR EACH ROW EXECUTE FUNCTION fired();
 """
 
 
-def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act_as_the_role(admin, role_dsn):
+def test_owner_of_a_table_whose_functions_run_on_apply_can_act_as_the_role(admin, role_dsn):
     admin.execute("CREATE ROLE headrace_test_owner; GRANT CREATE, USAGE ON SCHEMA public TO headrace_test_owner")
     destination = PostgresDestination(role_dsn, site="b")
 
@@ -189,7 +189,7 @@ def test_owner_of_a_table_whose_functions_run_for_what_is_applied_is_said_to_act
 
 
 def refused(dsn: str, *statements: str) -> bool:
-    """Whether a role may not run statements, which are undone."""
+    """Return whether a role may not run the statements, which are undone."""
     with psycopg.connect(dsn) as connection:
         try:
             for statement in statements:
@@ -203,7 +203,7 @@ def refused(dsn: str, *statements: str) -> bool:
 
 @pytest.fixture
 def mallory(admin: psycopg.Connection, role_dsn: str) -> Iterator[str]:
-    """The database as a role that owns no table, beside one that does."""
+    """Return the DSN of the database as a role that owns no table, beside a role that does."""
     admin.execute("CREATE ROLE headrace_test_owner; CREATE ROLE headrace_test_mallory LOGIN PASSWORD 'secret'")
     admin.execute(f"GRANT CONNECT ON DATABASE {admin.info.dbname} TO headrace_test_mallory")
     yield conninfo.make_conninfo(role_dsn, user="headrace_test_mallory")
@@ -212,7 +212,7 @@ def mallory(admin: psycopg.Connection, role_dsn: str) -> Iterator[str]:
 
 
 @on_every_version("dsn")
-def test_roles_that_may_make_themselves_owners_of_tables_are_named_with_what_ends_that(admin, role_dsn, mallory):
+def test_roles_that_can_become_table_owners_are_named_with_a_remedy(admin, role_dsn, mallory):
     admin.execute("CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO headrace_test_owner")
     attack = ("GRANT headrace_test_owner TO headrace_test_mallory", "SET ROLE headrace_test_owner", "DROP TABLE t")
     with closing(PostgresDestination(role_dsn, site="b")) as destination:
@@ -247,10 +247,8 @@ CALLED = {
 
 
 @pytest.mark.parametrize("called", CALLED)
-def test_author_of_a_function_that_runs_for_what_is_applied_is_named_with_what_ends_that(
-    admin, role_dsn, mallory, called
-):
-    """A superuser owns the table, and somebody else what is called when a row is written."""
+def test_author_of_a_function_that_runs_on_apply_is_named_with_a_remedy(admin, role_dsn, mallory, called):
+    """A superuser owns the table, but another role owns a function that runs when a row is written."""
     of_trigger = called == "triggers"
     name, returns = ("fired()", "trigger") if of_trigger else ("f(int)", "int")
     body = "$$BEGIN RETURN NEW; END$$ LANGUAGE plpgsql" if of_trigger else "'SELECT $1' LANGUAGE sql IMMUTABLE"
@@ -288,10 +286,10 @@ def test_author_who_is_the_administrator_is_not_named(admin, role_dsn, mallory):
         admin.execute("DROP SCHEMA headrace")
 
 
-def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_ends_that(admin, role_dsn, mallory):
+def test_schema_owner_who_can_replace_others_tables_is_named_with_a_remedy(admin, role_dsn, mallory):
     admin.execute("CREATE SCHEMA app AUTHORIZATION headrace_test_mallory; CREATE TABLE app.t (id int PRIMARY KEY)")
     admin.execute("CREATE TABLE app.u (id int PRIMARY KEY); ALTER TABLE app.t OWNER TO headrace_test_owner")
-    # An owner's right to use it goes with the ownership: this is all that the role that applies has.
+    # An owner's right to use it passes with the ownership: it is the only right of the role that applies.
     admin.execute(f"GRANT headrace_test_mallory TO {ROLE}")
     attack = ("DROP TABLE app.t", "CREATE TABLE app.t (id int PRIMARY KEY DEFAULT random())")
     versions = []
@@ -317,7 +315,7 @@ def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_e
             assert applying.execute("SELECT to_regclass('app.t')").fetchone() != (None,), "it may use the schema"
         assert said(*versions) != [], "a superuser's table is in it, too"
         assert said(versions[0]) == []
-        # Who owns the table as well is no other.
+        # An owner who also owns the table is no other role.
         admin.execute(
             "ALTER SCHEMA app OWNER TO headrace_test_mallory; ALTER TABLE app.t OWNER TO headrace_test_mallory"
         )
@@ -326,7 +324,7 @@ def test_owner_of_a_schema_who_can_replace_tables_of_others_is_named_with_what_e
         assert said(*versions) == []
 
 
-def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_dsn):
+def test_right_missing_at_run_time_is_a_database_error_and_no_pause(admin, role_dsn):
     destination = PostgresDestination(role_dsn, site="b")
     with pytest.raises(DatabaseError) as caught:
         destination.prepare("top")
@@ -335,7 +333,7 @@ def test_missing_right_at_run_time_is_a_database_error_not_a_pause(admin, role_d
 
 
 @on_every_version("dsn")
-def test_bounds_are_checked(admin, destination):
+def test_bounds_on_connections_and_origins_are_checked(admin, destination):
     origins = "max_active_replication_origins" if admin.info.server_version >= 180000 else "max_replication_slots"
     found = destination.preflight("top", sessions=5000)
     assert [needed_and_free(finding)[0] for finding in found] == [5000, 5003]
@@ -348,20 +346,20 @@ def test_bounds_are_checked(admin, destination):
 
 
 def needed_and_free(finding: Finding) -> tuple[int, int]:
-    """The numbers of a finding's problem."""
+    """Return the numbers of a finding's problem."""
     needed, free = (int(number) for number in re.findall(r"\d+", finding.problem)[:2])
     return needed, free
 
 
-def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
-    """`up` on a topology that runs, at a server that has places for it alone."""
+def test_sessions_that_already_run_are_not_counted_again(admin, role_dsn):
+    """This is `up` on a running topology, at a server with places for it alone."""
     with (
         closing(PostgresDestination(role_dsn, site="b")) as driver,
         closing(PostgresDestination(role_dsn, site="b")) as site,
     ):
         for statement in fixes(site.preflight("top", sessions=2)):
             admin.execute(statement)
-        # Two apply servers, the driver's administrative session, the claim, one for `status`, and the one that asks.
+        # Two apply servers, the driver's administrative session, the claim, one for `status`, and the checking session.
         admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 6")
         assert site.preflight("top", sessions=2) == ()
         driver.prepare("top")
@@ -382,11 +380,11 @@ def test_sessions_that_run_already_are_not_needed_again(admin, role_dsn):
             assert site.preflight("top2", sessions=2) == ()
 
 
-def test_several_apply_processes_and_copies_beside_them_need_sessions_of_their_own(admin, role_dsn):
+def test_several_apply_processes_and_copies_need_their_own_sessions(admin, role_dsn):
     with closing(PostgresDestination(role_dsn, site="b")) as site:
         for statement in fixes(site.preflight("top", sessions=4)):
             admin.execute(statement)
-        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 8")  # the one that asks is one
+        admin.execute(f"ALTER ROLE {ROLE} CONNECTION LIMIT 8")  # the checking session is one
         assert site.preflight("top", sessions=4) == ()
         (found,) = site.preflight("top", sessions=4, applies=2)
         assert (found.is_error, found.problem) == (True, "8 connections are needed, the role may open 7 more")
@@ -403,7 +401,7 @@ def test_several_apply_processes_and_copies_beside_them_need_sessions_of_their_o
 
 
 def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
-    """Who may not look at other roles' sessions counts them all the same."""
+    """A role that may not look at other roles' sessions still counts them."""
 
     def free(asked: PostgresDestination) -> int:
         (found,) = (f for f in asked.preflight("top", sessions=5000) if "connections are needed" in f.problem)
@@ -415,7 +413,7 @@ def test_connections_of_other_roles_take_places(admin, role_dsn, destination):
 
 
 @on_every_version("dsn")
-def test_origins_of_other_topologies_take_places_and_own_ones_do_not(admin, destination):
+def test_only_origins_of_other_topologies_take_places(admin, destination):
     (before,) = [f for f in destination.preflight("top", sessions=1000) if "origins are needed" in f.problem]
     free = int(before.problem.split(" needed, ")[1].split()[0])
     for name in ("headrace:top/apply/0:00", "headrace:top2/apply/0:00", "another's"):
@@ -465,8 +463,10 @@ TRIGGER = (
     ],
 )
 @pytest.mark.usefixtures("role_dsn")
-def test_triggers_fire_as_the_file_says_or_the_statement_is_named_that_makes_them(admin, dsn, fire, state, problem):
-    """And then they do: once per applied row, or not at all; what the owner of the table runs needs no superuser."""
+def test_triggers_fire_as_configured_or_the_fix_is_named(admin, dsn, fire, state, problem):
+    """After the fix they fire once for each applied row, or not at all. Statements of the table's owner need no
+    superuser.
+    """
     admin.execute(f"{TRIGGER} ALTER TABLE t {state} TRIGGER g")
     settings = TableSettings(triggers=(TriggerFiring(owner="public", name="t", trigger="g", fire=fire),))
     found = PostgresDestination(dsn, site="b", settings=settings)
@@ -488,7 +488,7 @@ def test_triggers_fire_as_the_file_says_or_the_statement_is_named_that_makes_the
     assert admin.execute("SELECT id FROM seen").fetchall() == ([(7,)] if fire == "always" else [])
 
 
-def test_a_trigger_that_is_not_there_is_named(admin, dsn):
+def test_missing_trigger_is_named(admin, dsn):
     admin.execute(TRIGGER)
     found = PostgresDestination(
         dsn,
@@ -522,7 +522,7 @@ def test_substitute_keys_are_checked(admin, dsn, ddl, columns, problem, is_error
 
 
 @pytest.mark.parametrize(("ddl", "problem", "is_error"), TABLES)
-def test_tables_are_checked(admin, destination, ddl, problem, is_error):
+def test_tables_that_do_not_fit_are_named_with_the_difference(admin, destination, ddl, problem, is_error):
     admin.execute(ddl)
     (found,) = destination.preflight_tables([version(admin)])
     assert found.path == "sites.b table public.t"
@@ -531,10 +531,8 @@ def test_tables_are_checked(admin, destination, ddl, problem, is_error):
 
 
 @pytest.mark.parametrize(("identity", "fills"), [("FULL", True), ("DEFAULT", False), ("NOTHING", False)])
-def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error_queue(
-    admin, destination, identity, fills
-):
-    """Without an identity the source refuses UPDATE and DELETE: INSERTs alone do not depend on each other."""
+def test_changeable_table_without_a_key_gets_a_warning_of_errors(admin, destination, identity, fills):
+    """Without an identity the source refuses UPDATE and DELETE; a table with INSERTs alone has no dependencies."""
     admin.execute(f"CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY {identity}")
     (found,) = destination.preflight_tables([version(admin)])
     assert ("every later transaction with a row of the table follows it there" in found.problem) is fills
@@ -544,7 +542,7 @@ def test_table_without_a_key_whose_rows_can_be_changed_is_said_to_fill_the_error
     )
 
 
-def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
+def test_printed_statement_makes_a_deferrable_constraint_immediate(admin, destination):
     admin.execute("CREATE TABLE t (id int PRIMARY KEY, v int, UNIQUE (v) DEFERRABLE INITIALLY DEFERRED)")
     for statement in fixes(destination.preflight_tables([version(admin)])):
         admin.execute(statement)
@@ -552,7 +550,7 @@ def test_printed_statement_mends_a_deferrable_constraint(admin, destination):
 
 
 @on_every_version("dsn")
-def test_printed_statement_mends_a_deferrable_constraint_that_a_partition_has_alone(admin, destination):
+def test_printed_statement_fixes_a_deferrable_constraint_of_one_partition(admin, destination):
     admin.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);"
         " CREATE TABLE t_1 PARTITION OF t (UNIQUE (v) DEFERRABLE) FOR VALUES FROM (0) TO (10)"
@@ -572,7 +570,7 @@ def test_table_that_does_not_fit_is_named_with_its_alter(admin, destination):
     assert destination.preflight_tables([wider]) == ()
 
 
-def test_foreign_key_is_said_only_where_what_it_refers_to_does_not_arrive_too(admin, destination):
+def test_foreign_key_is_reported_only_if_its_parent_does_not_arrive(admin, destination):
     admin.execute(
         "CREATE TABLE p (id int, PRIMARY KEY (id)) PARTITION BY RANGE (id); CREATE TABLE p_1 PARTITION OF p FOR VALUES"
         " FROM (0) TO (10)"
@@ -602,7 +600,7 @@ def test_missing_table_is_named_with_the_command_that_copies_it(admin, destinati
     assert "pg_dump --schema-only" in found.fix
 
 
-def test_row_security_is_found(admin, role_dsn):
+def test_row_security_is_reported(admin, role_dsn):
     admin.execute("CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t ENABLE ROW LEVEL SECURITY")
     admin.execute(f"GRANT ALL ON t TO {ROLE}")
     destination = PostgresDestination(role_dsn, site="b")
@@ -619,7 +617,7 @@ def test_schema_of_a_newer_program_is_refused(admin, destination):
         destination.prepare("top")
 
 
-def test_schema_made_half_is_not_there(admin, dsn):
+def test_interrupted_creation_leaves_no_schema(admin, dsn):
     """Creation is one transaction."""
     admin.execute("CREATE SCHEMA headrace; CREATE TABLE headrace.instantiation (x int)")
     with pytest.raises(DatabaseError):
@@ -675,7 +673,7 @@ def test_views_show_progress_errors_and_instantiated_objects(admin, destination)
     assert shown(columns, "dba_apply_instantiated_objects") == [("a", "dbs1", "hr", "t", 55, "DONE", 5)]
 
 
-def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behind(
+def test_column_of_another_type_gets_one_fix_when_the_older_side_is_known(
     admin: psycopg.Connection, destination: PostgresDestination
 ) -> None:
     admin.execute("CREATE TABLE t (id int PRIMARY KEY, mood text)")
@@ -705,7 +703,7 @@ def test_column_of_another_type_gets_one_fix_once_it_is_known_which_side_is_behi
     assert create in fix()
 
 
-def test_function_for_older_rows_that_converts_the_values_of_today_is_said(
+def test_function_for_older_rows_that_converts_todays_values_is_reported(
     admin: psycopg.Connection, destination: PostgresDestination
 ) -> None:
     destination.prepare("top")
@@ -732,9 +730,7 @@ def test_function_for_older_rows_that_converts_the_values_of_today_is_said(
         ("sequence", "CREATE SEQUENCE other"),
     ],
 )
-def test_what_has_the_name_of_a_table_and_is_none_is_named_in_the_place_of_a_command_that_fails(
-    admin, destination, kind, ddl
-):
+def test_object_with_a_tables_name_has_its_kind_named(admin, destination, kind, ddl):
     admin.execute(ddl)
     missing = TableVersion(object_number=1, version=1, owner="public", name="other", columns=(), old_image=0)
     (found,) = destination.preflight_tables([missing])

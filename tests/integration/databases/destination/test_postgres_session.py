@@ -1,4 +1,6 @@
-"""What only PostgreSQL has: TRUNCATE over foreign keys, origins, plans, tables that are altered meanwhile, descriptions."""
+"""Behaviour that only PostgreSQL has: TRUNCATE over foreign keys, origins, plans, tables altered meanwhile,
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_labels_never_make_the_data_fail(
 # --------------------------------------------------------------------------- TRUNCATE
 
 
-def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
+def test_truncate_leaves_and_names_a_table_that_refers_to_it_only_here(site):
     parent = site.table("CREATE TABLE t (id int PRIMARY KEY)")
     site.user.execute("CREATE TABLE only_here (id int REFERENCES t)")
     site.user.execute("INSERT INTO t VALUES (1); INSERT INTO only_here VALUES (1)")
@@ -63,7 +65,7 @@ def test_truncate_leaves_a_table_that_only_refers_to_it_here_and_names_it(site):
 
 
 @on_every_version("site")
-def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
+def test_tables_that_reference_each_other_are_truncated_in_one_statement(site):
     parent = site.table("CREATE TABLE t (id int PRIMARY KEY)")
     child = site.table("CREATE TABLE child (id int REFERENCES t, number int GENERATED ALWAYS AS IDENTITY)", "child")
     site.user.execute("INSERT INTO t VALUES (1); INSERT INTO child VALUES (1)")
@@ -78,7 +80,7 @@ def test_tables_that_refer_to_each_other_are_truncated_in_one_statement(site):
 
 
 @on_every_version("site")
-def test_partitioned_table_is_one_table(site):
+def test_partitioned_table_is_written_as_one_table(site):
     table = site.table(
         "CREATE TABLE t (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id);"
         "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (1000);"
@@ -107,7 +109,7 @@ def test_large_sets_are_written_in_chunks_with_one_count(site, monkeypatch, key)
 
 @on_every_version("site")
 def test_error_in_a_copy_of_many_blocks_is_the_servers_own(site):
-    """The first row is refused while most of the data is still to be sent."""
+    """The first row is refused while most of the data is still unsent."""
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, v bytea)")
     site.commit(insert(table, [(int4(0), b"")]))
     with pytest.raises(DataError) as caught:
@@ -132,7 +134,7 @@ def test_prepared_statements_are_bounded(site, monkeypatch):
 
 
 def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
-    """Every set of columns that changed together has a plan of its own."""
+    """Each set of columns that changed together has its own plan."""
     table = site_18.table("CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int)")
     row = [int4(1)] * 4
     site_18.commit(insert(table, [row]))
@@ -153,7 +155,7 @@ def test_plans_are_bounded_and_those_in_use_are_kept(site_18, monkeypatch):
 
 
 def test_statement_that_failed_to_prepare_is_prepared_again(site):
-    """The failing one and those behind it in the same round trip."""
+    """Covers the failing statement and those after it in the same round trip."""
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, v int CHECK (v > 0))")
     for _ in range(2):
         with pytest.raises(DataError):
@@ -161,7 +163,7 @@ def test_statement_that_failed_to_prepare_is_prepared_again(site):
     assert site.commit(insert(table, [(int4(1), int4(1))]), delete(table, [(int4(1), int4(1))])) == (1, 1)
 
 
-# --------------------------------------------------------------------------- what the session must not do
+# --------------------------------------------------------------------------- effects that the session must avoid
 
 
 @on_every_version("site")
@@ -232,7 +234,7 @@ def test_every_server_and_tag_has_its_own_origin(site):
 
 
 @on_every_version("site")
-def test_table_altered_behind_the_session_pauses_and_goes_on(site):
+def test_table_altered_during_a_session_pauses_it_and_the_session_resumes(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
     row = (int4(1), int4(2), int4(3))
     site.commit(insert(table, [row]))
@@ -248,7 +250,7 @@ def test_table_altered_behind_the_session_pauses_and_goes_on(site):
     assert site.commit(update(fresh, [row], [row], version=version_of(table))) == (1,)
 
 
-def test_type_altered_behind_the_session_names_the_alter_and_the_function_that_does_without_it(site):
+def test_altered_type_names_the_alter_and_the_function_that_replaces_it(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     row = (int4(1), int4(2))
     site.commit(insert(table, [row]), update(table, [row], [row]))
@@ -283,14 +285,14 @@ def test_type_altered_behind_the_session_names_the_alter_and_the_function_that_d
         ("text", "'old'", "RENAME a TO a_old; ALTER TABLE t ADD a text"),
     ],
 )
-def test_statements_made_for_another_form_write_nothing(site, kind, value, alter, count):
-    """Many would work: through an assignment cast, because values have one length, or because the name is there."""
+def test_statements_prepared_for_another_definition_write_nothing(site, kind, value, alter, count):
+    """Many would succeed: through an assignment cast, because values have equal length, or because the name exists."""
     table = site.table(f"CREATE TABLE t (id int PRIMARY KEY, a {kind})")
     found = site.binary(f"{value}::{kind}")
     site.commit(insert(table, [(int4(k), found) for k in range(count)]))
     site.user.execute(f"TRUNCATE t; ALTER TABLE t {alter}")
-    # Where the server refuses the bytes, rows are taken for what is wrong, until the table is described anew for one
-    # alone.
+    # Where the server refuses the bytes, the rows are taken for wrong until the table is described again for a single
+    # one.
     with pytest.raises((UnfitTableError, DataError)):
         site.commit(insert(table, [(int4(-k), found) for k in range(1, count + 1)]))
     assert site.rows() == []
@@ -305,10 +307,8 @@ def test_statements_made_for_another_form_write_nothing(site, kind, value, alter
         "ALTER SCHEMA public RENAME TO old; CREATE SCHEMA public",
     ],
 )
-def test_statements_made_for_a_table_write_nothing_into_another_one_that_has_its_name_now(site, away, count):
-    """An operator who builds a table anew (pg_repack, a partitioned one in its place) exchanges the two in one
-    transaction.
-    """
+def test_statements_prepared_for_a_table_do_not_write_its_replacement(site, away, count):
+    """An operator who rebuilds a table (with pg_repack, or as a partitioned one) swaps the two in one transaction."""
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a numeric(8,2))")
     found = site.binary("1.25::numeric(8,2)")
     site.commit(insert(table, [(int4(k), found) for k in range(count)]))
@@ -318,7 +318,7 @@ def test_statements_made_for_a_table_write_nothing_into_another_one_that_has_its
     assert site.rows("SELECT * FROM public.t") == []
 
 
-def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(site):
+def test_definition_is_checked_once_a_transaction_and_after_a_savepoint(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.session.begin()
     site.session.write([insert(table, [(int4(1), int4(1))])])
@@ -331,14 +331,14 @@ def test_form_is_looked_at_once_in_a_transaction_and_again_after_a_savepoint(sit
     site.session.write([insert(table, [(int4(2), int4(2))])])
     site.session.rollback_to_savepoint()
     site.session._transaction.send_pending()
-    site.user.execute("ALTER TABLE t ALTER a TYPE text")  # the lock went with the savepoint
+    site.user.execute("ALTER TABLE t ALTER a TYPE text")  # the savepoint's rollback released the lock
     with pytest.raises(UnfitTableError):
         site.session.write([insert(table, [(int4(2), int4(2))])])
     site.session.rollback()
     assert site.rows() == [(1, "1")]
 
 
-def test_name_that_a_trigger_does_not_find_refuses_the_rows_and_says_in_which_function(site):
+def test_name_that_a_trigger_misses_refuses_rows_and_names_the_function(site):
     """Apply's sessions have an empty search_path."""
     site.user.execute("CREATE TABLE seen (id int); CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.user.execute(
@@ -362,7 +362,7 @@ def test_name_that_a_trigger_does_not_find_refuses_the_rows_and_says_in_which_fu
     assert site.rows("SELECT * FROM seen") == [(1,)]
 
 
-def test_deferred_trigger_that_does_not_find_a_name_refuses_the_transaction(site):
+def test_deferred_trigger_that_misses_a_name_refuses_the_transaction(site):
     site.user.execute("CREATE TABLE seen (id int); CREATE TABLE t (id int PRIMARY KEY)")
     site.user.execute(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO seen VALUES (NEW.id); RETURN"
@@ -377,7 +377,7 @@ def test_deferred_trigger_that_does_not_find_a_name_refuses_the_transaction(site
         site.commit(insert(table, [(int4(1),)]))
 
 
-def test_statement_of_apply_s_own_that_is_wrong_names_its_table_and_is_called_a_defect(site, monkeypatch):
+def test_wrong_statement_of_apply_names_its_table_and_is_a_defect(site, monkeypatch):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.commit(insert(table, [(int4(1), int4(2))]))
     plan = write_plans.plan_write
@@ -474,7 +474,7 @@ def test_uniqueness_is_described(site_18, ddl, serialise, ordered, key, unique):
     assert (table.serialise, table.ordered, table.key, set(table.unique_keys)) == (serialise, ordered, key, unique)
 
 
-def test_foreign_keys_are_described_from_both_ends_with_those_of_partitions(site_18):
+def test_foreign_keys_are_described_from_both_ends_including_partitions(site_18):
     site = site_18
     site.user.execute("""
         CREATE TABLE orders (id bigint, part int, number int UNIQUE, PRIMARY KEY (id, part));
@@ -512,7 +512,7 @@ def test_foreign_keys_are_described_from_both_ends_with_those_of_partitions(site
     }
 
 
-def test_views_are_no_tables(site):
+def test_views_are_not_described_as_tables(site):
     site.user.execute("CREATE VIEW t AS SELECT 1 AS a")
     assert site.session.describe("public", "t", fresh=True) is None
 
@@ -525,7 +525,7 @@ def test_strange_names_are_quoted(site):
     assert site.commit(insert(table, rows), update(table, rows, rows), delete(table, rows)) == (1, 1, 1)
 
 
-def test_wide_tables_pass(site):
+def test_wide_tables_are_written(site):
     columns = ", ".join(f"c{k} int8" for k in range(800))
     table = site.table(f"CREATE TABLE t (id int8 PRIMARY KEY, {columns})")
     rows = [[int8(k)] * 801 for k in range(50)]

@@ -1,5 +1,7 @@
-"""Statements that apply makes, of tables of any kind, on real servers: computed keys, virtual columns, identities, no
-key, no column that is stored, as many columns as a table has, partitions; also a TRUNCATE between.
+"""Apply's statements for tables of any kind, on real servers.
+
+Covers computed keys, virtual columns, identities, tables without a key or without stored columns, the maximum number of
+columns, partitions, and a TRUNCATE in between.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ _KEYABLE = ("int", "text", "numeric(12,2)")
 
 @dataclass(frozen=True)
 class _Table:
-    """A table, and what is done to it.
+    """A table and the actions on it.
 
     Args:
         columns: definitions, without names.
-        key: positions; empty: none.
+        key: positions; empty: no key.
         replica: FULL, DEFAULT, the key as an index, or NOTHING, which takes neither UPDATE nor DELETE.
         actions: of INSERT, UPDATE, DELETE and TRUNCATE, with a column and a number.
         further: columns that make it wide.
-        parted: position of the column that it is partitioned by; None: it is not.
+        parted: position of the column that it is partitioned by; None: not partitioned.
     """
 
     columns: tuple[str, ...]
@@ -49,7 +51,7 @@ class _Table:
 
     @property
     def definitions(self) -> list[tuple[str, str]]:
-        # Of a row that fits into a page with all of them.
+        # Their row fits into a page with all of them.
         return [(f"c{place}", column) for place, column in enumerate(self.columns)] + [
             (f"w{number}", "smallint") for number in range(self.further)
         ]
@@ -68,7 +70,7 @@ class _Table:
         return "; ".join([f"CREATE TABLE {name} ({columns}) PARTITION BY HASH (c{self.parted})", *parts])
 
     def identity(self, name: str) -> str:
-        """Of each stored table: partitions do not inherit it."""
+        """Return the statements for each stored table: partitions do not inherit the identity."""
         return "; ".join(
             f"ALTER TABLE {each} REPLICA IDENTITY {f'USING INDEX {each}_pkey' if self.replica == 'INDEX' else self.replica}"
             for each in self._stored(name)
@@ -119,7 +121,7 @@ class _Table:
 
     @property
     def _of_key(self) -> set[str]:
-        """Columns that make the key, or a computed column of it."""
+        """Return the columns of the key, or those that a computed key column uses."""
         found = {f"c{place}" for place in self.key}
         return found | {
             f"c{place}"
@@ -151,7 +153,7 @@ def tables(draw: st.DrawFn) -> _Table:
         place for place, kind in enumerate(columns) if kind in _KEYABLE or ("GENERATED" in kind and "(7)" not in kind)
     ]
     key = tuple(draw(st.lists(st.sampled_from(keyable), unique=True, max_size=2))) if keyable else ()
-    # Without an index that holds stored columns alone the server takes no other identity.
+    # Without an index on stored columns alone the server accepts no other identity.
     is_computed = any(" AS (" in columns[place] for place in key)
     replica = draw(
         st.sampled_from(["FULL", "DEFAULT", "INDEX", "NOTHING"] if key and not is_computed else ["FULL", "NOTHING"])
@@ -183,8 +185,8 @@ def tables(draw: st.DrawFn) -> _Table:
 
 
 @pytest.mark.seeded
-def test_tables_of_every_kind_are_written_as_they_are_at_the_source(pair: Pair):
-    """Several tables at a time: what takes long is to read the log, and not to make a table."""
+def test_tables_of_every_kind_are_written_as_at_the_source(pair: Pair):
+    """Test several tables at a time: reading the log takes long, creating a table does not."""
     rounds = iter(range(1000))
 
     @seed(seed_of("tables of every kind"))

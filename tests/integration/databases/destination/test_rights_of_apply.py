@@ -1,4 +1,4 @@
-"""A role that has nothing applies a table once the statements that `check` prints were run, and each of them is needed."""
+"""A role without rights applies a table after the statements that `check` prints, each of which is needed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def admin(destination_database: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def role(admin: psycopg.Connection, destination_database: str) -> Iterator[str]:
-    """The connection string as a role that may do nothing but be an apply process that has no table."""
+    """Return the connection string of a role that may only be an apply process without a table."""
     admin.execute(f"DROP ROLE IF EXISTS {ROLE}")
     admin.execute(f"CREATE ROLE {ROLE} LOGIN PASSWORD 'secret'")
     made = conninfo.make_conninfo(destination_database, user=ROLE, password="secret")
@@ -73,7 +73,7 @@ def role(admin: psycopg.Connection, destination_database: str) -> Iterator[str]:
 
 
 def printed(admin: psycopg.Connection, dsn: str) -> list[str]:
-    """What `check` prints of the table, as the role."""
+    """Return the findings of `check` for the table, as the role."""
     source = describe_table(admin, "shop", "here")
     assert source is not None
     version = replace(table_version(source, is_binary=False), name="t")
@@ -82,7 +82,7 @@ def printed(admin: psycopg.Connection, dsn: str) -> list[str]:
 
 
 def warnings(admin: psycopg.Connection, dsn: str) -> list[str]:
-    """What `check` prints of the table's sequences, as the role."""
+    """Return the findings of `check` for the table's sequences, as the role."""
     source = describe_table(admin, "shop", "here")
     assert source is not None
     with closing(PostgresDestination(dsn, site="dbs2")) as destination:
@@ -91,7 +91,7 @@ def warnings(admin: psycopg.Connection, dsn: str) -> list[str]:
 
 
 def truncate(dsn: str, *, restart_identity: bool) -> None:
-    """A TRUNCATE of apply."""
+    """Run a TRUNCATE as apply does."""
     with closing(PostgresDestination(dsn, site="dbs2")) as destination:
         epoch = destination.raise_epoch("top", "a").epoch
         with closing(destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00")) as session:
@@ -103,7 +103,7 @@ def truncate(dsn: str, *, restart_identity: bool) -> None:
 
 
 def write(dsn: str) -> None:
-    """Everything that is done with a table: INSERT, UPDATE, DELETE and TRUNCATE of apply, and a copy."""
+    """Run every statement of a table: INSERT, UPDATE, DELETE and TRUNCATE of apply, and a copy."""
     columns = ("id", "m", "sizes", "lev", "b", "r")
     with closing(PostgresDestination(dsn, site="dbs2")) as destination:
         epoch = destination.raise_epoch("top", "a").epoch
@@ -113,7 +113,7 @@ def write(dsn: str) -> None:
             version = version_of(
                 table, is_binary=False, without=[c.name for c in table.columns if c.name not in columns]
             )
-            # Values of array types travel in a type of the session's where the log is binary.
+            # Where the log is binary, values of array types travel in a type of the session.
             version = replace(version, columns=tuple(replace(c, is_binary=c.name == "sizes") for c in version.columns))
             old, new = (
                 tuple(_binary(dsn, value) if at == columns.index("sizes") else value for at, value in enumerate(row))
@@ -136,7 +136,7 @@ def write(dsn: str) -> None:
 
 
 def _binary(dsn: str, value: bytes) -> bytes:
-    """The binary form of an array of sizes."""
+    """Return the binary form of an array of sizes."""
     labels = value.strip(b"{}").split(b",")
     with psycopg.connect(dsn) as user:
         (kind,) = user.execute(
@@ -147,7 +147,7 @@ def _binary(dsn: str, value: bytes) -> bytes:
     return head + b"".join(struct.pack("!i", len(label)) + label for label in labels)
 
 
-def test_what_check_prints_is_enough_and_each_statement_is_needed(admin: psycopg.Connection, role: str) -> None:
+def test_rights_that_check_prints_suffice_and_each_is_needed(admin: psycopg.Connection, role: str) -> None:
     fixes = printed(admin, role)
     for fix in fixes:
         admin.execute(fix)
@@ -165,9 +165,7 @@ def test_what_check_prints_is_enough_and_each_statement_is_needed(admin: psycopg
     assert len(fixes) == len(set(fixes)) == 10
 
 
-def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restart_them(
-    admin: psycopg.Connection, role: str
-) -> None:
+def test_role_that_does_not_own_the_sequences_is_warned_of_restarts(admin: psycopg.Connection, role: str) -> None:
     for fix in printed(admin, role):
         admin.execute(fix)
     (warning,) = warnings(admin, role)
@@ -185,9 +183,7 @@ def test_role_that_does_not_own_the_sequences_is_warned_of_truncates_that_restar
     truncate(role, restart_identity=False)
 
 
-def test_a_role_detaches_and_drops_partitions_once_what_check_prints_was_run(
-    admin: psycopg.Connection, role: str
-) -> None:
+def test_role_detaches_and_drops_partitions_after_the_printed_statements(admin: psycopg.Connection, role: str) -> None:
     admin.execute("CREATE TABLE shop.p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     for number in range(3):
         admin.execute(f"CREATE TABLE shop.p_{number} PARTITION OF shop.p FOR VALUES FROM ({number}) TO ({number} + 1)")

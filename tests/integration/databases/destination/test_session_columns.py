@@ -1,4 +1,4 @@
-"""Columns that only PostgreSQL has, or that have another type than the source's: generated, identity, defaults, wider
+"""Columns that only PostgreSQL has, or whose type differs from the source's: generated, identity, defaults, wider
 types, functions that convert.
 """
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @on_every_version("site")
-def test_generated_columns_are_computed_not_written(site):
+def test_generated_columns_are_computed_and_not_written(site):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int, twice int GENERATED ALWAYS AS (a * 2) STORED)")
     assert site.commit(insert(table, [(int4(1), int4(5), int4(999))])) == (1,)
     assert site.rows() == [(1, 5, 10)]
@@ -56,7 +56,7 @@ def test_identity_values_come_from_the_source(site, count):
 
 
 @pytest.mark.parametrize("count", [3, writes.COPY_ROWS_MIN], ids=["set", "copy"])
-def test_extra_column_gets_its_default_and_keeps_the_value_it_has(site_18, count):
+def test_extra_column_gets_its_default_and_keeps_its_value(site_18, count):
     version = version_of(site_18.table("CREATE TABLE t (id int PRIMARY KEY, a int)"))
     table = site_18.table("ALTER TABLE t ADD COLUMN site text NOT NULL DEFAULT 'here', ADD COLUMN note text")
     rows = [(int4(k), int4(0)) for k in range(count)]
@@ -82,8 +82,8 @@ def test_changed_identity_key_moves_the_row(site):
     assert site.rows() == [(2, 8, "two"), (9, 6, "keep")]
 
 
-def test_identity_column_beside_the_key_is_moved_only_where_it_changed(site):
-    """Without old values nobody can tell: rows that have the new value already are updated, the others moved."""
+def test_identity_column_outside_the_key_is_moved_only_where_it_changed(site):
+    """Without old values this is unknown: rows that already have the new value are updated, the others moved."""
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, a int)")
     site.commit(insert(table, [(int4(1), int4(11), int4(0)), (int4(2), int4(12), int4(0))]))
     place = site.rows("SELECT ctid FROM t WHERE id = 1")
@@ -111,7 +111,7 @@ def test_identity_of_a_table_without_key_is_moved(site):
     assert site.rows() == [(1, 0), (2, 3)]
 
 
-def test_table_without_columns_to_write_gets_rows_of_defaults(site):
+def test_table_without_writable_columns_gets_rows_of_defaults(site):
     table = site.table("CREATE TABLE t (g int GENERATED ALWAYS AS (7) STORED)")
     assert site.commit(insert(table, [(int4(7),), (int4(7),)])) == (2,)
     assert site.rows() == [(7,), (7,)]
@@ -121,7 +121,7 @@ def test_table_without_columns_to_write_gets_rows_of_defaults(site):
 
 
 def _of_another(table: DestinationTable, other: DestinationTable, *, is_binary: bool) -> TableVersion:
-    """What a source says of `table` that has the columns of `other`."""
+    """Return a source's description of `table` with the columns of `other`."""
     return replace(version_of(other, is_binary=is_binary), name=table.name)
 
 
@@ -158,7 +158,7 @@ def test_wider_columns_find_rows_of_a_table_without_a_key(site):
 
 
 @pytest.mark.parametrize("is_binary", [True, False], ids=["binary", "text"])
-def test_functions_convert_arrays_keys_and_types_of_ones_own(site, is_binary):
+def test_functions_convert_arrays_keys_and_user_defined_types(site, is_binary):
     site.user.execute("CREATE TYPE mood AS ENUM ('low', 'high')")
     old = site.table("CREATE TABLE s (id text PRIMARY KEY, a int[], m text)", "s")
     new = site.table("CREATE TABLE t (id uuid PRIMARY KEY, a bigint[], m mood)")
@@ -185,8 +185,8 @@ def test_functions_convert_arrays_keys_and_types_of_ones_own(site, is_binary):
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["with a key", "without"])
-def test_rows_are_found_by_what_the_column_made_of_the_function_s_value(site, key):
-    """1.5 is kept as 1.50 in a numeric(8,2), blanks are added in a character(5), a key loses its milliseconds."""
+def test_rows_are_found_by_the_stored_form_of_the_functions_value(site, key):
+    """A numeric(8,2) stores 1.5 as 1.50, a character(5) adds blanks, and a key loses its milliseconds."""
     old = site.table(f"CREATE TABLE s (id text {key}, a text, b text)", "s")
     site.table(f"CREATE TABLE t (id timestamp(0) {key}, a numeric(8,2), b character(5))")
     site.user.execute(
@@ -203,7 +203,7 @@ def test_rows_are_found_by_what_the_column_made_of_the_function_s_value(site, ke
     assert site.commit(delete(table, [changed], version=version)) == (1,)
 
 
-def test_a_function_s_value_that_is_too_long_is_refused_not_cut(site):
+def test_functions_value_that_is_too_long_is_refused_and_not_cut(site):
     old = site.table("CREATE TABLE s (id int PRIMARY KEY, a int)", "s")
     site.table("CREATE TABLE t (id int PRIMARY KEY, a varchar(3))")
     site.user.execute("""CREATE FUNCTION headrace."public.t.a"(int) RETURNS varchar IMMUTABLE RETURN 'no. ' || $1""")
@@ -212,8 +212,8 @@ def test_a_function_s_value_that_is_too_long_is_refused_not_cut(site):
         site.commit(insert(table, [(int4(1), int4(1))], _of_another(table, old, is_binary=True)))
 
 
-def test_a_domain_with_a_length_is_not_wider_than_text(site):
-    """A cast to it cuts what is too long."""
+def test_domain_with_a_length_is_not_wider_than_text(site):
+    """A cast to it cuts longer values."""
     site.user.execute("CREATE DOMAIN short AS varchar(5); CREATE DOMAIN any_text AS text; CREATE DOMAIN big AS bigint")
     old = site.table("CREATE TABLE s (a int, b varchar, c text)", "s")
     new = site.table("CREATE TABLE t (a big, b any_text, c short)")
@@ -222,8 +222,8 @@ def test_a_domain_with_a_length_is_not_wider_than_text(site):
     assert len(missing.splitlines()) == 1
 
 
-def test_columns_of_a_table_with_long_names_have_functions_of_their_own(site):
-    """PostgreSQL cuts names after 63 bytes, before the column's in this case."""
+def test_columns_of_a_table_with_long_names_have_distinct_functions(site):
+    """PostgreSQL cuts names after 63 bytes, which here falls before the column's name."""
     owner, name = "a_schema_with_quite_a_long_name_of_its_own", "and_a_table_with_another_ü"
     site.user.execute(f'CREATE SCHEMA {owner}; CREATE TABLE {owner}."{name}" (id int PRIMARY KEY, a int, b int)')
     old = site.table("CREATE TABLE s (id int PRIMARY KEY, a text, b text)", "s")

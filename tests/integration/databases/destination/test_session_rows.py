@@ -1,5 +1,5 @@
-"""How a session finds the rows of a write: record images, equality of its own, tables without a key, and never by reading
-a whole table.
+"""How a session finds the rows of a write: by record images, by its own equality, in tables without a key, and never by
+reading a whole table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TWO_COLUMNS = """id int, k text COLLATE "C" DEFAULT 'k', PRIMARY KEY (k, id)"""
         ("bpchar", "a", "a "),
     ],
 )
-def test_old_values_are_compared_by_image_not_by_equality(site, kind, stored, old):
+def test_old_values_are_compared_by_image_and_not_by_equality(site, kind, stored, old):
     table = site.table(f"CREATE TABLE t (id int PRIMARY KEY, v {kind})")
     image, other = site.binary(f"'{stored}'::{kind}"), site.binary(f"'{old}'::{kind}")
     site.commit(insert(table, [(int4(1), image)]))
@@ -73,8 +73,8 @@ STORED_OTHERWISE = {
 
 
 @on_every_version("site")
-def test_a_value_that_is_stored_otherwise_here_is_the_one_that_the_source_had(site):
-    """What `verify` calls equal is no conflict: a value that was received has no bitmap of NULLs that it had once."""
+def test_value_that_is_stored_in_another_form_here_equals_the_sources(site):
+    """Values that `verify` calls equal are no conflict: a received value lacks the bitmap of NULLs that it once had."""
     site.user.execute("CREATE DOMAIN numbers AS int[]; CREATE TYPE pair AS (a int[], b text)")
     for name, (kind, local, value, other) in STORED_OTHERWISE.items():
         table = site.table(f"CREATE TABLE {name} (id int PRIMARY KEY, v {kind})", name)
@@ -98,8 +98,10 @@ def test_a_value_that_is_stored_otherwise_here_is_the_one_that_the_source_had(si
         assert site.commit(delete(table, [new])) == (1,), name
 
 
-def test_a_value_that_is_stored_otherwise_is_found_in_tables_of_every_form(site_18):
-    """A table without a key, of a substitute key that repeats, and one with more columns than a set can have."""
+def test_value_in_another_stored_form_is_found_in_tables_of_every_form(site_18):
+    """Covers a table without a key, one with a non-unique substitute key, and one with more columns than a set can
+    have.
+    """
     site = site_18
     many = ", ".join(f"c{k} int8" for k in range(801))
     for name, ddl, width in (
@@ -135,7 +137,7 @@ def test_rows_are_found_by_the_key_types_own_equality(site, kind, stored, sent):
     assert site.commit(delete(table, [(key, int4(1))])) == (1,)
 
 
-def test_collation_that_ignores_case_serialises_and_matches_by_its_own_equality(site):
+def test_case_insensitive_collation_serialises_and_matches_by_its_equality(site):
     try:
         site.user.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     except psycopg.errors.FeatureNotSupported:
@@ -147,7 +149,7 @@ def test_collation_that_ignores_case_serialises_and_matches_by_its_own_equality(
 # --------------------------------------------------------------------------- tables without a key
 
 
-def test_keyless_table_of_types_without_equality_pairs_rows(site):
+def test_keyless_tables_of_types_without_equality_pair_rows(site):
     table = site.table("CREATE TABLE t (a json, b point, c int[])")
     row = (b'{"a":  1}', site.binary("'(1,2)'::point"), site.binary("'{1,NULL}'::int4[]"))
     nulls = (None, None, None)
@@ -158,7 +160,7 @@ def test_keyless_table_of_types_without_equality_pairs_rows(site):
     assert site.commit(delete(table, [row, row])) == (1,)
 
 
-def test_more_duplicates_than_rows_change_every_row_once(site):
+def test_surplus_duplicates_change_every_row_once(site):
     table = site.table("CREATE TABLE t (a int)")
     site.commit(insert(table, [(int4(1),)] * 3))
     assert site.commit(delete(table, [(int4(1),)] * 5)) == (3,)
@@ -173,14 +175,14 @@ def test_unique_key_with_nulls_is_no_key(site):
 
 
 @on_every_version("site")
-def test_keyless_rows_in_partitions_are_paired_too(site):
+def test_keyless_rows_in_partitions_are_also_paired(site):
     table = site.table(
         "CREATE TABLE t (a int, b int) PARTITION BY LIST (a);"
         "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)"
     )
     rows = [(int4(k), int4(0)) for k in (1, 1, 2, 2)]
     site.commit(insert(table, rows))
-    # The first rows of both partitions have the same place.
+    # The first rows of both partitions have the same ctid.
     assert site.commit(update(table, [rows[0], rows[2]], [(int4(2), int4(5)), (int4(2), int4(6))])) == (2,)
     assert site.rows("SELECT * FROM t ORDER BY 1, 2") == [(1, 0), (2, 0), (2, 5), (2, 6)]
 
@@ -192,7 +194,7 @@ def plan_of(site: Site, write) -> str:
     with connection.transaction():
         if plan.paired:
             connection.execute("SET LOCAL enable_nestloop = off")
-        # As PREPARE plans it for any parameters; EXPLAIN (GENERIC_PLAN) came with 16 only.
+        # Plan as PREPARE does for any parameters; EXPLAIN (GENERIC_PLAN) exists only from 16 on.
         connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         connection.pgconn.exec_(f"PREPARE explained AS {plan.statements[0].sql}".encode())
         nulls = ", ".join("NULL" for _ in set(re.findall(r"unnest\(\$\d+", plan.statements[0].sql)))
@@ -204,7 +206,7 @@ def plan_of(site: Site, write) -> str:
 @on_every_version("site")
 @pytest.mark.parametrize("filled", [False, True], ids=["never analyzed", "analyzed"])
 @pytest.mark.parametrize("make", [update, delete])
-def test_rows_are_found_by_index_whatever_the_statistics_say(site, filled, make):
+def test_rows_are_found_by_index_with_any_statistics(site, filled, make):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, v text)")
     if filled:
         site.user.execute("INSERT INTO t SELECT k, 'x' FROM generate_series(1, 2000) k")
@@ -215,18 +217,18 @@ def test_rows_are_found_by_index_whatever_the_statistics_say(site, filled, make)
     assert "Seq Scan" not in plan
 
 
-def test_rows_without_key_are_found_by_hash_not_by_nested_loops(site):
+def test_rows_without_key_are_found_by_hash_and_not_by_nested_loops(site):
     table = site.table("CREATE TABLE t (id int, v text)")
     plan = plan_of(site, delete(table, [(int4(1), b"x")]))
     assert plan.count("Seq Scan on t") == 1
     assert "Hash Semi Join" in plan or "Hash Right Semi Join" in plan
-    # What was found is then changed by its place in the table.
+    # The found rows are then changed by their place in the table.
     assert plan.count("Nested Loop") == plan.count("Tid Scan on t") <= 1
 
 
 @pytest.mark.parametrize("key", values(["id int PRIMARY KEY", TWO_COLUMNS], TWO_COLUMNS))
-def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_transaction_filled_it(site, key):
-    """PostgreSQL takes it for empty then, as nothing in it is committed, and would read it whole for each set."""
+def test_rows_are_found_by_index_after_a_vacuum_during_the_filling(site, key):
+    """PostgreSQL then takes the table for empty, as nothing in it is committed, and would read it whole for each set."""
     table = site.table(f"CREATE TABLE t ({key}, v int)")
     names = [column.name for column in table.columns]
 
@@ -264,10 +266,10 @@ def test_rows_are_found_by_index_also_in_a_table_that_was_vacuumed_while_a_trans
         "CREATE INDEX ON t (k)",
     ),
 )
-def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site, further):
-    """Of a table that the server takes for empty each index costs the same.
+def test_set_never_looks_up_each_row_in_an_index_with_many_matches(site, further):
+    """In a table that the server takes for empty, each index costs the same.
 
-    Where there is another one the table is read once for a set, as it always was, and not once for each row.
+    If another index exists, the table is read once for a set, as before, and not once for each row.
     """
     table = site.table(f"CREATE TABLE t (k int, id int, v int, PRIMARY KEY (k, id)); {further}")
     rows = [(int4(7), int4(number), int4(0)) for number in range(2000)]
@@ -323,9 +325,9 @@ def test_set_never_looks_for_each_of_its_rows_into_an_index_that_finds_many(site
         "an index of a partition",
     ],
 )
-def test_rows_are_looked_up_one_by_one_where_the_server_has_the_unique_index_for_it_alone(site_18, ddl, is_looked_up):
-    """Where that index has another collation than the column, no index is used at all; partitions are found by `=`
-    alone, where several columns have one hash.
+def test_rows_are_looked_up_one_by_one_only_in_a_matching_unique_index(site_18, ddl, is_looked_up):
+    """If that index has another collation than the column, no index is used at all. Partitions are found by `=` alone
+    where several columns share one hash.
     """
     table = site_18.table(ddl)
     write = delete(table, [(b"a", int4(1))])

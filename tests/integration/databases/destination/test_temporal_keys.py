@@ -1,4 +1,4 @@
-"""Tables in which rows collide whose values differ: temporal keys (WITHOUT OVERLAPS) and exclusion constraints."""
+"""Tables in which rows with different values collide: temporal keys (WITHOUT OVERLAPS) and exclusion constraints."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.ways.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
 
-# btree_gist, which the servers of tests lack, would make other types than ranges part of such a key.
+# btree_gist, which the servers of tests lack, would allow types other than ranges in such a key.
 TEMPORAL = "CREATE TABLE p (id int4range, valid int4range, v text, PRIMARY KEY (id, valid WITHOUT OVERLAPS))"
 MULTIRANGES = "CREATE TABLE p (id int4range, valid int4multirange, v text, PRIMARY KEY (id, valid WITHOUT OVERLAPS))"
 EXCLUDING = "CREATE TABLE p (n int PRIMARY KEY, id int4range, valid int4range, v text, EXCLUDE USING gist (id WITH =, valid WITH &&))"
 KEYS = 5
 ALL = "SELECT * FROM p ORDER BY id, valid"
-# Of orders in which a later transaction came first.
+# Seeds of orders in which a later transaction came first.
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 3, 4)))
 
 
@@ -28,7 +28,7 @@ def _described(connection: psycopg.Connection) -> CatalogTable:
 
 
 def _filled(pair: Pair, table: str) -> None:
-    """Each key has the periods [10, 20), [20, 30), [30, 40), [40, 50)."""
+    """Give each key the periods [10, 20), [20, 30), [30, 40), [40, 50)."""
     pair.create(table, table)
     columns = "n, id, valid, v" if "n int" in table else "id, valid, v"
     number = "k * 100 + i, " if "n int" in table else ""
@@ -42,10 +42,10 @@ def _filled(pair: Pair, table: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL", "USING INDEX p_pkey"])
 @pytest.mark.parametrize("table", [TEMPORAL, pytest.param(EXCLUDING, id="EXCLUDE")])
-def test_periods_that_take_each_others_place_are_applied_as_at_the_source(
+def test_periods_that_take_each_others_place_are_applied_in_source_order(
     pair: Pair, table: str, identity: str, seed: int
 ) -> None:
-    """Each transaction needs the room that the one before left: in another order, or at once, rows collide."""
+    """Each transaction needs the room that the one before freed. In another order, or at the same time, rows collide."""
     _filled(pair, table)
     pair.run(f"ALTER TABLE p REPLICA IDENTITY {identity}")
     more = "n, " if table == EXCLUDING else ""
@@ -65,10 +65,8 @@ def test_periods_that_take_each_others_place_are_applied_as_at_the_source(
 
 @pytest.mark.parametrize("order", ["upwards", "downwards"])
 @pytest.mark.parametrize("table", [TEMPORAL, pytest.param(EXCLUDING, id="EXCLUDE")])
-def test_periods_that_move_one_after_the_other_in_one_transaction_do_not_collide(
-    pair: Pair, table: str, order: str
-) -> None:
-    """As one statement at the destination they would be changed in an order of its own."""
+def test_periods_moved_in_turn_in_one_transaction_do_not_collide(pair: Pair, table: str, order: str) -> None:
+    """As one statement, the destination would change them in its own order."""
     _filled(pair, table)
     steps = (
         [(at, at - 5) for at in (10, 20, 30, 40)] if order == "upwards" else [(at, at + 5) for at in (40, 30, 20, 10)]
@@ -82,11 +80,11 @@ def test_periods_that_move_one_after_the_other_in_one_transaction_do_not_collide
 
 
 @pytest.mark.parametrize("table", [TEMPORAL, MULTIRANGES], ids=["range", "multirange"])
-def test_a_temporal_key_finds_rows_by_its_index_and_a_row_that_differs_is_named(pair: Pair, table: str) -> None:
+def test_temporal_key_finds_rows_by_its_index_and_names_a_differing_row(pair: Pair, table: str) -> None:
     _filled(pair, table)
     found = _described(pair.there)
     assert (found.table.key, found.table.unique_keys, found.looked_up) == ((0, 1), ((0, 1),), ((0, 1),))
-    assert (found.table.serialise, found.table.ordered) == (True, True)  # rows whose values differ collide in it
+    assert (found.table.serialise, found.table.ordered) == (True, True)  # rows with different values collide in it
     pair.run("ALTER TABLE p REPLICA IDENTITY FULL")
     engine = pair.apply()
     pair.there.execute("UPDATE p SET v = 'another' WHERE id = '[3,4)'")
@@ -103,13 +101,13 @@ def test_a_temporal_key_finds_rows_by_its_index_and_a_row_that_differs_is_named(
         "EXCLUDE USING gist (id WITH =, valid WITH &&)",  # empty ranges overlap nothing
     ],
 )
-def test_constraints_that_let_equal_rows_be_make_no_key(pair: Pair, constraint: str) -> None:
+def test_constraints_that_allow_equal_rows_make_no_key(pair: Pair, constraint: str) -> None:
     pair.there.execute(f"CREATE TABLE p (id int4range, valid int4range, v text, {constraint})")
     table = _described(pair.there).table
     assert (table.key, table.serialise, table.ordered) == ((), True, True)
 
 
-def test_a_unique_key_of_periods_that_are_never_null_is_a_replica_identity(pair: Pair) -> None:
+def test_unique_key_of_periods_without_nulls_is_a_replica_identity(pair: Pair) -> None:
     table = (
         "CREATE TABLE p (id int4range NOT NULL, valid int4range NOT NULL, v text, UNIQUE (id, valid WITHOUT OVERLAPS))"
     )
@@ -128,7 +126,7 @@ def test_a_unique_key_of_periods_that_are_never_null_is_a_replica_identity(pair:
     assert not [each for each in pair.redo.source.preflight((RULES,), streams=1) if "table" in each.path]
 
 
-def test_a_row_that_overlaps_one_of_the_destination_goes_into_the_error_queue(pair: Pair) -> None:
+def test_row_that_overlaps_a_local_row_goes_into_the_error_queue(pair: Pair) -> None:
     _filled(pair, TEMPORAL)
     pair.there.execute("INSERT INTO p VALUES ('[2,3)', '[15,25)', 'mine')")
     pair.apply()

@@ -1,5 +1,5 @@
-"""The views of a destination, on a real server: fed by a driver's own description, upgraded from the version before,
-and gone with the rest.
+"""The views of a destination on a real server: filled by a driver's own description, upgraded from the previous
+version, and dropped with the schema.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def rows(dsn: str, query: str) -> list[tuple[Any, ...]]:
         return user.execute(query.encode()).fetchall()
 
 
-def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDestination, destination_database: str):
+def test_views_show_an_apply_processs_own_description(database: PostgresDestination, destination_database: str):
     database.describe_apply("top", "a", EPOCH, configuration_of(config()), state())
 
     def shown(columns: str, view: str) -> list[tuple[Any, ...]]:
@@ -225,7 +225,7 @@ def test_views_show_what_an_apply_process_says_of_itself(database: PostgresDesti
 
 
 class Answering:
-    """The apply process, as `status --json` asks it."""
+    """The apply process as `status --json` calls it."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -241,8 +241,8 @@ def shown_as_json(value: Any) -> Any:
 def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
     database: PostgresDestination, destination_database: str
 ):
-    """Of an apply process with something in every view; what only the destination has is the same short list here and
-    in docs/views.md.
+    """The apply process has something in every view. The short list of destination-only columns is the same here and in
+    docs/views.md.
     """
     table = TableToInstantiate(
         identity="1",
@@ -276,7 +276,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
         "dba_apply_conflict_history",
         "dba_apply_instantiated_objects",
     }
-    other = {"observed_time", "apply_time", "servers"}  # of the driver's own look
+    other = {"observed_time", "apply_time", "servers"}  # of the driver's own view
     with psycopg.connect(destination_database, autocommit=True, row_factory=dict_row) as user:
         for name, found in views.items():
             cursor = user.execute(f"SELECT * FROM headrace.{name}".encode())
@@ -292,7 +292,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
             assert sorted(map(str, shown)) == sorted(str([row[column] for column in rest]) for row in found), name
 
 
-def test_parameters_that_were_set_are_shown_as_they_are(database: PostgresDestination, destination_database: str):
+def test_set_parameters_are_shown_unchanged(database: PostgresDestination, destination_database: str):
     tables = TableSettings(
         allow_duplicate_rows=True,
         column_mismatch="error",
@@ -402,7 +402,7 @@ def test_view_of_transformations_shows_each_step(database: PostgresDestination, 
     ) == [("hr", "t", "sales", "staff", 4), ("sales", None, "old", None, 5)]
 
 
-def test_disabled_by_an_error_is_aborted_and_one_that_is_silent_is_unknown(
+def test_process_disabled_by_an_error_is_aborted_and_a_silent_one_unknown(
     database: PostgresDestination, destination_database: str
 ):
     database.describe_apply("top", "a", EPOCH, configuration_of(config()), state([(5, np.array([2], np.uint64))]))
@@ -416,13 +416,15 @@ def test_disabled_by_an_error_is_aborted_and_one_that_is_silent_is_unknown(
     assert rows(destination_database, query) == [("UNKNOWN", None)]
 
 
-def test_driver_that_was_overtaken_says_nothing_more(database: PostgresDestination, destination_database: str):
+def test_overtaken_driver_reports_nothing_more(database: PostgresDestination, destination_database: str):
     database.describe_apply("top", "a", 7, configuration_of(config(queue="new")), state())
     database.describe_apply("top", "a", 6, configuration_of(config(queue="old")), state())
     assert rows(destination_database, "SELECT queue_name, epoch FROM headrace.dba_apply") == [("new", 7)]
 
 
-def test_error_transaction_its_message_and_its_edits(database: PostgresDestination, destination_database: str):
+def test_views_show_an_error_transaction_with_its_message_and_edits(
+    database: PostgresDestination, destination_database: str
+):
     session = database.open_session("top", "a", server=0, epoch=database.raise_epoch("top", "a").epoch, tag=b"")
     session.begin()
     nothing = np.empty(0, np.uint64)
@@ -441,7 +443,7 @@ def test_error_transaction_its_message_and_its_edits(database: PostgresDestinati
     ) == [(first, 2, "update_missing", ["id=1"])]
 
 
-def test_every_column_has_a_comment_and_the_version_before_is_upgraded_with_its_data(unprepared_database: str):
+def test_columns_have_comments_and_the_previous_version_is_upgraded(unprepared_database: str):
     with (
         psycopg.connect(unprepared_database, autocommit=True) as admin,
         closing(PostgresDestination(unprepared_database)) as found,

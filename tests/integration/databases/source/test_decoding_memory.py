@@ -1,5 +1,5 @@
-"""What the log writer's session at a source may hold of transactions in flight, instead of spilling them to the
-server's disk.
+"""Memory of the log writer's session at a source for transactions in flight, instead of spilling them to the server's
+disk.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.databases.postgres_site import ALL, Site, slot_of, wait_inact
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WAITED_S = 60.0  # for counters that come within a second on a quiet machine; this is for one that stalls
+WAITED_S = 60.0  # for counters that come within a second on a quiet machine; the bound is for one that stalls
 ROWS = 20_000  # about 5 MB in the decoder's memory: more than 1 MB, less than any server's shared_buffers
 
 
 @pytest.fixture
 def spilling(site: Site) -> Site:
-    """A source whose own setting spills whatever is not tiny."""
+    """Return a source whose own setting spills everything that is not tiny."""
     database = sql.Identifier(site.user.info.dbname)
     site.user.execute(sql.SQL("ALTER DATABASE {} SET logical_decoding_work_mem = '64kB'").format(database))
     site.run("CREATE TABLE t (id int PRIMARY KEY, note text)")
@@ -35,7 +35,7 @@ def spilling(site: Site) -> Site:
 
 
 def _spilled(site: Site, source: PostgresSource) -> int:
-    """Insert one large transaction, read it and say how often the server spilled it."""
+    """Insert one large transaction, read it, and return how often the server spilled it."""
     site.run("SELECT pg_stat_reset_replication_slot(%s)", slot_of(site))
     site.run("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, %s) AS n", ROWS)
     end = site.mark()
@@ -54,7 +54,7 @@ def _spilled(site: Site, source: PostgresSource) -> int:
             time.sleep(0.05)
 
 
-def test_large_transaction_stays_in_memory_whatever_the_servers_setting_is(spilling: Site):
+def test_large_transaction_stays_in_memory_with_any_setting_of_the_server(spilling: Site):
     assert _spilled(spilling, spilling.source) == 0
 
 
@@ -63,7 +63,7 @@ def test_decoding_memory_of_the_file_bounds_the_session(spilling: Site):
         assert _spilled(spilling, small) == 1
 
 
-def test_role_without_rights_on_the_parameter_sets_it_all_the_same(spilling: Site):
+def test_role_without_rights_on_the_parameter_can_set_it(spilling: Site):
     """The server lets every role set it, and ignores a REVOKE."""
     assert spilling.run("SELECT context FROM pg_settings WHERE name = 'logical_decoding_work_mem'").fetchone() == (
         "user",
@@ -83,16 +83,16 @@ def test_role_without_rights_on_the_parameter_sets_it_all_the_same(spilling: Sit
     ("server_kb", "shared_kb", "chosen_kb"),
     [
         (64 << 10, 128 << 10, 128 << 10),  # as much as shared_buffers
-        (64 << 10, 8 << 20, DEFAULT_BYTES_MAX >> 10),  # a large server gives no more than was measured to help
+        (64 << 10, 8 << 20, DEFAULT_BYTES_MAX >> 10),  # a large server gives no more than measurements showed to help
         (64 << 10, 16 << 10, 64 << 10),  # never less than the server's own setting
         (2 << 20, 8 << 20, 2 << 20),
     ],
 )
-def test_default_is_as_much_as_shared_buffers_within_bounds(server_kb: int, shared_kb: int, chosen_kb: int):
+def test_default_equals_shared_buffers_within_bounds(server_kb: int, shared_kb: int, chosen_kb: int):
     assert default_kb(server_kb, shared_kb) == chosen_kb
 
 
-def test_memory_above_shared_buffers_is_a_warning_of_check(spilling: Site):
+def test_check_warns_of_memory_above_shared_buffers(spilling: Site):
     def said(size: int) -> list[str]:
         with closing(PostgresSource(spilling.dsn, site="a", decoding_memory=size)) as source:
             return [f.problem for f in source.preflight(ALL, streams=1) if f.path == "sites.a.database.decoding_memory"]

@@ -97,10 +97,10 @@ def test_raw_socket_and_libpq_give_the_same_bytes(site: Site) -> None:
 
 
 def _of_the_log(data: bytearray) -> list[bytes]:
-    """The frames, without what depends on the moment of the reading and not on the log.
+    """Return the frames without parts that depend on the moment of reading instead of the log.
 
-    That is the clock in each frame, and a table's description that comes again: the server repeats it when its cache
-    was invalidated, as autovacuum does at any time.
+    These are the clock in each frame, and repeated table descriptions: the server repeats one when its cache was
+    invalidated, as autovacuum does at any time.
     """
     found, described, at = [], set(), 0
     while at < len(data):
@@ -113,8 +113,8 @@ def _of_the_log(data: bytearray) -> list[bytes]:
     return found
 
 
-def test_stream_over_tls_brings_everything_at_once_and_is_never_stuck(site: Site, pg_source: EmbeddedServer) -> None:
-    """TLS hands out whole records: bytes may be inside libpq while the socket tells of nothing."""
+def test_stream_over_tls_delivers_all_at_once_and_never_blocks(site: Site, pg_source: EmbeddedServer) -> None:
+    """TLS delivers whole records: bytes may be inside libpq while the socket shows nothing."""
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     site.prepare()
     proxy = TlsProxy(pg_source.port)
@@ -165,7 +165,7 @@ def test_idle_stream_wakes_at_once(site: Site) -> None:
     while not rounds or (len(rounds) < 15 and median(rounds[-1]) >= 0.05):  # on a machine that is busy for a while
         waits = []
         for number in range(20 * len(rounds), 20 * len(rounds) + 20):
-            while reading.one(0.02):  # the server's own work moves the position, too
+            while reading.one(0.02):  # the server's own work also moves the position
                 pass
             assert len(reading.rows()) == number
             site.run("INSERT INTO t VALUES (%s)", number)
@@ -174,10 +174,11 @@ def test_idle_stream_wakes_at_once(site: Site) -> None:
                 reading.one(1.0)
             waits.append(time.perf_counter() - began)
         rounds.append(waits)
-    assert median(rounds[-1]) < 0.05, rounds  # some 0.2 ms on an idle machine; a poll interval would show in each round
+    # About 0.2 ms on an idle machine; a poll interval would show in each round.
+    assert median(rounds[-1]) < 0.05, rounds
 
 
-def test_backlog_is_read_in_gulps_not_message_by_message(any_site: tuple[Site, bool]) -> None:
+def test_backlog_is_read_in_gulps_and_not_message_by_message(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     site.prepare()
@@ -187,7 +188,7 @@ def test_backlog_is_read_in_gulps_not_message_by_message(any_site: tuple[Site, b
     assert reading.chunks < 1500, "a chunk is many rows"
 
 
-def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bool]) -> None:
+def test_break_within_a_transaction_replays_it_completely(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     site.prepare()
@@ -198,7 +199,7 @@ def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bo
         assert reading.one(TIMEOUT_S)
     assert reading.transactions[-1].commit_scn == 0
     start = reading.end_scn
-    # A keepalive may have told of what is between the two.
+    # A keepalive may have reported a position between the two.
     assert reading.transactions[0].commit_scn <= start < reading.transactions[-1].order_scn, (
         "an open transaction does not move the position"
     )
@@ -213,7 +214,7 @@ def test_break_in_mid_transaction_brings_it_again_whole(any_site: tuple[Site, bo
     )
 
 
-def test_unconfirmed_transactions_come_again_and_confirmed_ones_do_not(site: Site) -> None:
+def test_unconfirmed_transactions_are_replayed_and_confirmed_ones_are_not(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     for number in range(4):
@@ -275,7 +276,7 @@ def test_orderly_shutdown_waits_for_the_stream_and_does_not_hang(site: Site, pg_
         read_and_confirm()
     stopping.join(TIMEOUT_S)
     assert not stopping.is_alive()
-    assert len(reading.rows()) == 1, "what was committed before the shutdown came before the end"
+    assert len(reading.rows()) == 1, "all commits before the shutdown arrived before the end"
     pg_source.start()
 
 
@@ -293,7 +294,7 @@ def test_position_moves_when_only_other_tables_change(any_site: tuple[Site, bool
     def moved() -> bool:
         reading.one(0.05)
         reading.stream.confirm(Scn(reading.end_scn))
-        # The server moves where it begins to read only when it has logged which transactions run, every 15 s.
+        # The server moves its reading position only when it has logged the running transactions, every 15 s.
         return site.run(confirmed, first).fetchone() == (True,) and site.source.retained_bytes("topo") < 1_000_000
 
     wait_until("the slot has moved", moved)
@@ -372,7 +373,7 @@ def test_tags_come_from_replication_origins(any_site: tuple[Site, bool]) -> None
     assert tags == [Tag(value=b"\x00", topology=str(database), apply="apply_x"), None, None]
 
 
-def test_a_users_transaction_is_tagged_by_its_first_call_until_it_ends_or_a_savepoint_takes_it_back(site: Site) -> None:
+def test_first_set_tag_call_holds_until_the_transaction_or_savepoint_ends(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         prepare_schema(connection)
@@ -396,9 +397,7 @@ def test_a_users_transaction_is_tagged_by_its_first_call_until_it_ends_or_a_save
     assert tags == [Tag(value=b"\x0b"), None, None, Tag(value=b"\x0d\x00")]
 
 
-def test_messages_of_other_programs_are_not_in_the_stream_and_their_transactions_are(
-    any_site: tuple[Site, bool],
-) -> None:
+def test_messages_of_other_programs_are_skipped_their_transactions_kept(any_site: tuple[Site, bool]) -> None:
     """Any role that may connect can write a message of up to 1 GB."""
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -427,7 +426,7 @@ def test_messages_of_other_programs_are_not_in_the_stream_and_their_transactions
         (["SELECT headrace.set_tag(NULL)"], "1 to 2000 bytes in hexadecimal"),
     ],
 )
-def test_a_tag_that_would_not_hold_for_the_whole_transaction_or_is_none_is_refused(
+def test_invalid_tag_or_one_too_late_for_the_transaction_is_refused(
     site: Site, statements: list[str], error: str
 ) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
@@ -441,7 +440,7 @@ def test_a_tag_that_would_not_hold_for_the_whole_transaction_or_is_none_is_refus
             connection.execute(refused)
 
 
-def test_a_tag_outside_of_a_transaction_block_is_warned_of(site: Site) -> None:
+def test_tag_outside_of_a_transaction_block_is_warned_of(site: Site) -> None:
     notices: list[str] = []
     with psycopg.connect(site.dsn, autocommit=True) as connection:
         prepare_schema(connection)
@@ -462,7 +461,7 @@ def test_a_tag_outside_of_a_transaction_block_is_warned_of(site: Site) -> None:
 # ---------------------------------------------------------------- partitions, generated columns, changes of tables
 
 
-def test_partitions_come_under_their_own_names_and_the_dictionary_tells_the_root(any_site: tuple[Site, bool]) -> None:
+def test_partitions_arrive_under_their_own_names_with_their_root(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE p (id int, at date, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)")
     site.run("CREATE TABLE p_old PARTITION OF p FOR VALUES FROM ('2020-01-01') TO ('2025-01-01')")
@@ -495,7 +494,7 @@ def test_partitions_come_under_their_own_names_and_the_dictionary_tells_the_root
     assert [t.truncates for t in reading.transactions if t.truncates] == [[((numbers["p_old"],), False, False)]]
 
 
-def test_stored_generated_columns_do_not_break_the_users_statements(any_site: tuple[Site, bool]) -> None:
+def test_stored_generated_columns_do_not_break_users_statements(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE g (a int, b int GENERATED ALWAYS AS (a * 2) STORED)")
     site.run("ALTER TABLE g REPLICA IDENTITY FULL")
@@ -563,7 +562,7 @@ def test_missing_slot_is_a_gap(site: Site) -> None:
     assert site.source.remove("topo") == ()
 
 
-def test_slot_made_again_is_a_gap_with_both_ends(site: Site) -> None:
+def test_recreated_slot_is_a_gap_with_both_ends(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     reading = site.open().through(site.mark())
@@ -579,7 +578,7 @@ def test_slot_made_again_is_a_gap_with_both_ends(site: Site) -> None:
     assert site.open().stream.start_scn == caught.value.context["through_scn"]
 
 
-def test_redo_ahead_of_the_log_is_a_database_that_was_set_back(site: Site) -> None:
+def test_redo_ahead_of_the_log_shows_a_restored_database(site: Site) -> None:
     site.prepare()
     with pytest.raises(LogGone, match="set back"):
         site.open(site.source.current_scn() + (1 << 40))
@@ -613,7 +612,7 @@ def test_invalidated_slot_is_a_gap(make_site: Callable[[EmbeddedServer], Site], 
         server.destroy()
 
 
-def test_publication_that_leaves_changes_out_or_was_made_again_is_told(site: Site) -> None:
+def test_publication_that_skips_changes_or_was_recreated_is_reported(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     site.prepare()
     name = sql.Identifier(slot_of(site)).as_string(None)
@@ -637,9 +636,7 @@ def test_publication_that_leaves_changes_out_or_was_made_again_is_told(site: Sit
     assert site.source.check_prepared("topo", FIRST_SCN) != made
 
 
-def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_again_under_an_older_slot(
-    site: Site,
-) -> None:
+def test_dropped_publication_stops_the_stream_and_is_not_recreated(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(slot_of(site))).as_string(None))
@@ -654,8 +651,8 @@ def test_dropped_publication_stops_the_stream_with_its_name_and_is_not_made_agai
 # ---------------------------------------------------------------- snapshots and markers
 
 
-def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Site, bool]) -> None:
-    """Under load: what committed up to the snapshot's SCN is in it, what committed later is in the stream."""
+def test_snapshot_and_stream_together_have_every_row_once(any_site: tuple[Site, bool]) -> None:
+    """Under load: the snapshot has the commits up to its SCN, the stream has the later ones."""
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id bigserial PRIMARY KEY)")
     site.prepare()
@@ -677,7 +674,7 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
                 "somebody wrote since", lambda seen=seen: site.run("SELECT count(*) FROM t").fetchone() > (len(seen),)
             )
             reading.through(site.mark())
-            streamed = {  # the last one may be open still
+            streamed = {  # the last one may still be open
                 int.from_bytes(row.new["id"], "big"): t.commit_scn  # type: ignore[arg-type]
                 for t in reading.transactions
                 if t.commit_scn
@@ -687,14 +684,14 @@ def test_snapshot_and_stream_share_out_every_row_exactly_once(any_site: tuple[Si
             assert any(scn > snapshot.scn for scn in streamed.values())
 
 
-def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> None:
-    """A commit is in the log before its rows are visible; a synchronous standby that is away makes the moment long."""
+def test_snapshot_is_exported_when_all_its_commits_are_visible(site: Site) -> None:
+    """A commit is in the log before its rows are visible. A synchronous standby that is away prolongs that moment."""
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     taken: list[Snapshot] = []
     taking = threading.Thread(target=lambda: taken.append(site.source.open_snapshot("topo")))
     try:
-        # A commit of autovacuum's would wait for the standby, and the snapshot for that.
+        # A commit of autovacuum would wait for the standby, and the snapshot would wait for that commit.
         site.run("ALTER SYSTEM SET autovacuum = off")
         site.run("SELECT pg_reload_conf()")
         workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'"
@@ -709,23 +706,23 @@ def test_snapshot_is_given_out_when_all_that_is_in_it_is_visible(site: Site) -> 
             psycopg.connect(site.dsn, autocommit=True) as third,
         ):
             first.execute("INSERT INTO t VALUES (1)")
-            taking.start()  # the server waits for every transaction that runs, then for those that began meanwhile
+            taking.start()  # the server waits for every running transaction, then for those that began meanwhile
             _wait_waited_for(site, first)
             second.execute("INSERT INTO t VALUES (2)")
             first.commit()
             _wait_waited_for(site, second)
             committing = threading.Thread(target=third.execute, args=("INSERT INTO t VALUES (3)",))
-            committing.start()  # in the log, and not out: it waits for the standby
+            committing.start()  # in the log but not visible: it waits for the standby
             awaited = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event = 'SyncRep'"
             wait_until("the commit is logged", lambda: site.run(awaited, third.info.backend_pid).fetchone() == (1,))
             second.commit()
             asked = (
                 "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%' || %s || '%%' AND pid <> pg_backend_pid()"
             )
-            wait_until("the snapshot is there", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
+            wait_until("the snapshot exists", lambda: site.run(asked, "AS running WHERE").fetchone() == (1,))
             assert taking.is_alive()
             assert taken == []
-            site.run("SELECT pg_cancel_backend(%s)", third.info.backend_pid)  # it is committed, without the standby
+            site.run("SELECT pg_cancel_backend(%s)", third.info.backend_pid)  # committed without the standby
             committing.join()
             taking.join()
     finally:
@@ -748,7 +745,7 @@ def _wait_waited_for(site: Site, session: psycopg.Connection[tuple[object, ...]]
     wait_until("a session waits", lambda: site.run(query, session.info.backend_pid).fetchone() == (1,))
 
 
-def test_marker_is_behind_everything_committed_before_it(site: Site) -> None:
+def test_marker_comes_after_everything_committed_before_it(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     reading = site.open()

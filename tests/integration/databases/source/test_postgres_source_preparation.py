@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: what preparing makes and removing takes back, rights, what the preflight says."""
+"""PostgreSQL as a source: creation and removal of its objects, rights, findings of the preflight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.databases.postgres_site import ALL, Site, slot_of
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> None:
+def test_prepare_is_idempotent_and_remove_reverts_everything(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.run("CREATE TABLE child () INHERITS (t)")
     plan = site.source.plan("topo", ALL)
@@ -38,10 +38,8 @@ def test_prepare_is_idempotent_and_remove_takes_everything_back(site: Site) -> N
     assert site.run("SELECT count(*) FROM pg_publication").fetchone() == (0,)
 
 
-def test_slot_that_is_taken_again_just_before_it_is_dropped_is_dropped(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a log writer that is killed a moment later."""
+def test_slot_that_is_taken_again_just_before_its_drop_is_dropped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log writer takes it and is killed a moment later."""
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     session, taken = site.source._session(), []
@@ -60,7 +58,7 @@ def test_slot_that_is_taken_again_just_before_it_is_dropped_is_dropped(
     assert site.run("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", slot_of(site)).fetchone() == (0,)
 
 
-def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
+def test_objects_that_cannot_be_removed_are_named_with_their_statement(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run(
@@ -78,12 +76,12 @@ def test_what_cannot_be_removed_is_named_with_its_statement(site: Site) -> None:
         assert caught.value.hint == 'correct the function; or ALTER EVENT TRIGGER "no" DISABLE;'
     finally:
         site.run("DROP EVENT TRIGGER no")
-    site.run(statement)  # as it is printed
+    site.run(statement)  # as printed
     assert site.source.remove("topo") == ()
 
 
-def test_publication_that_another_role_made_first_is_refused_until_it_is_ours(site: Site) -> None:
-    """Its owner could have it leave out everybody's UPDATEs for a while; also where we are a superuser, or a member."""
+def test_publication_that_another_role_made_is_refused_until_it_is_ours(site: Site) -> None:
+    """Its owner could have it skip all UPDATEs for a while, even if we are a superuser or a member of its role."""
     name = f'"{slot_of(site)}"'
     site.run("CREATE TABLE t (id int PRIMARY KEY); CREATE ROLE headrace_test_bob")
     try:
@@ -116,7 +114,7 @@ def test_publication_that_another_role_made_first_is_refused_until_it_is_ours(si
         site.prepare()
 
 
-def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Site) -> None:
+def test_publication_that_skipped_changes_is_not_corrected_silently(site: Site) -> None:
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
     site.run(f"ALTER PUBLICATION \"{slot_of(site)}\" SET (publish = 'insert')")
@@ -124,7 +122,7 @@ def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Sit
         site.prepare()
 
 
-def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found_nothing(site: Site) -> None:
+def test_users_changes_work_after_prepare_if_the_preflight_found_nothing(site: Site) -> None:
     for statement in (
         "CREATE TABLE ok (id int PRIMARY KEY)",
         "CREATE TABLE full_ (a int)",
@@ -174,7 +172,7 @@ def test_users_update_and_delete_work_after_prepare_wherever_the_preflight_found
         site.run(f"DELETE FROM {table}")
 
 
-# What a user does, of a table or a partition with columns id (the primary key), k (unique, the identity) and v.
+# A user's actions on a table or partition with columns id (the primary key), k (unique, the identity) and v.
 LOSSES = {
     "NOTHING": ("ALTER TABLE {0} REPLICA IDENTITY NOTHING",),
     "index dropped": ("DROP INDEX {0}_k",),
@@ -197,7 +195,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("kind", ["table", "partition"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
-def test_a_lost_replica_identity_is_named_with_a_statement_that_lets_users_change_rows_again(
+def test_lost_replica_identity_is_named_with_a_statement_that_helps(
     site: Site, loss: tuple[str, ...], kind: str
 ) -> None:
     site.run("CREATE TABLE fine (id int PRIMARY KEY)")
@@ -230,8 +228,8 @@ def test_a_lost_replica_identity_is_named_with_a_statement_that_lets_users_chang
     assert [f for f in site.source.preflight(ALL, streams=1) if f.is_error] == []
 
 
-def test_what_a_rule_needs_is_in_the_log_again_with_the_one_statement_that_is_printed(site: Site) -> None:
-    """An identity of the key alone would let users change rows, and stop the rule's client."""
+def test_printed_statement_logs_the_values_that_a_rule_needs_again(site: Site) -> None:
+    """An identity of the key alone would let users change rows but stop the rule's client."""
     site.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     site.run("ALTER TABLE t REPLICA IDENTITY FULL")
     needs = (LogNeed(place="captures.c", rule=Rule(owner="public", name="t"), old=("v",)),)
@@ -244,7 +242,7 @@ def test_what_a_rule_needs_is_in_the_log_again_with_the_one_statement_that_is_pr
     assert [f for f in site.source.preflight(ALL, streams=1, needs=needs) if f.is_error] == []
 
 
-def test_a_table_that_is_not_captured_is_none_whose_changes_are_refused(site: Site) -> None:
+def test_changes_of_a_table_that_is_not_captured_are_not_refused(site: Site) -> None:
     site.prepare()
     site.run("CREATE TABLE bare (id int)")
     site.run("UPDATE bare SET id = 1")
@@ -293,7 +291,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         is_superuser = site.run(
             "SELECT pg_has_role(%s, oid, 'USAGE') FROM pg_roles WHERE rolname = current_user", role
         ).fetchone()
-        assert is_superuser == (False,), "a table of a superuser's is no reason to become one"
+        assert is_superuser == (False,), "a superuser's table is no reason to become a superuser"
         plain.prepare("topo", rules)
         assert plain.prepare("topo", rules) == ()
         reading = Reading(plain.open_stream("topo", FIRST_SCN))
@@ -312,7 +310,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
         site.run(f"DROP ROLE {owner}")
 
 
-def test_preflight_says_what_the_server_lacks_and_the_printed_settings_mend_it(postgres_folder: object) -> None:
+def test_preflight_names_the_servers_gaps_and_printed_settings_fix_them(postgres_folder: object) -> None:
     server = EmbeddedServer(
         postgres_folder / "poor",  # type: ignore[operator]
         settings={"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "0"},
@@ -381,10 +379,8 @@ def test_names_of_topologies_and_sites_always_make_a_valid_slot_name() -> None:
         assert len(name) <= 63
 
 
-def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_it_is_made_again_or_left_out(
-    site: Site,
-) -> None:
-    """A name stands for many tables over time: rows that a copy of one has are not those of the next."""
+def test_captured_table_keeps_its_identity_when_renamed_not_when_recreated(site: Site) -> None:
+    """A name stands for many tables over time: the copied rows of one are not those of the next."""
     site.run("CREATE TABLE stays (a int PRIMARY KEY)")
     site.run("CREATE TABLE again (a int PRIMARY KEY)")
     site.run("CREATE TABLE leaves (a int PRIMARY KEY)")
@@ -412,7 +408,7 @@ def test_captured_table_keeps_its_identity_under_another_name_and_loses_it_when_
     assert after["leaves"].object_numbers == before["leaves"].object_numbers
 
 
-def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write_it(site: Site) -> None:
+def test_unmatched_name_gets_the_nearest_one_as_written_in_the_file(site: Site) -> None:
     for statement in (
         'CREATE SCHEMA "Ünï cödé"',
         'CREATE TABLE "Ünï cödé".t (id int PRIMARY KEY)',
@@ -436,9 +432,9 @@ def test_name_that_matches_nothing_gets_the_nearest_one_as_the_file_has_to_write
     assert "did you mean the schema" in warning.fix
 
 
-def test_what_has_rows_and_is_no_table_is_named_and_a_rule_for_it_hears_what_it_is(site: Site) -> None:
-    """A schema's materialized views and foreign tables were left out without a word, and a rule that named one was told
-    to correct the name.
+def test_objects_with_rows_that_are_no_tables_are_named_with_their_kind(site: Site) -> None:
+    """A schema's materialized views and foreign tables were skipped silently, and a rule that named one got advice to
+    correct the name.
     """
     for statement in (
         "CREATE TABLE t (id int PRIMARY KEY, body oid)",

@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: values of every type as the log has them, and the form a stream takes."""
+"""PostgreSQL as a source: values of every type as the log has them, and the form of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-# One row of hard values per type; types that are not here get the value below or NULL.
+# One row of difficult values for each type; other types get the value below or NULL.
 VALUES = {
     "bool": "true",
     "bytea": r"\x00ff",
@@ -119,7 +119,7 @@ NOT_INSERTABLE = {
     ),
     indirect=["any_site"],
 )
-def test_values_of_every_built_in_type_are_what_the_server_itself_would_send(
+def test_values_of_every_built_in_type_equal_those_that_the_server_sends(
     any_site: tuple[Site, bool], form: str
 ) -> None:
     site, force_libpq = any_site
@@ -185,7 +185,7 @@ def test_values_of_every_built_in_type_are_what_the_server_itself_would_send(
 
 
 def _as_sent(site: Site, table: str, *, binary: bool) -> list[dict[str, bytes | int]]:
-    """The rows as libpq gets them in the wanted form, with text where a type has no binary form."""
+    """Return the rows as libpq gets them in the wanted form, as text where a type has no binary form."""
     columns = [
         str(name)
         for (name,) in site.run(
@@ -251,7 +251,7 @@ def test_user_defined_types_are_named(site: Site) -> None:
         ("int2vector[]", False),
     ],
 )
-def test_binary_form_is_chosen_only_where_it_means_the_same_elsewhere(site: Site, column: str, is_binary: bool) -> None:
+def test_binary_form_is_chosen_only_if_it_means_the_same_elsewhere(site: Site, column: str, is_binary: bool) -> None:
     for statement in (
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
         "CREATE TYPE plain AS (a int, b text)",
@@ -275,9 +275,9 @@ def test_binary_form_is_chosen_only_where_it_means_the_same_elsewhere(site: Site
     assert all(not f.is_error for f in warnings)
 
 
-def test_type_that_would_jam_a_binary_stream_is_read_in_text_after_reconnecting(site: Site) -> None:
-    """Nothing tells an open stream that a column of such a type was added: the server raises, and the next open heals
-    it.
+def test_type_that_blocks_a_binary_stream_is_read_as_text_on_reconnect(site: Site) -> None:
+    """An open stream gets no notice of a new column of such a type. The server raises an error, and the next open
+    recovers.
     """
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
@@ -294,8 +294,8 @@ def test_type_that_would_jam_a_binary_stream_is_read_in_text_after_reconnecting(
     assert again.rows()[0].new == {"id": b"1", "a": b"{postgres=r/postgres}"}
 
 
-def test_text_that_is_no_utf8_in_a_database_without_an_encoding_stops_the_stream_as_the_check_says(site: Site) -> None:
-    """The server does not convert there, and sends nothing to a UTF-8 client that it does not believe."""
+def test_text_that_is_not_utf8_stops_the_stream_of_an_unencoded_database(site: Site) -> None:
+    """The server does not convert there, and sends a UTF-8 client no text that it considers invalid."""
     site.run("CREATE DATABASE raw ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
     raw = Site(psycopg.conninfo.make_conninfo(site.dsn, dbname="raw"))
     try:
@@ -315,14 +315,14 @@ def test_text_that_is_no_utf8_in_a_database_without_an_encoding_stops_the_stream
         site.run("DROP DATABASE raw WITH (FORCE)")
 
 
-def test_table_of_built_in_types_is_the_servers(site: Site) -> None:
+def test_table_of_built_in_types_equals_the_servers(site: Site) -> None:
     rows = site.run(QUERY).fetchall()
     assert {number: (name, has_binary) for number, name, has_binary in rows} == BUILTIN_TYPES, (
         "run scripts/generate_builtin_types.py"
     )
 
 
-def test_types_of_older_versions_are_in_the_table_too(
+def test_types_of_older_versions_are_also_in_the_table(
     make_site: Callable[[EmbeddedServer], Site], pg_16: EmbeddedServer, pg_15: EmbeddedServer
 ) -> None:
     older = [row for server in (pg_16, pg_15) for row in make_site(server).run(QUERY).fetchall()]

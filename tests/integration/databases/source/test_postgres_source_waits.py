@@ -1,4 +1,4 @@
-"""PostgreSQL as a source: who holds up what Headrace waits for there."""
+"""PostgreSQL as a source: the sessions that block what Headrace waits for."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.support.databases.postgres_site import ALL, Site
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WAITED_S = 60.0  # a slow machine takes seconds to begin a slot
-OLD_LOCK_TIMEOUT_S = 11.0  # what `prepare` gave a slot until now, and a little more
+WAITED_S = 60.0  # a slow machine takes seconds to create a slot
+OLD_LOCK_TIMEOUT_S = 11.0  # the former bound of `prepare` for a slot, and a little more
 
 
 @contextmanager
@@ -40,17 +40,17 @@ def _in_background(call: Callable[[], object]) -> Iterator[threading.Thread]:
 
 
 def _wait_held_up(site: Site, holder: str) -> str:
-    """What is said of a holder; autovacuum may be named beside it for a moment."""
+    """Return the finding about a holder; autovacuum may appear beside it for a moment."""
     with closing(PostgresSource(site.dsn)) as asked:
         deadline = time.monotonic() + WAITED_S
         while not (found := [each for each in asked.holding_up() if holder in each]):
-            assert time.monotonic() < deadline, "nobody is named"
+            assert time.monotonic() < deadline, "no holder is named"
             time.sleep(0.05)
     (said,) = found
     return said
 
 
-def test_slot_waits_for_an_open_transaction_however_long_and_names_it(site: Site):
+def test_slot_waits_for_an_open_transaction_of_any_length_and_names_it(site: Site):
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     with psycopg.connect(site.dsn, application_name="nightly report") as holder:
         holder.execute("INSERT INTO t VALUES (1)")
@@ -83,7 +83,7 @@ def test_snapshot_names_the_prepared_transaction_it_waits_for(site: Site):
             site.run("ROLLBACK PREPARED 'left behind'")
 
 
-def test_retained_bytes_tell_a_slot_that_is_there_from_none(site: Site):
+def test_retained_bytes_distinguish_an_existing_slot_from_a_missing_one(site: Site):
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     assert site.source.retained_bytes("topo") is None
     site.prepare()

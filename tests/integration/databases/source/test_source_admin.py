@@ -1,5 +1,5 @@
-"""A source with an `admin_dsn`: its role makes and changes the publication, and the role that captures can read and no
-more.
+"""A source with an `admin_dsn`: the administrator's role creates and changes the publication, and the role that
+captures may only read.
 
 Longer than 500 lines: all of it is about one database with its three roles.
 """
@@ -89,13 +89,13 @@ class Site:
         return PostgresSourceAdmin(self.admin_dsn, self.dsn, site="src")
 
     def grant(self, find: Callable[[], tuple[Finding, ...]]) -> list[str]:
-        """Run what is printed until nothing is found any more."""
+        """Run the printed fixes until no finding is left."""
         return granted(
             self.superuser, lambda: list(dict.fromkeys(finding.fix for finding in find() if finding.is_error))
         )
 
     def granted(self) -> list[str]:
-        """Give both roles the rights that are printed."""
+        """Give both roles the printed rights."""
         with closing(self.source()) as source:
             given = self.grant(lambda: source.preflight(RULES, streams=2))
         return given + self.grant(lambda: self.admin().preflight("top", RULES))
@@ -169,7 +169,7 @@ def _add(site: Site, table: str, columns: str = "id int PRIMARY KEY") -> None:
 
 
 @pytest.mark.parametrize("site", ["pg_15", pytest.param("pg_16", marks=pytest.mark.soak), "pg_source"], indirect=True)
-def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_change_nothing(site: Site) -> None:
+def test_printed_rights_suffice_and_the_capturing_role_can_change_nothing(site: Site) -> None:
     assert site.granted() == [
         f'ALTER ROLE "{CAPTURES}" REPLICATION;',
         f'GRANT USAGE ON SCHEMA "shop" TO "{CAPTURES}"; GRANT SELECT ON "shop"."t" TO "{CAPTURES}";',
@@ -180,7 +180,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
         f'CREATE PUBLICATION "{NAME}"'
     ]
     assert site.admin().prepare("top", RULES, was_source=False)[0] == f'DROP PUBLICATION "{NAME}"', (
-        "nobody had it yet: it is made anew"
+        "no process used it yet: it is recreated"
     )
     with closing(site.source()) as source:
         (slot,) = source.prepare("top", RULES)
@@ -191,7 +191,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
             == site.admin().prepare("top", RULES, was_source=False)
             == ()
         )
-        # All that a log writer, a capture process and a copy ask.
+        # All requests of a log writer, a capture process and a copy.
         assert source.uncaptured("top", RULES) == ()
         assert [table.name for table in source.captured("top")] == ["t"]
         assert source.row_marks("top")
@@ -216,7 +216,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
             )
     with psycopg.connect(site.dsn, autocommit=True) as captures:
         assert [statement for statement in FORBIDDEN if not _is_refused(captures, statement)] == []
-    # `down --purge`: the site's own part, and the administrator's.
+    # `down --purge`: the site's own part, then the administrator's.
     assert site.admin().remove("top") == (), "its slot would be left without a publication"
     with closing(site.source()) as source:
         assert source.remove("top")[1:] == (LEFT_TO_ADMIN,)
@@ -225,7 +225,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
         assert source.remove("top") == ()
 
 
-def test_recipe_of_the_manual_is_enough(site: Site) -> None:
+def test_recipe_of_the_manual_suffices(site: Site) -> None:
     manual = (
         (Path(__file__).parents[4] / "docs" / "operations.md")
         .read_text()
@@ -253,25 +253,25 @@ def test_recipe_of_the_manual_is_enough(site: Site) -> None:
     assert site.published() == ["later", "t"]
 
 
-def test_tables_come_before_what_runs_knows_them_and_leave_when_it_is_told(site: Site) -> None:
+def test_tables_are_published_before_their_use_and_removed_on_request(site: Site) -> None:
     site.prepared()
     entry = site.entry("t")
     _add(site, "u")
     site.superuser.execute('ALTER TABLE shop.u RENAME TO "u DROP TABLE y"')
     with closing(site.source()) as source:
-        assert source.prepare("top", RULES) == (), "what runs changes nothing of the publication"
+        assert source.prepare("top", RULES) == (), "running processes do not change the publication"
     assert site.published() == ["t"]
     only = (RuleSet(include=(Rule(owner="shop", name="u DROP TABLE y"),)),)
     assert site.admin().prepare("top", only, was_source=True) == (
         f'ALTER PUBLICATION "{NAME}" ADD TABLE ONLY "shop"."u DROP TABLE y"',
     )
-    assert site.published() == ["t", "u DROP TABLE y"], "what leaves stays until everything is settled"
+    assert site.published() == ["t", "u DROP TABLE y"], "removed tables stay until everything is settled"
     assert site.entry("t") == entry
     kept = {site.entry("u DROP TABLE y")}
     assert site.admin().take_out("top", kept) == (f'ALTER PUBLICATION "{NAME}" DROP TABLE "shop"."t"',)
     assert site.admin().take_out("top", kept) == ()
     assert site.published() == ["u DROP TABLE y"]
-    # It is no source any more: its slot goes first, by what runs.
+    # It is no longer a source: the running processes drop its slot first.
     assert site.admin().remove("top") == ()
     with closing(site.source()) as source:
         source.remove("top")
@@ -279,7 +279,7 @@ def test_tables_come_before_what_runs_knows_them_and_leave_when_it_is_told(site:
     assert site.admin().take_out("top", ()) == ()
 
 
-def test_publication_of_an_earlier_time_is_made_anew_and_that_of_a_lost_slot_is_not(site: Site) -> None:
+def test_stale_publication_is_recreated_but_not_that_of_a_lost_slot(site: Site) -> None:
     """A table's entry in it says since when the table's changes are in the log."""
     site.prepared()
     entry = site.entry("t")
@@ -290,7 +290,7 @@ def test_publication_of_an_earlier_time_is_made_anew_and_that_of_a_lost_slot_is_
     assert site.entry("t") != entry
 
 
-def test_publication_that_was_dropped_is_not_made_again_in_silence(site: Site) -> None:
+def test_dropped_publication_is_not_recreated_silently(site: Site) -> None:
     site.prepared()
     site.superuser.execute(f"DROP PUBLICATION {NAME}")
     assert site.admin().prepare("top", RULES, was_source=True) == ()
@@ -298,8 +298,8 @@ def test_publication_that_was_dropped_is_not_made_again_in_silence(site: Site) -
         source.prepare("top", RULES)
 
 
-def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Site) -> None:
-    """What was changed meanwhile is not sent: what runs refuses it, and must find it as it is."""
+def test_publication_that_skipped_changes_is_not_corrected_silently(site: Site) -> None:
+    """The changes in between are not sent. The running processes refuse the publication, and must find it unchanged."""
     site.prepared()
     site.superuser.execute(f"ALTER PUBLICATION {NAME} SET (publish = 'insert')")
     assert site.admin().prepare("top", RULES, was_source=True) == ()
@@ -307,8 +307,8 @@ def test_publication_that_left_out_changes_is_not_corrected_in_silence(site: Sit
         publication_found(site.superuser, NAME)
 
 
-def test_table_that_another_up_took_up_meanwhile_stays_in_the_log(site: Site) -> None:
-    """It found what is to leave before it waited for a lock: the record is read again behind the lock."""
+def test_table_that_another_up_added_meanwhile_stays_in_the_log(site: Site) -> None:
+    """That `up` determined the tables to remove before it waited for a lock; the record is read again under the lock."""
     site.prepared()
     _add(site, "u")
     site.prepared()
@@ -322,7 +322,7 @@ def test_table_that_another_up_took_up_meanwhile_stays_in_the_log(site: Site) ->
     assert site.published() == ["t"]
 
 
-def test_nothing_is_taken_out_of_another_database(
+def test_removal_changes_no_other_database(
     site: Site, pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str]
 ) -> None:
     """The file is read again at the end of `up`: it may name another server by then."""
@@ -335,7 +335,7 @@ def test_nothing_is_taken_out_of_another_database(
     assert site.published() == ["t"]
 
 
-def test_source_that_has_no_publication_yet_names_up(site: Site) -> None:
+def test_source_without_a_publication_names_up(site: Site) -> None:
     site.granted()
     with closing(site.source()) as source, pytest.raises(DatabaseError, match="there is no publication") as caught:
         source.prepare("top", RULES)
@@ -345,7 +345,7 @@ def test_source_that_has_no_publication_yet_names_up(site: Site) -> None:
     ).fetchone() == (0,)
 
 
-def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with_what_is_printed(site: Site) -> None:
+def test_publication_is_taken_over_and_returned_by_printed_fixes(site: Site) -> None:
     site.superuser.execute(f"GRANT {OWNER} TO {CAPTURES}")
     with closing(site.source(has_admin=False)) as source:
         site.grant(lambda: source.preflight(RULES, streams=2))
@@ -361,7 +361,7 @@ def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with
         site.superuser.execute(f"REVOKE CREATE ON DATABASE {site.superuser.info.dbname} FROM {CAPTURES}")
         assert site.admin().preflight("top", RULES) == ()
         assert site.admin().prepare("top", RULES, was_source=True) == ()
-        assert source.check_prepared("top", FIRST_SCN), "what runs goes on"
+        assert source.check_prepared("top", FIRST_SCN), "the running processes continue"
         with psycopg.connect(site.dsn, autocommit=True) as captures:
             assert [statement for statement in FORBIDDEN if not _is_refused(captures, statement)] == []
         # Without an administrator again.
@@ -373,8 +373,8 @@ def test_publication_of_the_role_that_captures_is_taken_over_and_given_back_with
     assert site.entry("t") == entry
 
 
-def test_publication_that_another_role_made_first_is_refused_until_the_administrator_owns_it(site: Site) -> None:
-    """Also where the administrator may act as that role."""
+def test_publication_of_another_role_is_refused_until_the_admin_owns_it(site: Site) -> None:
+    """Also if the administrator may act as that role."""
     site.granted()
     site.superuser.execute(
         f"GRANT CREATE ON DATABASE {site.superuser.info.dbname} TO {OWNER}; SET ROLE {OWNER};"
@@ -402,7 +402,7 @@ def test_schema_that_the_administrator_may_not_use_is_found(site: Site) -> None:
     assert site.admin().prepare("top", RULES, was_source=False)
 
 
-def test_roles_that_are_not_apart_are_told(site: Site) -> None:
+def test_roles_that_are_not_separate_are_reported(site: Site) -> None:
     site.prepared()
     (same,) = PostgresSourceAdmin(site.dsn, site.dsn, site="src").preflight("top", RULES)
     assert "have one role" in same.problem
@@ -434,7 +434,7 @@ def test_roles_that_are_not_apart_are_told(site: Site) -> None:
 
 
 @pytest.mark.parametrize("site", ["pg_15", "pg_source"], indirect=True)
-def test_role_that_may_grant_itself_the_administrator_is_not_apart(site: Site) -> None:
+def test_role_that_may_grant_itself_the_administrator_is_not_separate(site: Site) -> None:
     site.prepared()
     site.superuser.execute(f"ALTER ROLE {CAPTURES} CREATEROLE".encode())
     attack = f"GRANT {_quoted(ADMIN)} TO {CAPTURES}"
@@ -450,7 +450,7 @@ def test_role_that_may_grant_itself_the_administrator_is_not_apart(site: Site) -
     assert site.admin().preflight("top", RULES) == ()
 
 
-def test_event_trigger_that_refuses_the_publication_is_found_as_the_administrator(site: Site) -> None:
+def test_event_trigger_that_refuses_the_publication_is_found_as_the_admin(site: Site) -> None:
     site.granted()
     site.superuser.execute(
         "CREATE FUNCTION shop.no() RETURNS event_trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$BEGIN RAISE"
@@ -467,7 +467,7 @@ def test_event_trigger_that_refuses_the_publication_is_found_as_the_administrato
     site.superuser.execute("DROP EVENT TRIGGER no_publications")
 
 
-def test_table_that_stays_locked_is_waited_for_by_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_table_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.databases.postgres.source.admin._LOCK_TIMEOUT", "100ms")
     site.prepared()
     _add(site, "u")
@@ -479,10 +479,10 @@ def test_table_that_stays_locked_is_waited_for_by_nobody(site: Site, monkeypatch
     assert site.admin().prepare("top", RULES, was_source=True)
 
 
-def test_what_was_added_for_a_topology_that_is_refused_is_taken_back(site: Site) -> None:
+def test_tables_added_for_a_refused_topology_are_removed_again(site: Site) -> None:
     site.granted()
     site.admin().prepare("top", RULES, was_source=False)
-    assert site.admin().take_out("top", ()) == (f'DROP PUBLICATION "{NAME}"',), "there was none"
+    assert site.admin().take_out("top", ()) == (f'DROP PUBLICATION "{NAME}"',), "there was no publication"
     site.prepared()
     kept = site.entry("t")
     _add(site, "u")
@@ -493,7 +493,7 @@ def test_what_was_added_for_a_topology_that_is_refused_is_taken_back(site: Site)
     assert site.entry("t") == kept
 
 
-# ------------------------------------------------------------------ what the commands do
+# ------------------------------------------------------------------ actions of the commands
 
 
 def _file(folder: Path, tables: str = "shop.*", admin: str = ', admin_dsn: "${ADMIN}"') -> Path:
@@ -503,29 +503,29 @@ def _file(folder: Path, tables: str = "shop.*", admin: str = ', admin_dsn: "${AD
 
 
 def _record(spec: TopologySpec, identities: list[str]) -> None:
-    """What the controller has in its record."""
+    """Return the controller's record."""
     spec.state_dir.mkdir(exist_ok=True)
     (spec.state_dir / PREPARED_FILE).write_text(
         json.dumps({"receivers": {"src": {"tables": [{"identity": each} for each in identities]}}})
     )
 
 
-def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(
+def test_table_renamed_out_of_the_rules_during_up_stays_in_the_log(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next change waits for an operator; out of the log it would be left out without a word."""
+    """Its next change waits for an operator. Out of the log it would be skipped silently."""
     site.prepared()
     monkeypatch.setenv("RUNS", site.dsn)
     monkeypatch.setenv("ADMIN", site.admin_dsn)
     spec = read_topology(_file(tmp_path))
     entry = site.entry("t")
     site.superuser.execute("CREATE SCHEMA elsewhere; ALTER TABLE shop.t SET SCHEMA elsewhere")
-    assert finish_as_admin(spec) == (), "there is no record: nobody knows"
+    assert finish_as_admin(spec) == (), "there is no record of receivers"
     assert site.entry("t") == entry
     _record(spec, [entry])
     assert finish_as_admin(spec) == ()
     assert site.entry("t") == entry
-    _record(spec, [])  # as another `up` with the rules as they are leaves it
+    _record(spec, [])  # as another `up` with unchanged rules leaves it
     (told,) = finish_as_admin(spec)
     assert "permission denied for schema elsewhere" in told.problem
     site.superuser.execute(f"GRANT USAGE ON SCHEMA elsewhere TO {_quoted(ADMIN)}".encode())
@@ -533,7 +533,7 @@ def test_table_that_is_renamed_out_of_the_rules_while_up_ends_stays_in_the_log(
     assert site.published() == []
 
 
-def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
+def test_up_works_without_the_administrator_when_the_tables_are_published(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNS", site.dsn)
@@ -550,8 +550,7 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
         source.prepare("top", spec.capture_rules("src"))
     assert publish_as_admin(spec, spec) == ((), {})
     assert admin_findings(spec, spec.site("src"), spec) == ()
-    # As after a restart of the machine, with a password that has expired, or without the secret; tables that came since
-    # wait.
+    # The state after a restart of the machine with an expired password, or without the secret; newer tables wait.
     _add(site, "u")
     for break_it in (
         lambda: monkeypatch.setenv("ADMIN", conninfo.make_conninfo(site.admin_dsn, password="wrong")),
@@ -565,19 +564,19 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
         (asked,) = admin_findings(spec, spec.site("src"), spec)
         assert (asked.path, asked.fix, asked.is_error) == (found.path, found.fix, False)
         assert finish_as_admin(spec) == ()
-    # What the file has new needs it.
+    # The new table of the file needs it.
     wider = read_topology(_file(tmp_path, "shop.t, shop.u"), {"RUNS": site.dsn, "ADMIN": ""})
     for ask in (lambda: publish_as_admin(wider, spec), lambda: admin_findings(wider, wider.site("src"), spec)):
         with pytest.raises(ConfigError, match="ADMIN"):
             ask()
-    # What left stays in the log meanwhile, and that is told.
+    # A removed table stays in the log meanwhile, which is reported.
     narrower = read_topology(_file(tmp_path, "shop.u"), {"RUNS": site.dsn, "ADMIN": ""})
     _record(narrower, [])
     uncaptured, found = finish_as_admin(narrower)
     assert uncaptured.problem.endswith("not captured: shop.u")
     assert "still published" in found.problem
     assert site.published() == ["t"]
-    # A database that does not answer is waited for by what runs.
+    # The running processes wait for a database that does not answer.
     monkeypatch.setenv("RUNS", conninfo.make_conninfo(site.dsn, port="1"))
     spec = read_topology(_file(tmp_path))
     ((found,), _) = publish_as_admin(spec, None)
@@ -585,10 +584,10 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
     assert finish_as_admin(spec) == ()
 
 
-def test_table_that_must_not_be_published_as_it_is_is_not(
+def test_table_that_must_not_be_published_unchanged_is_not(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Published without a key, its users' own UPDATE would fail: the refusal comes first."""
+    """If it were published without a key, its users' own UPDATE would fail: the refusal comes first."""
     site.prepared()
     _add(site, "keyless", "a int")
     site.superuser.execute("INSERT INTO shop.keyless VALUES (1)")
@@ -605,7 +604,7 @@ def test_table_that_must_not_be_published_as_it_is_is_not(
     site.superuser.execute("ALTER TABLE shop.keyless REPLICA IDENTITY FULL")
     made = publish_as_admin(spec, spec)[1]
     assert site.published() == ["keyless", "t"]
-    # Taken back behind a refusal of the destination; where it cannot be, that is told.
+    # The changes are reverted after a refusal of the destination; where this is impossible, it is reported.
     monkeypatch.delenv("ADMIN")
     (told,) = retreat_as_admin(spec, made)
     assert 'ADD TABLE ONLY "shop"."keyless"' in told.problem
@@ -617,7 +616,7 @@ def test_table_that_must_not_be_published_as_it_is_is_not(
         assert site.published() == left
 
 
-def test_site_that_changes_come_from_and_go_to_has_one_administrator_for_both(
+def test_site_that_is_source_and_destination_has_one_administrator(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNS", site.dsn)
@@ -638,7 +637,7 @@ def test_site_that_changes_come_from_and_go_to_has_one_administrator_for_both(
         assert admin_findings(spec, here, None) == ()
         assert source.prepare("top", spec.capture_rules("src"))
         assert destination.prepare("top") == ()
-        # What keeps the two apart is said once.
+        # The finding about the separation appears once.
         monkeypatch.setenv("ADMIN", site.dsn)
         (same,) = admin_findings(spec, here, None)
         assert "have one role" in same.problem

@@ -1,4 +1,4 @@
-"""The command line against a topology that runs: what an operator types, what it answers, how it ends."""
+"""The command line against a running topology: inputs, answers and exit codes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.clusters.system import System, wait_until
 
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
-TIMEOUT_S = 300.0  # a verb has bounds of its own
+TIMEOUT_S = 300.0  # each verb has its own bounds
 
 
 def headrace(system: System, *arguments: object, verb_end: int = 1) -> tuple[int, str, str]:
-    """Run a verb of `verb_end` words on the system's file: (exit code, standard output, standard error)."""
+    """Run a verb of `verb_end` words on the system's file; return (exit code, standard output, standard error)."""
     words = [str(argument) for argument in arguments]
     code, out, err = run(*words[:verb_end], str(system.spec.file), *words[verb_end:])
     assert "Traceback" not in err, err
@@ -30,7 +30,7 @@ def headrace(system: System, *arguments: object, verb_end: int = 1) -> tuple[int
 
 
 def as_process(system: System, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a verb as a person does, in a process of its own."""
+    """Run a verb as a user does, in its own process."""
     program = Path(sys.executable).parent / "headrace"
     command = [program, str(words[0]), system.spec.file, *map(str, words[1:])]
     return subprocess.run(
@@ -39,14 +39,14 @@ def as_process(system: System, *words: object) -> subprocess.CompletedProcess[st
 
 
 def answer(system: System, *arguments: object, verb_end: int = 1, code: int = DONE) -> Any:
-    """The one JSON document a verb prints with --json."""
+    """Return the one JSON document that a verb prints with --json."""
     ended, out, err = headrace(system, *arguments, "--json", verb_end=verb_end)
     assert ended == code, err
     return json.loads(out)
 
 
 def whole_status(system: System) -> dict[str, Any]:
-    """What `status` answers; again, if somebody had no time to tell it how he is."""
+    """Return the answer of `status`; repeat it while a component has not reported its state."""
 
     def whole() -> dict[str, Any] | None:
         ended, out, err = headrace(system, "status", "--json")
@@ -54,12 +54,14 @@ def whole_status(system: System) -> dict[str, Any]:
         overview = json.loads(out)
         return overview if ended == DONE and all("started_us" in each for each in overview["components"]) else None
 
-    return wait_until("everybody tells how he is", whole)
+    return wait_until("all components report their state", whole)
 
 
 @pytest.fixture
 def conflict(one_way: System) -> Iterator[int]:
-    """Number of an error transaction: the destination had the row already. Both sides are equal again afterwards."""
+    """Yield the number of an error transaction: the destination already had the row. Afterwards both sides are equal
+    again.
+    """
     one_way.execute("src", "TRUNCATE notes")
     one_way.wait_caught_up()
     one_way.execute("dst", "INSERT INTO notes VALUES (7, 'in the way')")
@@ -73,7 +75,7 @@ def conflict(one_way: System) -> Iterator[int]:
     one_way.assert_converged(["notes"])
 
 
-def test_status_tells_of_every_component_and_flow(one_way: System):
+def test_status_shows_every_component_and_flow(one_way: System):
     one_way.wait_caught_up()
     one_way.wait_overview()
     overview = whole_status(one_way)
@@ -87,7 +89,7 @@ def test_status_tells_of_every_component_and_flow(one_way: System):
     assert all(component["name"] in done.stdout for component in overview["components"])
 
 
-def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System, conflict: int):
+def test_error_transaction_is_shown_refused_fixed_and_executed(one_way: System, conflict: int):
     code, out, _ = headrace(one_way, "errors", "list", verb_end=2)
     assert code == DONE
     assert f"{conflict} " in out
@@ -107,7 +109,7 @@ def test_error_transaction_is_shown_refused_mended_and_executed(one_way: System,
     one_way.assert_converged(["notes"])
 
 
-def test_edited_error_transaction_can_be_deleted_and_nothing_of_it_is_applied(one_way: System, conflict: int):
+def test_edited_error_transaction_can_be_deleted_and_none_of_it_is_applied(one_way: System, conflict: int):
     edit = answer(one_way, "errors", "edit", conflict, "--set", "body=edited", verb_end=2)["edit"]
     assert (edit["position"], edit["changes"]) == (0, ["new.body: from the source -> edited"])
     assert answer(one_way, "errors", "show", conflict, verb_end=2)["lcrs"][0]["new"] == {"id": "7", "body": "edited"}
@@ -115,7 +117,7 @@ def test_edited_error_transaction_can_be_deleted_and_nothing_of_it_is_applied(on
         "SELECT a.status, e.edits FROM headrace.dba_apply a JOIN headrace.dba_apply_error e USING (topology,"
         " apply_name)"
     )
-    # The apply process writes its state there from time to time.
+    # The apply process writes its state there periodically.
     wait_until("the view shows it", lambda: one_way.execute("dst", views) == [("ENABLED", 1)])
     outcome = answer(one_way, "errors", "delete", conflict, "--yes", verb_end=2)["outcomes"][0]
     assert (outcome["number"], outcome["done"]) == (conflict, True)
@@ -123,7 +125,7 @@ def test_edited_error_transaction_can_be_deleted_and_nothing_of_it_is_applied(on
     assert one_way.execute("dst", "SELECT * FROM notes") == [(7, "in the way")]
 
 
-def test_labelled_transaction_is_tracked_to_the_destination_and_its_rows_are_explained(one_way: System, conflict: int):
+def test_labelled_transaction_is_tracked_and_its_rows_are_explained(one_way: System, conflict: int):
     with one_way.connection("src") as session, session.transaction():
         session.execute("SELECT pg_logical_emit_message(true, 'headrace.track', 'order 4711'::bytea)")
         session.execute("INSERT INTO notes VALUES (4711, 'tracked')")
@@ -152,7 +154,7 @@ def test_labelled_transaction_is_tracked_to_the_destination_and_its_rows_are_exp
     assert (code, "ARRIVED" in out) == (FINDING, True)
 
 
-def test_error_transaction_that_is_not_there_is_wrong_use_with_a_hint(one_way: System):
+def test_missing_error_transaction_is_wrong_use_with_a_hint(one_way: System):
     code, out, err = headrace(one_way, "errors", "execute", 987654, verb_end=2)
     assert (code, out) == (WRONG_USE, "")
     assert "no error transaction 987654" in err
@@ -167,7 +169,7 @@ def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
     done = as_process(one_way, "stop", capture)
     assert (done.returncode, "Traceback" in done.stderr) == (DONE, False), done.stderr
     one_way.wait_state(capture, "DISABLED")
-    # It is as it was told to be, so nothing is found; the controller's overview is a second old.
+    # The component is in its requested state, so there is no finding; the controller's overview is a second old.
     wait_until(
         "status says so",
         lambda: {c["name"]: c["state"] for c in answer(one_way, "status")["components"]}[capture] == "DISABLED",
@@ -204,7 +206,7 @@ def test_verify_finds_a_difference_and_names_the_table(one_way: System):
     }
 
 
-def test_up_again_changes_nothing_and_says_so_quickly(one_way: System):
+def test_second_up_changes_nothing_and_says_so_quickly(one_way: System):
     one_way.wait_overview()
     before = {c["name"]: c["started_us"] for c in whole_status(one_way)["components"]}
     overview = answer(one_way, "up")
@@ -212,7 +214,7 @@ def test_up_again_changes_nothing_and_says_so_quickly(one_way: System):
     assert {c["name"]: c["started_us"] for c in whole_status(one_way)["components"]} == before
 
 
-def test_check_and_plan_of_a_running_topology_find_everything_done(one_way: System):
+def test_check_and_plan_of_a_running_topology_find_nothing_left_to_do(one_way: System):
     assert not any(finding["is_error"] for finding in answer(one_way, "check")["findings"])
     plan = answer(one_way, "plan")
     made = [

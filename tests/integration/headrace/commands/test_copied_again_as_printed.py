@@ -1,6 +1,7 @@
-"""What is printed where everything is to be copied again is followed: by a source whose slot is gone before anything was
-captured, and by three sites that all write to each other, of which one has older rows than the others. Without Ray and
-Spark.
+"""The printed remedies for copying everything again are followed as printed.
+
+The cases are a source whose slot is lost before any capture, and three sites that write to each other, one of which has
+older rows. Without Ray and Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
 def pairs(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
-    """The apply processes, by source and destination; each site has the same rows, which no copy made."""
+    """Make the apply processes, by source and destination; each site has the same rows, which no copy made."""
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     monkeypatch.setattr(module, "_RETRY_S", 0.1)
     dsns = {site: fresh_database(pg_source) for site in SITES}
@@ -52,10 +53,10 @@ def pairs(
         yield made
 
 
-def test_what_is_printed_of_a_slot_that_is_gone_before_anything_was_captured_is_followed_where_rows_were_kept(
+def test_remedy_for_an_early_lost_slot_works_where_rows_were_kept(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer
 ):
-    """What users write between the two is in no log: rows that were kept are not kept again."""
+    """Users' writes between the two slots are in no log: kept rows are not kept again."""
     source, destination = fresh_database(pg_source), fresh_database(pg_source)
     for dsn in (source, destination):
         execute(dsn, ROOMS)
@@ -99,7 +100,7 @@ def test_what_is_printed_of_a_slot_that_is_gone_before_anything_was_captured_is_
         core=["restored"],
     ),
 )
-def test_what_is_printed_of_one_of_three_sites_whose_rows_are_too_old_makes_all_equal(
+def test_remedy_for_one_of_three_sites_with_old_rows_makes_all_equal(
     pairs: dict[tuple[str, str], CopyingPair], fix: str
 ):
     for pair in pairs.values():
@@ -121,7 +122,7 @@ def test_what_is_printed_of_one_of_three_sites_whose_rows_are_too_old_makes_all_
     *emptied, kept = steps.groups()
     assert kept != "a"
     for pair in pairs.values():
-        pair.source.remove(TOPOLOGY)  # first, as `down --purge` does: origins stay as long as a slot is behind them
+        pair.source.remove(TOPOLOGY)  # first, as `down --purge` does: origins stay as long as they are used by a slot
         pair.keep_existing = False
     for pair in pairs.values():
         pair.destination.remove(TOPOLOGY)
@@ -132,7 +133,7 @@ def test_what_is_printed_of_one_of_three_sites_whose_rows_are_too_old_makes_all_
         pair.source.prepare(TOPOLOGY, (RuleSet(include=(Rule(owner="public", name="rooms"),)),))
     at_once(*pairs.values())
     for pair in pairs.values():
-        pair.keep_existing = True  # of tables that are FAILED
+        pair.keep_existing = True  # for tables that are FAILED
         pair.look_again()
         pair.run()
     assert {pair.record.state for pair in pairs.values() if pair.record is not None} == {"KEPT", "DONE"}

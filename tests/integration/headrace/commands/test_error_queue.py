@@ -1,4 +1,4 @@
-"""The error queue as a person reads it, straight from the destination's database: nothing of the topology runs."""
+"""The error queue as a user reads it directly from the destination's database, while the topology does not run."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ propagations:
 applies:
   {APPLY}: {{site: dbs2, source: {SOURCE}, queue: q2}}
 """
-_THERE = 99_999  # the number the source has for a type that has another one here
+_THERE = 99_999  # the source's number of a type that has another number here
 
 
 def array(element: int, *items: bytes) -> bytes:
-    """A one-dimensional array in PostgreSQL's binary form."""
+    """Return a one-dimensional array in PostgreSQL's binary form."""
     return struct.pack(">iiIii", 1, 0, element, len(items), 1) + b"".join(
         struct.pack(">i", len(item)) + item for item in items
     )
@@ -93,7 +93,7 @@ def destination(destination_database: str) -> str:
     return destination_database
 
 
-def test_values_are_shown_as_psql_shows_them_and_one_that_is_not_understood_spoils_no_other(destination: str):
+def test_values_are_shown_as_in_psql_and_an_unreadable_one_spoils_no_other(destination: str):
     with closing(PostgresRowReader(destination)) as reader:
         assert list(reader.texts(COLUMNS, OLD)[:4]) == TEXTS[:4]
         shown = reader.texts(COLUMNS, OLD)
@@ -131,7 +131,7 @@ def batch(command: Command, commit: int, *, old: tuple[bytes, ...] | None, new: 
 def run(
     tmp_path: Path, destination: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Any]:
-    """Run `headrace errors ...` on the file: (exit code, output)."""
+    """Run `headrace errors ...` on the file; return (exit code, output)."""
     file = tmp_path / "t.yaml"
     file.write_text(FILE)
     monkeypatch.setenv("ERRORS_DSN", destination)
@@ -156,7 +156,7 @@ def fail(destination: str, *batches: LcrBatch) -> None:
             server.close()
 
 
-def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[..., Any]):
+def test_error_queue_is_read_while_the_topology_is_down(destination: str, run: Callable[..., Any]):
     assert run("list") == (DONE, "0 error transactions\n")
     changed = (*OLD[:1], b"happy", *OLD[2:])
     fail(
@@ -188,16 +188,13 @@ def test_error_queue_is_read_while_nothing_runs(destination: str, run: Callable[
 
 
 @pytest.mark.parametrize("shown", values([1, 2, 3, 10], 2, 10))
-def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
-    destination: str,
-    run: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    shown: int,
+def test_row_that_failed_is_shown_at_any_place_of_a_large_transaction(
+    destination: str, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, shown: int
 ):
     version = TableVersion(
         object_number=1, version=1, owner="public", name="t", old_image=OldImage.FULL, columns=COLUMNS[:6]
     )
-    ids = [21, 22, 7, 24, 25]  # 7 is there
+    ids = [21, 22, 7, 24, 25]  # 7 already exists
     rows = [(struct.pack(">i", number), *OLD[1:6]) for number in ids]
     group = RowGroup(
         table=0,
@@ -227,7 +224,7 @@ def test_row_that_failed_is_shown_wherever_it_is_in_a_large_transaction(
 
 
 class Applying:
-    """A running apply process as the command line meets it, in this process: its control, its coordinator and its
+    """A running apply process as the command line uses it, in this process: its control, its coordinator and its
     servers.
     """
 
@@ -240,12 +237,12 @@ class Applying:
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
         cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
         self.arriving: list[LcrBatch] = []
-        self.inbox = self.errors = self  # of the host of the coordinator, which it is too
+        self.inbox = self.errors = self  # the host is also that of the coordinator
         self.host = ApplyHost.__new__(ApplyHost)
         self.host._driver = SimpleNamespace(control=ApplyControl(config=config, cores=cores))  # type: ignore[assignment]
 
     def call(self, *arguments: Any, timeout_s: float = 0.0) -> Any:
-        """As an actor's method, or as the coordinator's thread."""
+        """Call as an actor's method does, or as the coordinator's thread."""
         if callable(arguments[0]):
             return arguments[0]()
         assert arguments[0] == f"apply:{APPLY}"
@@ -275,7 +272,7 @@ class Applying:
         return outcomes
 
     def arrive(self) -> None:
-        """What comes while the first execution runs is applied, or joins the queue."""
+        """Apply the transactions that arrive during the first execution, or add them to the queue."""
         self.engine.batches, self.arriving = [*self.engine.batches, *self.arriving], []
         self.engine.run()
 
@@ -290,7 +287,7 @@ class Applying:
 
 @pytest.fixture
 def applying(destination: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Applying]:
-    """Two error transactions, the second behind the first, and the apply process that can execute them."""
+    """Yield two error transactions, the second dependent on the first, and the apply process that can execute them."""
     changed = (*OLD[:1], b"happy", *OLD[2:])
     fail(destination, batch(Command.INSERT, 100, old=None, new=OLD), batch(Command.UPDATE, 200, old=OLD, new=changed))
     found = Applying(destination)
@@ -324,11 +321,8 @@ def test_operator_edits_a_row_and_executes_it(destination: str, run: Callable[..
         assert user.execute("SELECT FROM headrace.apply_error_original").fetchall() == []
 
 
-def test_error_transaction_is_executed_through_a_function_that_changes_its_rows(
-    destination: str,
-    run: Callable[..., Any],
-    applying: Applying,
-    tmp_path: Path,
+def test_error_transaction_is_executed_with_a_function_that_edits_its_rows(
+    destination: str, run: Callable[..., Any], applying: Applying, tmp_path: Path
 ):
     (tmp_path / "code").mkdir()
     (tmp_path / "t.yaml").write_text(f"{FILE}code: code\n")
@@ -355,9 +349,7 @@ def test_error_transaction_is_executed_through_a_function_that_changes_its_rows(
         ]
 
 
-def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
-    run: Callable[..., Any], applying: Applying
-):
+def test_value_that_a_column_rejects_is_refused_before_anything_is_stored(run: Callable[..., Any], applying: Applying):
     for given, message in (
         (("--set", "id=seven"), "'seven' is not a value of type int4"),
         (("--set", "mood=angry"), "'angry' is not a value of type public.mood"),
@@ -373,9 +365,7 @@ def test_value_that_a_column_does_not_take_is_refused_before_anything_is_stored(
     assert "edited" not in run("list")[1]
 
 
-def test_edit_says_which_column_the_table_has_lost_meanwhile(
-    destination: str, run: Callable[..., Any], applying: Applying
-):
+def test_edit_names_the_column_that_the_table_has_lost(destination: str, run: Callable[..., Any], applying: Applying):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("ALTER TABLE t DROP COLUMN yes")
     code, said = run("edit", 1, "--set", "id=8")
@@ -383,7 +373,7 @@ def test_edit_says_which_column_the_table_has_lost_meanwhile(
     assert "edited" not in run("list")[1]
 
 
-def test_value_that_is_too_long_or_too_exact_is_refused(destination: str):
+def test_value_that_is_too_long_or_too_precise_is_refused(destination: str):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("CREATE TABLE narrow (v varchar(3), n numeric(4,1), c char(2), t timestamp(0))")
     column = {
@@ -438,11 +428,8 @@ def test_value_that_a_domain_would_cut_or_round_is_refused(destination: str):
                 reader.value_of("public", "narrow", column[name], bad)
 
 
-def test_editor_shows_the_row_and_takes_what_was_changed(
-    run: Callable[..., Any],
-    applying: Applying,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_editor_shows_the_row_and_takes_the_changes(
+    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\nsed -i -e \'s/"id": "7"/"id": "9"/\' -e \'s/"day": .*/"day": null/\' "$1"\n')
@@ -470,17 +457,10 @@ def test_editor_shows_the_row_and_takes_what_was_changed(
         (b"", "nothing was changed"),
     ],
 )
-def test_what_the_editor_left_is_taken_as_it_is_written(
-    run: Callable[..., Any],
-    applying: Applying,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    left: bytes,
-    told: str,
+def test_edited_text_is_taken_as_written(
+    run: Callable[..., Any], applying: Applying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes, told: str
 ):
-    """An unquoted date that is none, and an unquoted column that YAML takes for a boolean, ended the command as a
-    defect.
-    """
+    """An unquoted invalid date, and an unquoted column that YAML reads as a boolean, ended the command as a defect."""
     (tmp_path / "left").write_bytes(left)
     monkeypatch.setenv("VISUAL", f"cp {tmp_path / 'left'}")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
@@ -488,7 +468,7 @@ def test_what_the_editor_left_is_taken_as_it_is_written(
     assert (told in said, code) == (True, DONE if "->" in told else FINDING if not left else WRONG_USE), said
 
 
-def test_all_are_executed_in_the_order_of_the_queue_and_stop_or_go_on(run: Callable[..., Any], applying: Applying):
+def test_all_errors_are_executed_in_queue_order_and_stop_or_continue(run: Callable[..., Any], applying: Applying):
     code, said = run("execute", "--all", "--json")
     first, second = json.loads(said)["outcomes"]
     assert (code, first["done"], second["done"]) == (FINDING, False, False)
@@ -505,14 +485,12 @@ def test_all_are_executed_in_the_order_of_the_queue_and_stop_or_go_on(run: Calla
     assert "2: not executed: it depends" not in stopped
 
 
-def test_what_entered_the_queue_meanwhile_is_executed_too_and_what_is_left_of_it_is_told(
-    destination: str,
-    run: Callable[..., Any],
-    applying: Applying,
+def test_newly_queued_errors_are_executed_and_the_remainder_is_reported(
+    destination: str, run: Callable[..., Any], applying: Applying
 ):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("DELETE FROM t")
-    applying.arriving = [batch(Command.INSERT, 300, old=None, new=OLD)]  # the row is there by then
+    applying.arriving = [batch(Command.INSERT, 300, old=None, new=OLD)]  # the row exists by then
     code, said = run("execute", "--all")
     lines = said.splitlines()
     assert (code, lines[:2], lines[-1]) == (
@@ -530,11 +508,8 @@ def test_what_entered_the_queue_meanwhile_is_executed_too_and_what_is_left_of_it
     assert run("execute", "--all") == (DONE, "no error transactions\n")
 
 
-def test_of_many_those_that_fail_are_told_and_the_sum(
-    destination: str,
-    run: Callable[..., Any],
-    applying: Applying,
-    monkeypatch: pytest.MonkeyPatch,
+def test_of_many_errors_only_failures_and_the_sum_are_reported(
+    destination: str, run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(error_execution, "LINES_MAX", 1)
     assert [line.partition(":")[0] for line in run("execute", "--all")[1].splitlines()[:2]] == [
@@ -546,10 +521,10 @@ def test_of_many_those_that_fail_are_told_and_the_sum(
     assert run("execute", "--all") == (DONE, "2 of 2 error transactions executed\n")
 
 
-def test_ending_the_command_leaves_what_was_not_begun(
+def test_interrupted_command_leaves_transactions_that_were_not_begun(
     run: Callable[..., Any], applying: Applying, monkeypatch: pytest.MonkeyPatch
 ):
-    """A Ctrl-C between two pages: what waits is withdrawn, and is in the queue."""
+    """A Ctrl-C between two pages: pending transactions are withdrawn and stay in the queue."""
 
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
@@ -568,10 +543,8 @@ def test_ending_the_command_leaves_what_was_not_begun(
     assert applying.engine.coordinator.errors.numbers == (1, 2)
 
 
-def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_apply_process_goes_on(
-    destination: str,
-    run: Callable[..., Any],
-    applying: Applying,
+def test_missing_right_keeps_the_transaction_queued_and_apply_running(
+    destination: str, run: Callable[..., Any], applying: Applying
 ):
     with psycopg.connect(destination, autocommit=True) as user:
         user.execute("CREATE ROLE headrace_clerk")
@@ -588,7 +561,7 @@ def test_role_that_lacks_a_right_leaves_the_transaction_in_the_queue_and_the_app
             user.execute("DROP ROLE headrace_clerk")
 
 
-def test_deleting_asks(run: Callable[..., Any], applying: Applying):
+def test_deletion_asks_for_confirmation(run: Callable[..., Any], applying: Applying):
     code, said = run("delete", "--all")
     assert (code, "loses the changes of 2 error transactions" in said) == (WRONG_USE, True)
     code, said = run("delete", "--all", "--yes")
@@ -596,7 +569,7 @@ def test_deleting_asks(run: Callable[..., Any], applying: Applying):
     assert run("delete", "--all") == (DONE, "no error transactions\n")
 
 
-def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(unprepared_database: str):
+def test_queue_of_the_previous_version_is_read_and_its_content_upgraded(unprepared_database: str):
     """Version 8 had no edits."""
     with (
         psycopg.connect(unprepared_database, autocommit=True) as admin,
@@ -623,7 +596,7 @@ def test_queue_of_the_version_before_is_read_and_upgraded_with_what_is_in_it(unp
         assert schema_version(admin) == 0
 
 
-def test_number_that_is_not_there_is_said_without_anything_running(run: Callable[..., Any]):
+def test_missing_number_is_reported_while_the_topology_is_down(run: Callable[..., Any]):
     code, said = run("show", 5)
     assert code == WRONG_USE
     assert "no error transaction 5" in said

@@ -1,5 +1,5 @@
-"""Commands that `check`, `status` and `verify` print as a fix are typed as they are printed, on a topology that runs:
-both sites are equal then.
+"""Commands that `check`, `status` and `verify` print as a fix are run as printed on a running topology: both sites are
+equal afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TABLES = ("slot", "other", "person", "rated", "plain")
 
 
 def typed(printed: str) -> list[str]:
-    """Run the commands of what is printed, as somebody does who is asked nothing; the commands."""
+    """Run the printed commands without answering a question; return the commands."""
     commands = copies_in(printed)
     for command in commands:
         command_line.typed(command)
@@ -32,7 +32,7 @@ def copies_in(printed: str) -> list[str]:
     return [each for each in commands_in(printed) if each.startswith(("headrace copy", "headrace errors execute"))]
 
 
-def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
+def test_printed_commands_are_run_and_both_sites_are_equal(sites: Sites):
     sites.free("fixes")
     sites.remake(
         "fixes",
@@ -53,7 +53,7 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
     system.up()
     file = str(system.file)
 
-    # A unique key that the source checks at the end of the statement: case 16 of the field.
+    # The source checks a unique key at the end of the statement (case 16 of the field).
     system.execute("a", "UPDATE fixes.slot SET pos = 11 - pos; INSERT INTO fixes.other VALUES (1, 1)")
     system.execute("a", "UPDATE fixes.slot SET pos = pos + 1")
     system.wait_caught_up()
@@ -65,7 +65,7 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
     assert system.call("apply:apply_from_a_at_b", "errors") == []
     assert system.digest("a", "fixes.slot") == system.digest("b", "fixes.slot")
 
-    # A composite type that is altered: case 13a; and a column that is rewritten.
+    # A composite type is altered (case 13a), and a column is rewritten.
     system.execute(
         "a",
         "ALTER TYPE fixes.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE country text; INSERT INTO fixes.person VALUES (11,"
@@ -92,7 +92,7 @@ def test_printed_commands_are_typed_and_both_sites_are_equal(sites: Sites):
         f"headrace copy {file} fixes.rated",
     ]
 
-    # Rows that somebody changed at the destination.
+    # Rows that a user changed at the destination.
     system.execute("b", "UPDATE fixes.plain SET v = 0 WHERE id < 4; DELETE FROM fixes.plain WHERE id = 9")
     code, out, err = run("verify", file)
     assert code == FINDING
@@ -111,7 +111,7 @@ PART = ', {table: fixes.part, subset: "dept = 50"}'
 
 
 @pytest.mark.soak
-def test_a_capture_process_that_a_change_without_old_values_stops_goes_on_as_it_is_printed(sites: Sites):
+def test_capture_process_stopped_by_a_change_without_old_values_resumes(sites: Sites):
     sites.free("fixes")
     sites.remake(
         "fixes",

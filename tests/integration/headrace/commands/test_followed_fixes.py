@@ -1,5 +1,5 @@
-"""What `check` and `status` print of rows is followed as it is printed, while changes arrive: both sides are equal
-then, and the error queue is empty.
+"""The remedies of `check` and `status` for rows are followed as printed while changes arrive: both sides are equal and
+the error queue is empty.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def site(
         yield made
 
 
-def test_the_printed_copy_ends_what_an_exchange_of_values_left_in_the_error_queue(site: FollowedFixes) -> None:
-    """Case 16 of the field: the source checks a unique key at the end of the statement."""
+def test_printed_copy_clears_an_exchange_of_values_from_the_error_queue(site: FollowedFixes) -> None:
+    """The source checks a unique key at the end of the statement (case 16 of the field)."""
     site.run("src", "CREATE TABLE slot (id int PRIMARY KEY, pos int, UNIQUE (pos) DEFERRABLE INITIALLY DEFERRED)")
     site.run("dst", "CREATE TABLE slot (id int PRIMARY KEY, pos int, UNIQUE (pos))")
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
@@ -41,7 +41,7 @@ def test_the_printed_copy_ends_what_an_exchange_of_values_left_in_the_error_queu
         "UPDATE slot SET pos = 11 - pos",
         "UPDATE slot SET pos = pos + 1",
         "INSERT INTO slot VALUES (11, 1)",
-        # of which the copy has a part
+        # the copy has a part of it
         "BEGIN; UPDATE slot SET pos = 12 - pos; INSERT INTO other VALUES (1, 1); COMMIT",
         "INSERT INTO other VALUES (2, 2)",
     )
@@ -55,7 +55,7 @@ def test_the_printed_copy_ends_what_an_exchange_of_values_left_in_the_error_queu
 
 
 def findings_of(site: FollowedFixes, tables: Sequence[str]) -> list[list[Finding]]:
-    """What `check` says of tables, once apply has looked at them."""
+    """Return the findings of `check` for the tables, after apply has checked them."""
     site.driver.outcome()
     site.driver.control.look_at_tables()
     found = site.check()
@@ -77,7 +77,7 @@ FIELDS = {  # case 13a of the field: {n} is the number of the type
 
 
 def with_composite_types(site: FollowedFixes, count: int) -> list[str]:
-    """Copied tables, each with a column of a composite type of its own, and one that has none; their names."""
+    """Make copied tables, each with a column of its own composite type, and one table without; return their names."""
     names = [f"person{n}" for n in range(count)]
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
     for n, name in enumerate(names):
@@ -93,7 +93,7 @@ def with_composite_types(site: FollowedFixes, count: int) -> list[str]:
 
 
 def altered(site: FollowedFixes, n: int, fix: str) -> None:
-    """What is printed to alter a type of the destination; names that are left to people are chosen."""
+    """Return the printed statement that alters a type of the destination, with names chosen where the user must choose."""
     if fix.startswith("ALTER TYPE ..."):
         ((fields,),) = site.run(
             "src",
@@ -109,9 +109,7 @@ def altered(site: FollowedFixes, n: int, fix: str) -> None:
     site.run("dst", fix)
 
 
-def test_what_is_printed_of_altered_composite_types_makes_both_sides_equal_while_rows_travel(
-    site: FollowedFixes,
-) -> None:
+def test_remedy_for_altered_composite_types_makes_sides_equal_under_load(site: FollowedFixes) -> None:
     names = with_composite_types(site, len(FIELDS))
     user = [
         f"INSERT INTO {name} SELECT 1000 + {{n}}, (SELECT home FROM {name} WHERE id = {{n}} % 50 + 1); UPDATE {name}"
@@ -137,15 +135,15 @@ def test_what_is_printed_of_altered_composite_types_makes_both_sides_equal_while
         written.more()
     site.wait_applied()
     assert site.follow("headrace errors execute FILE --all"), (
-        "as `errors list` says of transactions with rows of tables that were not copied"
+        "`errors list` prints this for transactions with rows of tables that were not copied"
     )
     assert site.errors() == []
     site.assert_same()
     assert not any(findings_of(site, names))
 
 
-def test_a_copy_without_the_printed_alter_waits_for_it_and_changes_no_row(site: FollowedFixes) -> None:
-    """It would take values for those of another field, and end what is said of the table."""
+def test_copy_waits_for_the_printed_alter_and_changes_no_row(site: FollowedFixes) -> None:
+    """Otherwise the copy would store values in the wrong field and remove the finding about the table."""
     ways = ("another field", "another type", "exchanged")
     names = with_composite_types(site, len(ways))
     before = {name: site.run("dst", f"SELECT id, home::text FROM {name} ORDER BY id") for name in names}
@@ -168,8 +166,8 @@ def test_a_copy_without_the_printed_alter_waits_for_it_and_changes_no_row(site: 
     assert not any(findings_of(site, names))
 
 
-def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_transaction(site: FollowedFixes) -> None:
-    """Deleted from the error queue, as was printed before, it took its rows of other tables along."""
+def test_remedy_for_an_unclear_truncate_loses_no_row_of_its_transaction(site: FollowedFixes) -> None:
+    """The former advice, to delete it from the error queue, also lost its rows of other tables."""
     site.run(
         "src",
         "CREATE TABLE ev (id int PRIMARY KEY, v int) PARTITION BY HASH (id); CREATE TABLE ev_0 PARTITION OF ev FOR"
@@ -190,7 +188,7 @@ def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_t
             lambda: [message for message in site.messages() if "TRUNCATE of partition" in message],
             WAIT_S,
         )
-        # what follows is for a table that others write, too
+        # the rest is for a table that others write, too
         copy, _, rest = said.partition(". Where others")[0].partition("; then ")
         assert "`headrace copy FILE TABLE` with that table" in copy
         assert site.follow(
@@ -202,7 +200,7 @@ def test_what_is_printed_of_a_truncate_that_cannot_be_told_loses_no_row_of_its_t
     site.assert_same()
 
 
-def test_what_is_printed_of_tables_that_exchange_their_names_brings_each_its_own_rows(site: FollowedFixes) -> None:
+def test_remedy_for_tables_that_swap_names_gives_each_its_own_rows(site: FollowedFixes) -> None:
     for name in ("t0", "t1"):
         site.run("both", f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
         site.run("src", f"INSERT INTO {name} SELECT g, '{name}' FROM generate_series(1, 100) g")
@@ -227,10 +225,8 @@ def test_what_is_printed_of_tables_that_exchange_their_names_brings_each_its_own
     assert site.run("dst", "SELECT DISTINCT rtrim(v, '.') FROM t0 WHERE id <= 100") == [("t1",)]
 
 
-def test_what_is_printed_where_the_log_lacks_old_values_of_a_substitute_key_makes_both_sides_equal(
-    site: FollowedFixes,
-) -> None:
-    """Nothing that anybody does gives changes of the log the values that they lack: they must not be waited for."""
+def test_remedy_for_unlogged_values_of_a_substitute_key_makes_sides_equal(site: FollowedFixes) -> None:
+    """No action adds the missing values to changes already in the log: the remedy must not wait for them."""
     site.run("src", "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REPLICA IDENTITY FULL")
     site.run("dst", "CREATE TABLE p (id int, code text PRIMARY KEY, v int)")
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
@@ -259,7 +255,7 @@ def test_what_is_printed_where_the_log_lacks_old_values_of_a_substitute_key_make
         assert "at the source: ALTER TABLE" in said
         site.run("src", said[said.index("ALTER TABLE") : said.index(";", said.index("ALTER TABLE"))])
         users.more()
-        alone = said.partition(WHERE_OTHERS_WRITE)[0]  # nobody else writes this table
+        alone = said.partition(WHERE_OTHERS_WRITE)[0]  # no one else writes this table
         assert alone != said
         assert site.follow(
             alone.replace("`headrace copy FILE TABLE` with that table", "headrace copy FILE public.p")
@@ -273,8 +269,8 @@ def test_what_is_printed_where_the_log_lacks_old_values_of_a_substitute_key_make
     site.assert_same()
 
 
-def test_a_driver_whose_schema_headrace_was_dropped_ends_with_the_way_out(site: FollowedFixes) -> None:
-    """`test_ways_out_by_commands.py` follows it."""
+def test_driver_whose_schema_headrace_was_dropped_ends_with_a_remedy(site: FollowedFixes) -> None:
+    """`test_ways_out_by_commands.py` follows the remedy."""
     site.run("both", "CREATE TABLE other (id int PRIMARY KEY, v int)")
     site.start("other")
     site.run("dst", "DROP SCHEMA headrace CASCADE")
@@ -289,7 +285,7 @@ def test_a_driver_whose_schema_headrace_was_dropped_ends_with_the_way_out(site: 
 
     error = wait_for("it to end", ended, WAIT_S)
     if isinstance(error, DestinationRestarted):
-        # It asked for its epoch before it wrote: none is that of a database that was replaced, where it begins again.
+        # The driver asked for its epoch before it wrote: a replaced database has none, and its epochs start over.
         assert "went back from epoch" in error.message
     else:
         assert "the schema headrace is damaged there" in error.message

@@ -1,6 +1,4 @@
-"""`errors show`: the destination's rows beside the row that failed, also those that are in the way of another unique
-key.
-"""
+"""`errors show`: the destination's rows beside the failed row, including rows that conflict with another unique key."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ EMAIL = Column(name="email", type_name="pg_catalog.text", type_number=25)
 PHONE = Column(name="phone", type_name="pg_catalog.text", type_number=25)
 
 
-def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(destination_database: str) -> None:
+def test_row_in_conflict_with_a_second_key_is_found_after_the_keys_row(destination_database: str) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE t (id int PRIMARY KEY, email text UNIQUE, phone text UNIQUE)")
         user.execute("INSERT INTO t VALUES (1, 'a@x', '1'), (2, 'b@x', '2'), (3, NULL, '3')")
@@ -39,7 +37,7 @@ def test_row_in_the_way_of_a_second_unique_key_is_found_behind_that_of_the_key(d
         assert beside(b"9", None, None) == ()
 
 
-def test_row_in_the_way_of_an_index_over_an_expression_is_found(destination_database: str) -> None:
+def test_row_in_conflict_with_an_index_over_an_expression_is_found(destination_database: str) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute(
             "CREATE TABLE t (id int PRIMARY KEY, email text, phone text); CREATE UNIQUE INDEX ON t (lower(email));"
@@ -72,7 +70,7 @@ def test_row_in_the_way_of_an_index_over_an_expression_is_found(destination_data
         "EXCLUDE USING gist (id WITH =, (int4range(lower(valid), upper(valid))) WITH &&) WHERE (lower(valid) > 0)",
     ],
 )
-def test_row_whose_values_differ_is_found_in_the_way_of_an_exclusion(
+def test_row_with_other_values_that_conflicts_with_an_exclusion_is_found(
     destination_database: str, constraint: str
 ) -> None:
     ranges = [Column(name=name, type_name="pg_catalog.int4range", type_number=3904) for name in ("id", "valid")]

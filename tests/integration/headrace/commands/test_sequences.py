@@ -1,4 +1,4 @@
-"""Sequences before a switch-over: what is behind is shown, and set ahead within bounds."""
+"""Sequences before a switch-over: those that are behind are shown, and advanced within bounds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., tuple[int, str]]:
-    """Run `headrace sequences` on two databases: exit code and what it printed."""
+    """Run `headrace sequences` on two databases; return the exit code and the output."""
     file = tmp_path / "seq.yaml"
     file.write_text(FILE)
     monkeypatch.setenv("SEQ_A", source_database)
@@ -61,7 +61,7 @@ def command(
 def run(
     command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
 ) -> Callable[..., tuple[int, Any]]:
-    """The command on databases with tables: exit code, and the lines by column, or the error."""
+    """Run the command on databases with tables; return the exit code and the lines by column, or the error."""
     for dsn, name in ((source_database, "numbers"), (destination_database, "other_numbers")):
         with psycopg.connect(dsn, autocommit=True) as user:
             for statement in (*TABLES, DOWN.format(name), BY_DEFAULT.format(name)):
@@ -85,7 +85,7 @@ def run(
     return run_it
 
 
-def test_what_is_behind_is_shown_and_nothing_is_changed_until_wanted(
+def test_sequences_that_are_behind_are_shown_and_changed_only_on_request(
     run: Callable[..., Any], destination_database: str
 ):
     code, lines = run()
@@ -116,7 +116,7 @@ def test_what_is_behind_is_shown_and_nothing_is_changed_until_wanted(
         (second,) = user.execute("INSERT INTO shared DEFAULT VALUES RETURNING id").fetchone() or ()
         (third,) = user.execute("INSERT INTO serial (v) VALUES (1) RETURNING id").fetchone() or ()
     assert (first, second, third) == (52, -66, 12)
-    assert run("--advance")[0] == DONE  # nothing is behind: nothing is set back
+    assert run("--advance")[0] == DONE  # none is behind, so none is set back
     assert not any(line["was_set"] for line in run("--advance")[1].values())
 
 
@@ -131,19 +131,19 @@ def test_bounds_of_sequences_and_of_the_command_are_kept(run: Callable[..., Any]
 
 
 BY_ANOTHER = (
-    # a serial column whose default names another sequence, which gives a second table its values, too
+    # A serial column whose default names another sequence, which also gives a second table its values.
     "CREATE SEQUENCE everywhere",
     "CREATE TABLE o (id bigserial PRIMARY KEY, v text)",
     "ALTER TABLE o ALTER id SET DEFAULT nextval('everywhere')",
     "CREATE TABLE p (id bigint PRIMARY KEY DEFAULT nextval('everywhere'), v text)",
-    # one that an owned sequence alone gives values, by a trigger or the application
+    # A column that only its owned sequence gives values, through a trigger or the application.
     "CREATE TABLE q (id bigserial PRIMARY KEY)",
     "ALTER TABLE q ALTER id DROP DEFAULT",
-    # one whose default names two
+    # A column whose default names two sequences.
     "CREATE SEQUENCE odd INCREMENT 2",
     "CREATE SEQUENCE even INCREMENT 2 START 2",
     "CREATE TABLE r (id bigint PRIMARY KEY DEFAULT CASE WHEN random() < 0.5 THEN nextval('odd') ELSE nextval('even') END)",
-    # one by its domain
+    # A column whose default comes from its domain.
     "CREATE SEQUENCE of_domain",
     "CREATE DOMAIN number AS bigint DEFAULT nextval('of_domain')",
     "CREATE TABLE u (id number PRIMARY KEY)",
@@ -151,7 +151,7 @@ BY_ANOTHER = (
 )
 
 
-def test_the_sequence_that_a_default_names_is_set_and_not_the_one_that_the_column_owns(
+def test_sequence_that_a_default_names_is_set_and_not_the_owned_one(
     command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
 ) -> None:
     for dsn in (source_database, destination_database):
@@ -195,10 +195,10 @@ def test_the_sequence_that_a_default_names_is_set_and_not_the_one_that_the_colum
     assert "not looked at: sequences public.o_id_seq, public.of_a_trigger of a, which" in printed
 
 
-def test_a_sequence_of_several_columns_is_never_set_back(
+def test_sequence_of_several_columns_is_never_set_back(
     command: Callable[..., tuple[int, str]], source_database: str, destination_database: str
 ) -> None:
-    """Two sequences at the source, one at the destination: the second column is no reason to set it lower."""
+    """The source has two sequences, the destination one: the second column is no reason to lower it."""
     with psycopg.connect(source_database, autocommit=True) as user:
         user.execute("CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (id serial PRIMARY KEY)")
         user.execute(

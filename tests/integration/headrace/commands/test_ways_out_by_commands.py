@@ -1,7 +1,8 @@
-"""The ways out of what no copy of one table mends are followed as they are printed: a log that is gone, a destination
-that needs more than redo has, columns and tables that the file does not know any more, a schema that was dropped.
+"""Remedies for problems that copying one table cannot solve are followed as printed.
 
-`up`, `status` and `explain` print them; commands are typed as they are printed, and both sites are equal then.
+The problems are a lost log, a destination that needs more than redo has, columns and tables that the file no longer
+matches, and a dropped schema. `up`, `status` and `explain` print the remedies. The commands are run as printed, and
+both sites are equal afterwards.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def made(sites: Sites, statements: str = ROWS, *, names: tuple[str, ...] = ("a",
 
 
 def said(file: Path, of: str) -> str:
-    """What `status` prints behind the words that something is wrong: the problem and its fix."""
+    """Return the problem and the fix that `status` prints."""
 
     def found() -> str:
         _, out, err = run("status", str(file))
@@ -61,7 +62,7 @@ def same(system: Sites, *tables: str, sites: tuple[str, ...] = ("a", "b")) -> No
 
 
 def until(what: str, server: psycopg.Connection, statement: str) -> None:
-    """Run a statement until nobody is in its way."""
+    """Run a statement until no other session blocks it."""
 
     def done() -> bool:
         try:
@@ -85,7 +86,7 @@ def lose_slot(system: Sites, site: str) -> None:
         )
 
 
-def test_a_lost_slot_is_followed_by_what_is_printed_for_it(sites: Sites):
+def test_remedy_for_a_lost_slot_works(sites: Sites):
     made(sites)
     sites.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
     system = sites.by(ONE_WAY)
@@ -106,9 +107,7 @@ def test_a_lost_slot_is_followed_by_what_is_printed_for_it(sites: Sites):
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])
-def test_a_lost_publication_of_sites_that_write_to_each_other_is_followed_by_what_is_printed_for_it(
-    sites: Sites, lost: str
-):
+def test_remedy_for_a_lost_publication_of_two_writing_sites_works(sites: Sites, lost: str):
     made(sites)
     sites.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
     system = sites.by("replicate: [{tables: [ways.*], between: [a, b]}]")
@@ -137,9 +136,7 @@ TO = "replicate: [{{tables: [ways.*], from: a, to: [{to}]}}]"
 
 
 @pytest.mark.parametrize("others", [("c",), ()], ids=["one of two", "the only one"])
-def test_a_destination_restored_from_a_backup_that_is_too_old_is_followed_by_what_is_printed_for_it(
-    sites: Sites, others: tuple[str, ...]
-):
+def test_remedy_for_a_destination_restored_from_an_old_backup_works(sites: Sites, others: tuple[str, ...]):
     names = ("a", "b", *others)
     system = sites.by(ONE_WAY, sites=names)
     made(system, names=names)
@@ -149,7 +146,7 @@ def test_a_destination_restored_from_a_backup_that_is_too_old_is_followed_by_wha
     file, server = str(system.file), system.servers["b"]
     same(system, "ways.t", sites=names)
 
-    # A backup: the server is stopped, and all that runs with it.
+    # Take a backup with the server and all processes stopped.
     assert run("down", file)[0] == DONE
     data = server.data_folder
     copy = Path(f"{data}.backup")
@@ -221,9 +218,7 @@ def transformed(sites: Sites, *, secret: str = "secret", value: str = "v", is_le
 
 
 @pytest.mark.parametrize("way", ["give it its name back", "put it back"])
-def test_columns_that_a_transformation_names_and_that_were_renamed_are_followed_by_what_is_printed_for_them(
-    sites: Sites, way: str
-):
+def test_remedy_for_renamed_columns_that_a_transformation_names_works(sites: Sites, way: str):
     made(sites, "CREATE TABLE other (id int PRIMARY KEY)")
     sites.execute(
         "a",
@@ -268,7 +263,7 @@ def test_columns_that_a_transformation_names_and_that_were_renamed_are_followed_
         typed(up)
         typed(wait)
         system = transformed(sites, secret="hidden", value="value")
-        # `up` prints what the destination lacks of it.
+        # `up` prints the columns that the destination lacks.
         out, err = typed(up, code=FINDING)
         alter = re.search(r'ALTER TABLE "ways"."kept" RENAME COLUMN [^;]+;', " ".join((out + err).split()))
         assert alter, (out, err)
@@ -286,7 +281,7 @@ def test_columns_that_a_transformation_names_and_that_were_renamed_are_followed_
 
 
 @pytest.mark.parametrize("way", ["add", "leave out", "take out of the file"])
-def test_a_table_that_was_renamed_out_of_the_rules_is_followed_by_what_is_printed_for_it(sites: Sites, way: str):
+def test_remedy_for_a_table_that_was_renamed_out_of_the_rules_works(sites: Sites, way: str):
     made(sites, "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)")
     sites.execute("a", "INSERT INTO ways.t VALUES (1, 'before'); INSERT INTO ways.u VALUES (1, 'before')")
     rules = "replicate: [{{tables: [{}], from: a, to: [b]}}]"
@@ -297,7 +292,7 @@ def test_a_table_that_was_renamed_out_of_the_rules_is_followed_by_what_is_printe
     printed = said(system.file, "renamed since `up`")
     assert "ways.t_new" in printed
     fix = printed.partition("fix: ")[2]
-    up = f"headrace up {shlex.quote(str(system.file))}"  # the next finding follows it, without a sign between
+    up = f"headrace up {shlex.quote(str(system.file))}"  # the next finding follows it without a separator
     rename = re.match(
         r"to replicate them on, rename them at the destinations, too \((ALTER TABLE [^;]+;)\), and name the new names in"
         rf" the rules; to leave them out, leave the rules as they are; then {re.escape(up)}",
@@ -314,7 +309,7 @@ def test_a_table_that_was_renamed_out_of_the_rules_is_followed_by_what_is_printe
     nothing_is_said(system.file)
 
 
-def test_a_schema_headrace_that_was_dropped_is_followed_by_what_is_printed_for_it(sites: Sites):
+def test_remedy_for_a_dropped_schema_headrace_works(sites: Sites):
     made(sites)
     sites.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
     system = sites.by(ONE_WAY)
@@ -336,7 +331,7 @@ def test_a_schema_headrace_that_was_dropped_is_followed_by_what_is_printed_for_i
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
-def test_a_database_that_takes_no_connections_is_followed_by_what_is_printed_for_it(sites: Sites, site: str):
+def test_remedy_for_a_database_that_takes_no_connections_works(sites: Sites, site: str):
     made(sites)
     sites.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
     system = sites.by(ONE_WAY)
@@ -362,7 +357,7 @@ def test_a_database_that_takes_no_connections_is_followed_by_what_is_printed_for
 
 
 @pytest.mark.parametrize("way", ["keep", "empty"])
-def test_rows_that_came_before_the_copy_are_followed_by_what_is_printed_for_them(sites: Sites, way: str):
+def test_remedy_for_rows_that_arrived_before_the_copy_works(sites: Sites, way: str):
     made(sites, "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)")
     sites.execute("a", "INSERT INTO ways.t VALUES (1, 'before'); INSERT INTO ways.u VALUES (1, 'before')")
     sites.by("replicate: [{tables: [ways.t], from: a, to: [b]}]").up()
@@ -395,8 +390,8 @@ replicate: [{tables: [ways.t, ways.u], from: a, to: [b]}]
 """
 
 
-def test_a_table_that_was_never_copied_is_copied_by_what_explain_prints(sites: Sites):
-    """It came under a name of the rules while all ran."""
+def test_table_that_was_never_copied_is_copied_by_the_command_of_explain(sites: Sites):
+    """It got a name of the rules while the topology was running."""
     made(sites, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     sites.execute("a", "CREATE TABLE ways.away (id int PRIMARY KEY, v text); INSERT INTO ways.away VALUES (1, 'away')")
     system = sites.by(WIDE)
@@ -421,15 +416,15 @@ ALL_WRITE = "replicate: [{{tables: [ways.*], between: [{}]}}]"
 
 
 def copies(system: Sites) -> dict[str, str]:
-    """How far each apply process has got with ways.t."""
+    """Return the SCN of each apply process's copy of ways.t."""
     return {
         name: next((table["state"] for table in system.status(f"apply:{name}")["instantiation"]), "")
         for name in ("apply_from_a_at_b", "apply_from_b_at_c", "apply_from_a_at_c")
     }
 
 
-def test_a_source_that_left_before_another_site_had_its_rows_is_followed_by_what_is_printed_for_it(sites: Sites):
-    """It is lost. Its rows came to b, and not to c, where the copy failed: c had begun with b when b was empty."""
+def test_remedy_for_a_source_that_left_before_all_sites_had_its_rows_works(sites: Sites):
+    """The source is lost. Its rows reached b but not c, where the copy failed: c had begun with b when b was empty."""
     names = ("a", "b", "c")
     made(sites.by(ALL_WRITE.format("b, c"), sites=names), names=names)  # c's server runs
     system = sites.by(ALL_WRITE.format("b, c"), sites=names)
@@ -438,7 +433,7 @@ def test_a_source_that_left_before_another_site_had_its_rows_is_followed_by_what
     system.execute("c", "ALTER TABLE ways.t ADD CONSTRAINT narrow CHECK (v <> 'before')")
     system = sites.by(ALL_WRITE.format("a, b, c"), sites=names)
     file, address = shlex.quote(str(system.file)), ("--address", system.deployment.address)
-    run("up", str(system.file), *address)  # ends when it has said that a copy failed
+    run("up", str(system.file), *address)  # ends after it has reported the failed copy
     system.last[:] = [system.deployment]
     wanted = {"apply_from_a_at_b": "DONE", "apply_from_b_at_c": "DONE", "apply_from_a_at_c": "FAILED"}
     wait_until("b has the rows, and c has not", lambda: copies(system) == wanted)

@@ -1,4 +1,4 @@
-"""What tests of checks share: two empty databases and the file that names them."""
+"""Shared fixture for tests of checks: two empty databases and the file that names them."""
 
 from __future__ import annotations
 

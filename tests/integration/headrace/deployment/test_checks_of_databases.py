@@ -1,7 +1,7 @@
-"""What `check` and `plan` see of real databases beside each other, before `up` would refuse it.
+"""Findings of `check` and `plan` about real databases together, before `up` would refuse the topology.
 
-Rows are in `test_checks_of_rows`, types in `test_checks_of_types`. Longer than 500 lines: every finding is looked for in
-the same pair of databases, and its fix is run there.
+Rows are in `test_checks_of_rows`, types in `test_checks_of_types`. Longer than 500 lines: every finding is searched for
+in the same pair of databases, and its fix is run there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topology.file.reading import read_topology
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_database_under_two_names_is_reported(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     checked.execute("a", "CREATE TABLE t (id int PRIMARY KEY)")
     name = psycopg.conninfo.make_conninfo(checked.dsns["a"], host="localhost")
     assert name != checked.dsns["a"]
@@ -39,10 +39,8 @@ def test_one_database_under_two_names_is_said(checked: Checked, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
-def test_a_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked, site: str) -> None:
-    """A copy and a comparison pass over it, and the log has nothing of it: the rest of the table would be taken for all
-    of it.
-    """
+def test_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked, site: str) -> None:
+    """A copy and a comparison skip it, and the log has none of it: the rest of the table would be taken for the whole."""
     for each in ("a", "b"):
         # a unique index admits no foreign partition
         checked.execute(each, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))
@@ -59,11 +57,11 @@ def test_a_partition_that_is_a_foreign_table_is_refused_by_name(checked: Checked
     ]
     checked.execute(site, found[0].fix)
     left = [(finding.path, finding.is_error) for finding in checked.findings() if "foreign table" in finding.problem]
-    # by itself, and its rows are in no log
+    # it is a separate table now, and its rows are in no log
     assert left == ([("sites.a table public.ev_old", False)] if site == "a" else [])
 
 
-def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checked) -> None:
+def test_unlogged_destination_table_or_partition_is_warned_of(checked: Checked) -> None:
     for each in ("a", "b"):
         checked.execute(each, "CREATE TABLE t (id int PRIMARY KEY)", *PARTITIONED)
     checked.execute("b", "ALTER TABLE t SET UNLOGGED", "ALTER TABLE ev_1 SET UNLOGGED")
@@ -80,10 +78,10 @@ def test_an_unlogged_destination_table_or_partition_is_warned_of(checked: Checke
 READER = "headrace_reader_of_checks"
 
 
-def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(
+def test_role_that_may_only_read_gets_every_grant_and_they_suffice(
     checked: Checked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the schema headrace belongs to somebody else: what it cannot be asked hides nothing."""
+    """Also if the schema headrace belongs to another role: what the role cannot query hides no finding."""
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
     with closing(PostgresDestination(checked.dsns["b"], site="b")) as there:
@@ -94,7 +92,7 @@ def test_a_role_that_may_only_read_gets_every_grant_and_they_are_enough(
             "TEST_B_DSN", psycopg.conninfo.make_conninfo(checked.dsns["b"], user=READER, password="secret")
         )
         done: list[str] = []
-        for _ in range(5):  # a right on a schema shows which ones on its tables are missing, and so on
+        for _ in range(5):  # a right on a schema reveals which rights on its tables are missing, and so on
             errors = [finding for finding in checked.findings() if finding.is_error]
             if not errors:
                 break
@@ -133,7 +131,7 @@ CREATE TABLE "Odd $HOME ""name" (id int PRIMARY KEY);
 """
 
 
-def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_to_them(
+def test_missing_tables_are_created_by_one_command_with_their_dependents(
     checked: Checked, pg_destination: EmbeddedServer
 ) -> None:
     checked.execute("a", SHOP)
@@ -148,7 +146,7 @@ def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_t
     assert rows(checked, "a", constraints) == rows(checked, "b", constraints)
     assert rows(checked, "b", "SELECT count(*) FROM pg_publication") == [(0,)]
 
-    # Of some tables of a schema: those alone, also then in one command and with their keys.
+    # For some tables of a schema, one command creates those alone, with their keys.
     checked.execute("b", "DROP TABLE addresses, customers")
     (missing,) = [finding for finding in checked.findings() if finding.is_error]
     assert missing.problem == "2 tables do not exist here: public.addresses, public.customers"
@@ -158,7 +156,7 @@ def test_tables_that_are_missing_are_made_by_one_command_with_all_that_belongs_t
 
 
 def followed(checked: Checked, command: str, server: EmbeddedServer) -> None:
-    """Run a command as it is printed."""
+    """Run a command as printed."""
     for name, dsn in (("SOURCE_DSN", checked.dsns["a"]), ("DESTINATION_DSN", checked.dsns["b"])):
         command = command.replace(name, shlex.quote(dsn))
     programs = str(server.binary("pg_dump").parent)
@@ -173,7 +171,7 @@ def followed(checked: Checked, command: str, server: EmbeddedServer) -> None:
 
 
 def _copied(checked: Checked) -> None:
-    """What `up` leaves: the tables of a are captured, and each is recorded as copied at b."""
+    """Set up the state after `up`: the tables of a are captured, and each is recorded as copied at b."""
     spec = read_topology(checked.file)
     (apply,) = spec.applies
     with (
@@ -200,9 +198,7 @@ def _copied(checked: Checked) -> None:
             )
 
 
-def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and_no_second_table(
-    checked: Checked,
-) -> None:
+def test_renamed_source_table_gets_the_rename_as_its_only_fix(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     _copied(checked)
@@ -213,14 +209,14 @@ def test_table_that_was_renamed_at_the_source_gets_the_rename_as_its_one_fix_and
         assert (finding.path, finding.is_error) == ("sites.b table public.u", True)
         assert finding.problem == "the table is still public.t here: the source has renamed it since it was copied"
         checked.execute("b", finding.fix)
-        assert not checked.findings(), "neither is it called a table that was never copied, whose rows may be kept"
+        assert not checked.findings(), "it is not called a table that was never copied, whose rows may be kept"
     finally:
         with closing(PostgresSource(checked.dsns["a"], site="a")) as source:
             source.remove("checked")
 
 
-def test_conflicts_that_nobody_would_see_are_said_and_the_fix_is_enough(checked: Checked) -> None:
-    """Both write t, and without old values an UPDATE finds the other's row by its key alone."""
+def test_unseen_conflicts_are_reported_and_the_fix_suffices(checked: Checked) -> None:
+    """Both sites write t. Without old values an UPDATE finds the other site's row by its key alone."""
 
     def unseen() -> list[Finding]:
         return [finding for finding in checked.findings() if "the conflict is not detected" in finding.problem]
@@ -237,7 +233,7 @@ def test_conflicts_that_nobody_would_see_are_said_and_the_fix_is_enough(checked:
     assert not unseen()
 
 
-def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_them_apart(checked: Checked) -> None:
+def test_colliding_sequences_of_two_writers_are_reported_and_separated(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(
             site,
@@ -256,8 +252,8 @@ def test_sequences_of_a_table_that_both_sites_write_are_said_and_the_fixes_keep_
     assert not [f for f in checked.findings() if "hand out the same value" in f.problem]
 
 
-def test_the_sequence_that_a_default_names_is_the_one_that_can_collide(checked: Checked) -> None:
-    """Not the one that the column owns, which nothing uses."""
+def test_sequence_that_a_default_names_is_the_one_that_can_collide(checked: Checked) -> None:
+    """The sequence that the column owns is not used."""
     for site, start in (("a", 1), ("b", 2)):
         checked.execute(
             site,
@@ -273,9 +269,7 @@ def test_the_sequence_that_a_default_names_is_the_one_that_can_collide(checked: 
     assert 'at b: ALTER SEQUENCE "public"."own"' in finding.fix
 
 
-def test_a_table_that_may_not_be_read_is_said_with_the_others(
-    checked: Checked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_table_is_reported_with_the_others(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
     role = "headrace_checked_role"
@@ -293,7 +287,7 @@ def test_a_table_that_may_not_be_read_is_said_with_the_others(
     checked.execute("b", f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
-def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Checked) -> None:
+def test_keys_with_destination_only_columns_are_reported(checked: Checked) -> None:
     checked.execute("a", "CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE TABLE u (id int PRIMARY KEY)")
     checked.execute(
         "b",
@@ -312,7 +306,7 @@ def test_keys_with_columns_that_only_the_destination_has_are_said(checked: Check
     assert not [finding for finding in checked.about("u") if "columns that the source" in finding.problem]
 
 
-def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(checked: Checked) -> None:
+def test_source_only_partitions_are_reported_and_the_fixes_create_them(checked: Checked) -> None:
     table = "CREATE TABLE t (id int, region text, PRIMARY KEY (id, region)) PARTITION BY RANGE (id)"
     first = "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)"
     checked.execute(
@@ -341,14 +335,14 @@ def test_partitions_that_only_the_source_has_are_said_and_the_fixes_make_them(ch
     assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
 
 
-def test_a_default_partition_at_the_destination_takes_the_rows_of_every_missing_one(checked: Checked) -> None:
+def test_default_partition_at_the_destination_takes_rows_of_missing_ones(checked: Checked) -> None:
     table = "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)"
     checked.execute("a", table, "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100)")
     checked.execute("b", table, "CREATE TABLE rest PARTITION OF t DEFAULT")
     assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
 
 
-def test_a_partition_whose_name_a_table_has_is_to_be_attached(checked: Checked) -> None:
+def test_partition_whose_name_a_table_has_is_to_be_attached(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(
             site, "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)", "CREATE TABLE t1 (id int PRIMARY KEY)"
@@ -359,7 +353,7 @@ def test_a_partition_whose_name_a_table_has_is_to_be_attached(checked: Checked) 
     assert not [finding for finding in checked.findings() if "no partition here" in finding.problem]
 
 
-def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(checked: Checked) -> None:
+def test_keys_on_other_columns_than_the_sources_are_reported(checked: Checked) -> None:
     columns = "id int NOT NULL, email text NOT NULL, v int"
     checked.execute(
         "a", f"CREATE TABLE t ({columns}, PRIMARY KEY (id))", f"CREATE TABLE u ({columns}, PRIMARY KEY (id))"
@@ -380,7 +374,7 @@ def test_keys_of_the_destination_on_other_columns_than_the_source_are_said(check
     assert not [finding for finding in checked.about("t") if "unique key" in finding.problem]
 
 
-def test_conflict_handlers_are_checked_against_the_tables_and_the_fix_of_the_log_helps(checked: Checked) -> None:
+def test_conflict_handlers_are_checked_against_tables_and_log_fix_works(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v text, at timestamptz, doc json)")
     handlers = "conflict_handlers:\n  - {table: public.t, method: maximum, columns: [v, %s], resolution_column: %s}\n"
@@ -402,7 +396,7 @@ def test_conflict_handlers_are_checked_against_the_tables_and_the_fix_of_the_log
     assert (finding.is_error, "public.nowhere, a table that it does not get from a" in finding.problem) == (False, True)
 
 
-def test_handlers_of_tables_that_do_not_arrive_are_said(checked: Checked) -> None:
+def test_handlers_of_tables_that_do_not_arrive_are_reported(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v text)")
     dml = "dml_handlers: [{table: public.%s, statements: [lcr.execute true]}]\n"
@@ -425,9 +419,7 @@ def test_handlers_of_tables_that_do_not_arrive_are_said(checked: Checked) -> Non
         )
 
 
-def test_partitions_made_later_are_said_to_lack_a_replica_identity_that_the_table_has_no_key_for(
-    checked: Checked,
-) -> None:
+def test_later_partitions_without_a_replica_identity_or_key_are_reported(checked: Checked) -> None:
     def said() -> list[str]:
         return [each.path for each in checked.findings() if "partition that is made later" in each.problem]
 
@@ -435,7 +427,7 @@ def test_partitions_made_later_are_said_to_lack_a_replica_identity_that_the_tabl
         checked.execute(site, *(statement.replace(" PRIMARY KEY", "") for statement in PARTITIONED))
         checked.execute(site, "ALTER TABLE ev_1 REPLICA IDENTITY FULL")
     assert said() == ["sites.a table public.ev"]
-    # As it says.
+    # As the finding says.
     checked.execute("a", "CREATE TABLE ev_later PARTITION OF ev FOR VALUES FROM (1000) TO (1001)")
     (error,) = [each for each in checked.findings() if each.path.endswith("partition public.ev_later")]
     assert error.is_error
@@ -461,7 +453,7 @@ EXCLUDE = "EXCLUDE USING gist (id WITH =, valid WITH &&)"
         (KEY, f"{KEY}, EXCLUDE USING gist (id WITH =, valid WITH =)", ""),
     ],
 )
-def test_constraints_in_which_rows_collide_at_the_destination_alone_are_said_and_both_ways_out_help(
+def test_colliding_constraints_of_the_destination_are_reported_with_fixes(
     checked: Checked, here: str, there: str, name: str
 ) -> None:
     checked.execute("a", f"CREATE TABLE t ({COLUMNS}, {here})")
@@ -481,8 +473,8 @@ def test_constraints_in_which_rows_collide_at_the_destination_alone_are_said_and
     assert checked.about("t") == []
 
 
-def test_old_values_in_the_log_are_those_of_the_partitions_not_of_the_partitioned_table(checked: Checked) -> None:
-    """ALTER TABLE of a partitioned table gives its partitions no replica identity, and the log has what they have."""
+def test_logged_old_values_are_those_of_the_partitions(checked: Checked) -> None:
+    """ALTER TABLE on a partitioned table gives its partitions no replica identity, and the log follows the partitions."""
     for site in ("a", "b"):
         checked.execute(
             site,

@@ -1,4 +1,4 @@
-"""What `check` and `plan` say of rows that are at several sites: whose they are, which are to be emptied, and which never."""
+"""Findings of `check` and `plan` about rows at several sites: who owns them, which are to be emptied, and which never."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from topology.file.reading import read_topology
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
-def test_rows_of_a_way_that_ended_and_comes_back_are_said_to_be_out_of_date(checked: Checked) -> None:
+def test_rows_of_a_way_that_ended_and_returns_are_reported_as_out_of_date(checked: Checked) -> None:
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
@@ -50,13 +50,13 @@ def test_rows_of_a_way_that_ended_and_comes_back_are_said_to_be_out_of_date(chec
     assert found.is_error
     assert "out of date" in found.problem
     assert "docs/operations.md" in found.fix
-    checked.execute("a", "TRUNCATE t")  # as is printed where a was restored from a backup that is too old
+    checked.execute("a", "TRUNCATE t")  # as printed if a was restored from a backup that is too old
     assert [finding for finding in checked.about("t") if finding.is_error] == []
     assert "  at b, a has none: public.t\n" in plan_topology(checked.file, ask_databases=True).as_text()
 
 
-def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Checked) -> None:
-    """The rows at a are the only ones there are, and b gets them."""
+def test_full_site_is_not_to_be_emptied_for_its_receiver(checked: Checked) -> None:
+    """The rows at a are the only ones, and b gets them."""
     checked.file.write_text(FILE.replace("from: a, to: [b]", "between: [a, b]"))
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
@@ -66,7 +66,7 @@ def test_a_full_site_is_not_to_be_emptied_for_one_that_gets_its_rows(checked: Ch
         "Rows that stay as they are\n  at a, b has none: public.t\n"
         in plan_topology(checked.file, ask_databases=True).as_text()
     )
-    checked.execute("b", "INSERT INTO t VALUES (2)")  # rows of its own: nobody but an operator can say what they are
+    checked.execute("b", "INSERT INTO t VALUES (2)")  # its own rows: only an operator can judge them
     both = [finding for finding in checked.about("t") if finding.is_error]
     assert {finding.path for finding in both} == {"sites.a table public.t", "sites.b table public.t"}
     for finding in both:
@@ -104,8 +104,8 @@ def three(
 
 
 @pytest.mark.parametrize("shape", values(SHAPES, "n-way"))
-def test_of_three_sites_the_one_with_the_rows_keeps_them_and_plan_says_so(three: Checked, shape: str) -> None:
-    """Whatever it is: the hub, a spoke, one between, or one of equals."""
+def test_full_one_of_three_sites_keeps_its_rows_and_plan_says_so(three: Checked, shape: str) -> None:
+    """Whether it is the hub, a spoke, an intermediate one, or one of equals."""
     three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
     three.execute("a", "INSERT INTO t VALUES (1, 1)")
     assert [finding for finding in three.about("t") if finding.is_error] == []
@@ -116,7 +116,7 @@ def test_of_three_sites_the_one_with_the_rows_keeps_them_and_plan_says_so(three:
 
 
 @pytest.mark.parametrize("shape", values(SHAPES, "hub"))
-def test_of_three_sites_of_which_two_have_rows_nobody_is_told_to_delete_them(three: Checked, shape: str) -> None:
+def test_with_rows_at_two_of_three_sites_no_deletion_is_advised(three: Checked, shape: str) -> None:
     three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
     three.execute("a", "INSERT INTO t VALUES (1, 1)")
     three.execute("b", "INSERT INTO t VALUES (2, 2)")
@@ -127,8 +127,8 @@ def test_of_three_sites_of_which_two_have_rows_nobody_is_told_to_delete_them(thr
         assert "delete no" in finding.fix
 
 
-def test_a_site_that_leaves_before_another_one_has_its_rows_is_named_until_they_are_there(three: Checked) -> None:
-    """At c, a's rows were still to come when a was lost: b has them, c never would, and everything is in order."""
+def test_site_that_leaves_before_another_has_its_rows_is_named(three: Checked) -> None:
+    """c still had to get a's rows when a was lost: b has them, but c would never get them, with no problem shown."""
     between = f"{THREE_SITES}  - {{tables: [public.t], between: [a, b, c]}}\n"
     three.file.write_text(between)
     spec = read_topology(three.file)
@@ -146,7 +146,9 @@ def test_a_site_that_leaves_before_another_one_has_its_rows_is_named_until_they_
 
 
 def _too_early(checked: Checked) -> list[Finding]:
-    """Said of an edit: nothing was prepared in this folder but the record of it, so certificates are missing, too."""
+    """Return the findings about an edit. Only the record of the preparation exists in this folder, so certificates are
+    missing, too.
+    """
     found, planned = (
         [each for each in ask(checked.file, ask_databases=True).findings if "that it has brought" in each.problem]
         for ask in (check_topology, plan_topology)
@@ -155,8 +157,8 @@ def _too_early(checked: Checked) -> list[Finding]:
     return found
 
 
-def test_the_only_rows_there_are_are_never_to_be_deleted(checked: Checked) -> None:
-    """The file says the wrong way round: what it would copy from is empty."""
+def test_only_existing_rows_are_never_to_be_deleted(checked: Checked) -> None:
+    """The file has the direction reversed: the site that it would copy from is empty."""
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)")
     checked.execute("b", "INSERT INTO t VALUES (1)")
@@ -206,7 +208,7 @@ def test_rows_of_another_topology_are_not_to_be_deleted(checked: Checked) -> Non
     assert "take it out of the file of one of the two topologies" in found.fix
 
 
-def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Checked) -> None:
+def test_rows_of_an_inheriting_table_are_not_those_of_its_parent(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, *FAMILY)
     checked.execute("a", "INSERT INTO item VALUES (1, 'p1')")
@@ -234,7 +236,7 @@ def test_rows_of_a_table_that_inherits_are_not_those_of_its_parent(checked: Chec
     ],
     ids=["inherited, referred to", "partitioned"],
 )
-def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Checked, made: tuple[str, ...]) -> None:
+def test_emptying_a_table_as_check_says_removes_no_other_tables_rows(checked: Checked, made: tuple[str, ...]) -> None:
     for site in ("a", "b"):
         checked.execute(site, *made)
         checked.execute(site, "INSERT INTO item VALUES (1, 'p1')")
@@ -257,8 +259,8 @@ def test_emptying_a_table_as_check_says_removes_rows_of_no_other_one(checked: Ch
             assert counts == (0, 100, 1)
 
 
-def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be_emptied(checked: Checked) -> None:
-    """The source has it as a table of its own. Its rows here are the partitioned table's."""
+def test_partition_of_an_arriving_table_is_to_be_detached_and_not_emptied(checked: Checked) -> None:
+    """The source has it as a separate table. Its rows here belong to the partitioned table."""
     for site in ("a", "b"):
         checked.execute(
             site,
@@ -277,7 +279,7 @@ def test_a_partition_of_a_table_that_arrives_too_is_to_be_detached_and_not_to_be
         assert found.problem == "the destination table is not empty, and was never copied"
 
 
-def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(checked: Checked) -> None:
+def test_all_filled_tables_are_reported_at_once_but_none_in_progress(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("t", "u", "v")))
     checked.execute("b", "INSERT INTO t VALUES (1)", "INSERT INTO v VALUES (1)")
@@ -290,7 +292,7 @@ def test_every_table_that_is_not_empty_is_said_at_once_and_none_that_was_begun(c
 
 
 def _recorded(checked: Checked, apply: str, source: str, state: str, scn: int, *, at: str = "b") -> None:
-    """An apply process has a record of public.t."""
+    """Give an apply process a record of public.t."""
     spec = read_topology(checked.file)
     with closing(PostgresDestination(checked.dsns[at], site=at)) as there:
         there.prepare(spec.name)
@@ -301,10 +303,8 @@ def _recorded(checked: Checked, apply: str, source: str, state: str, scn: int, *
         there.record_instantiation(spec.name, apply, epoch, record)
 
 
-def test_rows_that_up_refused_are_said_again_with_what_empties_their_table_and_hold_nobody_up(
-    checked: Checked,
-) -> None:
-    """`status` names `headrace check` for what can be emptied."""
+def test_rows_that_up_refused_are_reported_again_without_blocking_up(checked: Checked) -> None:
+    """`status` names `headrace check` for tables that can be emptied."""
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     (apply,) = read_topology(checked.file).applies
@@ -314,7 +314,7 @@ def test_rows_that_up_refused_are_said_again_with_what_empties_their_table_and_h
     assert "or empty it, and no other table: BEGIN;" in finding.fix
 
 
-def test_rows_that_another_apply_process_of_the_topology_brought_are_not_to_be_emptied(checked: Checked) -> None:
+def test_rows_that_another_apply_process_brought_are_not_to_be_emptied(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     _recorded(checked, "apply_from_c_at_b", "c", "DONE", 1)
@@ -326,7 +326,7 @@ def test_rows_that_another_apply_process_of_the_topology_brought_are_not_to_be_e
     assert "keep them with `headrace up FILE --keep-existing`" in finding.fix
 
 
-def test_rows_that_changed_without_events_since_they_were_copied_are_said(checked: Checked) -> None:
+def test_rows_changed_without_events_since_their_copy_are_reported(checked: Checked) -> None:
     for site in ("a", "b"):
         checked.execute(site, "CREATE TABLE t (id int PRIMARY KEY, v int)")
     with replicated(checked):

@@ -1,4 +1,4 @@
-"""What `check` says of types that are other ones at the destination: labels, domains, fields, ranges."""
+"""Findings of `check` about types that differ at the destination: labels, domains, fields, ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
     ],
     ids=["one", "shifted", "exchanged", "renamed and added", "added"],
 )
-def test_labels_that_were_renamed_since_the_rows_came_are_renamed_by_what_check_says_and_others_added(
+def test_renamed_labels_are_renamed_by_the_fixes_of_check_and_others_added(
     checked: Checked, changes: list[str]
 ) -> None:
     for site in ("a", "b"):
@@ -39,7 +39,7 @@ def test_labels_that_were_renamed_since_the_rows_came_are_renamed_by_what_check_
         checked.execute("a", *(f"ALTER TYPE mood {change}" for change in changes))
         found = checked.about("t")
         assert ["ADD VALUE" in finding.fix for finding in found] == sorted("ADD VALUE" in each.fix for each in found)
-        # All of it, in the order in which it is printed.
+        # All of it, in the printed order.
         for finding in found:
             for line in finding.fix.splitlines():
                 checked.execute("b", *re.findall(r"ALTER TYPE [^;]+", line.partition(" -- ")[0]))
@@ -51,7 +51,7 @@ def test_labels_that_were_renamed_since_the_rows_came_are_renamed_by_what_check_
             assert rows(checked, "a", query) == rows(checked, "b", query)
 
 
-def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_order(checked: Checked) -> None:
+def test_source_only_enum_labels_are_reported_and_fixes_keep_their_order(checked: Checked) -> None:
     labels = ["zero", "one", "two", "it's", "four"]
     domain = "CREATE DOMAIN moods AS mood[]"
     table = "CREATE TABLE t (id int PRIMARY KEY, m moods)"
@@ -76,7 +76,7 @@ def test_enum_labels_that_only_the_source_has_are_said_and_the_fixes_keep_their_
     ],
     ids=["one", "doubtful", "two", "one, and a new one"],
 )
-def test_a_renamed_label_is_not_to_be_added(
+def test_renamed_label_is_not_to_be_added(
     checked: Checked, there: list[str], here: list[str], renamed: dict[str, str] | None
 ) -> None:
     for site, labels in (("a", there), ("b", here)):
@@ -97,7 +97,7 @@ def test_a_renamed_label_is_not_to_be_added(
         assert [label for (label,) in connection.execute("SELECT unnest(enum_range(NULL::mood))::text")] == there
 
 
-def test_enum_labels_in_another_order_are_said(checked: Checked) -> None:
+def test_enum_labels_in_another_order_are_reported(checked: Checked) -> None:
     table = "CREATE TABLE t (id int PRIMARY KEY, m mood)"
     checked.execute("a", "CREATE TYPE mood AS ENUM ('low', 'middle', 'high')", table)
     checked.execute("b", "CREATE TYPE mood AS ENUM ('high', 'own', 'low', 'middle')", table)
@@ -106,7 +106,7 @@ def test_enum_labels_in_another_order_are_said(checked: Checked) -> None:
     assert "another order than at the source (low, middle, high)" in finding.problem
 
 
-def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix_is_enough(checked: Checked) -> None:
+def test_domain_narrower_than_the_sources_is_an_error_and_the_fix_suffices(checked: Checked) -> None:
     table = "CREATE TABLE t (id int PRIMARY KEY, v price, w name_of)"
     checked.execute("a", "CREATE DOMAIN price AS numeric(9,4); CREATE DOMAIN name_of AS varchar(5)", table)
     checked.execute("b", "CREATE DOMAIN price AS numeric(5,2); CREATE DOMAIN name_of AS varchar(9)", table)
@@ -121,7 +121,7 @@ def test_domain_that_is_narrower_here_than_at_the_source_is_an_error_and_the_fix
 
 
 def _soak(*case: str) -> Any:
-    """A case of a matrix that `make soak` runs."""
+    """Return a case of a matrix that only `make soak` runs."""
     return pytest.param(*case, marks=pytest.mark.soak)
 
 
@@ -172,7 +172,7 @@ def _soak(*case: str) -> Any:
         ),
     ],
 )
-def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(
+def test_types_with_narrower_or_reordered_parts_are_an_error(
     checked: Checked, types: str, here: str, column: str, problem: str
 ) -> None:
     checked.execute("a", types, f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
@@ -209,7 +209,7 @@ def test_types_whose_parts_are_narrower_or_in_another_order_here_are_an_error(
         ("a int, b int, c int", "a int, c int", "lacks .b", "make the type anew"),
     ],
 )
-def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(
+def test_composite_type_with_other_fields_is_an_error_with_a_fix(
     checked: Checked, there: str, here: str, problem: str, fix: str
 ) -> None:
     checked.execute("a", f"CREATE TYPE p AS ({there})", "CREATE TABLE t (id int PRIMARY KEY, v p)")
@@ -224,7 +224,7 @@ def test_composite_type_with_other_fields_here_is_an_error_whose_fix_ends_it(
 
 
 @pytest.mark.parametrize("columns", ["v p", "v p[]", "v p, w p[]", "v o"])
-def test_a_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checked: Checked, columns: str) -> None:
+def test_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checked: Checked, columns: str) -> None:
     values = {
         "v p": "ROW('Elm', '1')::p",
         "v p[]": "ARRAY[ROW('Elm', '1')::p]",
@@ -263,7 +263,7 @@ def test_a_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checke
         ),
     ],
 )
-def test_a_range_over_a_type_that_would_change_the_values_is_an_error(
+def test_range_over_a_type_that_would_change_the_values_is_an_error(
     checked: Checked, there: str, here: str, problem: str
 ) -> None:
     checked.execute("a", "CREATE TYPE p AS RANGE (subtype = numeric)", "CREATE TABLE t (id int PRIMARY KEY, v p[])")
@@ -305,7 +305,9 @@ def test_a_range_over_a_type_that_would_change_the_values_is_an_error(
         ),
     ],
 )
-def test_types_whose_parts_take_every_value_are_no_error(checked: Checked, types: str, here: str, column: str) -> None:
+def test_types_whose_parts_accept_every_value_are_no_error(
+    checked: Checked, types: str, here: str, column: str
+) -> None:
     for site, statements in (("a", types), ("b", here)):
         checked.execute(site, *statements.split("; "), f"CREATE TABLE t (id int PRIMARY KEY, v {column})")
     assert not [finding for finding in checked.about("t") if finding.is_error]

@@ -1,4 +1,4 @@
-"""`down --purge --keep-servers`: what the way out of a lost log prints can be followed where servers are embedded."""
+"""`down --purge --keep-servers`: with embedded servers, the printed remedy for a lost log can be followed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ replicate: [{{schemas: [shop], between: [a, b]}}]
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """Both servers hold a table and what Headrace makes at a destination; nothing else runs."""
+    """Deploy two servers that hold a table and the objects that Headrace creates at a destination; nothing else runs."""
     file = tmp_path / "kept.yaml"
     file.write_text(FILE.format(state_dir=tmp_path / "state"))
     made = Deployment.read(file)
@@ -50,13 +50,13 @@ def servers(deployment: Deployment) -> dict[str, EmbeddedServer]:
     return {site.name: embedded_server(deployment.spec, site) for site in deployment.spec.sites}
 
 
-def test_the_way_out_of_a_lost_log_names_it():
+def test_remedy_for_a_lost_log_names_the_option():
     assert INSTANTIATE_AGAIN.startswith("`headrace down --purge --keep-servers`")
 
 
-def test_servers_run_on_with_their_tables_and_all_else_is_removed(deployment: Deployment):
+def test_servers_keep_running_with_their_tables_and_all_else_is_removed(deployment: Deployment):
     said: list[str] = []
-    servers(deployment)["b"].stop()  # the machine was started again since
+    servers(deployment)["b"].stop()  # the machine was restarted since
     assert deployment.down(purge=True, keep_servers=True, progress=said.append) == []
     for name, server in servers(deployment).items():
         assert server.is_running
@@ -73,7 +73,7 @@ def test_servers_run_on_with_their_tables_and_all_else_is_removed(deployment: De
     assert not any(server.folder.exists() for server in servers(deployment).values())
 
 
-def test_what_is_removed_is_said_before(deployment: Deployment):
+def test_removal_is_announced_before(deployment: Deployment):
     assert [line for line in purge_losses(deployment.spec) if "with every table in it" in line]
     kept = purge_losses(deployment.spec, keep_servers=True)
     assert not [line for line in kept if "with every table in it" in line]

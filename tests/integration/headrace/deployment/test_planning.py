@@ -1,4 +1,4 @@
-"""The plan of a PostgreSQL database tells the truth: every object it names is made, every lock it names is taken."""
+"""The plan of a PostgreSQL database is true: every object that it names is created, every lock that it names is taken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def only_created(planned: tuple[PlannedStatement, ...]) -> list[PlannedStatement
     return [step for step in planned if step.statement.startswith(("CREATE ", "SELECT pg_replication_origin_create"))]
 
 
-def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done_then(fresh_database, pg_destination):
+def test_destinations_plan_names_the_objects_that_prepare_creates(fresh_database, pg_destination):
     dsn = fresh_database(pg_destination)
     destination = PostgresDestination(dsn, site="dbs2")
     assert only_created(destination.plan("planned", (APPLY,))) == only_created(
@@ -58,11 +58,7 @@ def test_every_object_of_the_destination_s_plan_exists_after_prepare_and_is_done
     destination.close()
 
 
-def test_removal_keeps_origins_that_another_log_stream_still_has_to_read_and_what_others_built_on_the_schema(
-    fresh_database,
-    pg_source,
-    monkeypatch,
-):
+def test_removal_keeps_origins_of_unread_streams_and_users_objects(fresh_database, pg_source, monkeypatch):
     monkeypatch.setattr("headrace.databases.postgres.destination.records.removal._WAIT_S", 0.2)
     dsn = fresh_database(pg_source)
     destination, source = PostgresDestination(dsn, site="dbs2"), PostgresSource(dsn, site="dbs2")
@@ -97,7 +93,7 @@ def source(fresh_database, pg_source):
         yield dsn, connection
 
 
-def test_the_plan_of_a_source_that_does_not_exist_yet_is_what_prepare_then_does(source):
+def test_plan_of_a_source_that_does_not_exist_yet_equals_prepares_work(source):
     dsn, _ = source
     database = PostgresSource(dsn, site="dbs1")
     try:
@@ -130,7 +126,7 @@ def test_table_of_a_negative_rule_is_neither_published_nor_an_obstacle(source):
         database.close()
 
 
-def test_making_the_publication_takes_the_lock_the_plan_names_and_no_other(source):
+def test_creating_the_publication_takes_only_the_lock_that_the_plan_names(source):
     dsn, connection = source
     database = PostgresSource(dsn, site="dbs1")
     try:
@@ -150,7 +146,7 @@ def test_making_the_publication_takes_the_lock_the_plan_names_and_no_other(sourc
         database.close()
 
 
-def test_the_statements_the_plan_warns_of_do_fail_and_the_others_do_not(source):
+def test_only_the_statements_that_the_plan_warns_of_fail(source):
     dsn, connection = source
     database = PostgresSource(dsn, site="dbs1")
     try:
@@ -168,7 +164,7 @@ def test_the_statements_the_plan_warns_of_do_fail_and_the_others_do_not(source):
         database.close()
 
 
-def test_the_copy_of_a_table_takes_access_share_alone(source):
+def test_copy_of_a_table_takes_access_share_alone(source):
     _, connection = source
     with connection.transaction():
         with connection.cursor().copy(
@@ -191,7 +187,7 @@ def test_the_copy_of_a_table_takes_access_share_alone(source):
         ("TRUNCATE t1", "AccessExclusiveLock"),
     ],
 )
-def test_apply_s_writes_take_the_lock_the_plan_names(source, statement, mode):
+def test_applys_writes_take_the_lock_that_the_plan_names(source, statement, mode):
     _, connection = source
     with connection.transaction():
         if statement.startswith("COPY"):

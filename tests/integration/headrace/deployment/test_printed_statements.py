@@ -1,5 +1,5 @@
-"""What `check` prints is run as it is printed, by a superuser, in psql: whoever chose a name in it gets nothing by
-that, and the statement does what it says.
+"""Statements that `check` prints are run as printed, by a superuser, in psql. Names in them give their owners nothing,
+and the statements do what they say.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.values.hostile_names import HOSTILE
 pytestmark = [pytest.mark.postgres]
 
 _BOB = "test_printed_bob"
-_ROUNDS = 6  # of fixes: rights first, then what the role sees by them
+_ROUNDS = 6  # of fixes: rights first, then the findings that they reveal
 _FIRST_WORD = re.compile(r"(?:at the source: )?(?=(?:ALTER|CREATE|GRANT|REVOKE|DROP|SELECT|BEGIN|UPDATE)\b)")
 
 _SOURCE = """
@@ -44,7 +44,7 @@ CREATE TABLE {n}.{parted} ({n} int PRIMARY KEY) PARTITION BY RANGE ({n});
 
 
 class World:
-    """Two databases in which everything has one name, and a role of that name that may do nothing."""
+    """Two databases in which everything has one name, and a role of that name without rights."""
 
     def __init__(self, servers: Mapping[str, EmbeddedServer], dsns: Mapping[str, str], folder: Path, name: str) -> None:
         self.servers, self.dsns, self.name, self.loot = servers, dict(dsns), name, folder / "taken"
@@ -90,7 +90,7 @@ class World:
             connection.execute(sql.SQL(script).format(**names))
 
     def run(self, site: str, statement: str) -> str:
-        """As somebody pastes it who may do everything; the answer is what psql says of errors."""
+        """Run a statement as pasted by a superuser; return psql's error output."""
         done = subprocess.run(
             [self.servers[site].binary("psql"), "--no-psqlrc", "--quiet", self.dsns[site]],
             input=statement + "\n",
@@ -141,7 +141,7 @@ def statement_of(found: Finding) -> str:
 
 
 @pytest.mark.parametrize("name", values(HOSTILE, *HOSTILE[:3]))
-def test_what_is_printed_does_what_it_says_and_nothing_that_a_name_says(
+def test_printed_statement_does_its_work_and_nothing_that_a_name_says(
     world: Callable[[str], World], monkeypatch: pytest.MonkeyPatch, name: str
 ):
     here = world(name)
@@ -159,6 +159,6 @@ def test_what_is_printed_does_what_it_says_and_nothing_that_a_name_says(
             answers.append(f"{statement!r}: {here.run(site, statement)}")
             here.assert_nothing_was_taken()
         ran |= wanted
-    # Each statement has done what it says: nothing is left that it was printed for.
+    # Each statement has worked: its finding is gone.
     assert len(ran) > 20
     assert [each for each in found if each.is_error] == [], answers

@@ -1,7 +1,7 @@
-"""A whole driver, with its tasks as threads: a partition that is attached with rows is copied alone while its table
-goes on, and joins in order.
+"""A complete driver with its tasks as threads: a partition that is attached with rows is copied alone while its table
+is applied, and joins in order.
 
-Longer than 500 lines: its cases share one driver, and what is said of it.
+Longer than 500 lines: its cases share one driver and its reported states.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ATTACH = (
 
 
 class Sites:
-    """Source, destination, and drivers one after the other."""
+    """Source, destination, and consecutive drivers."""
 
     def __init__(self, folder: Path, source: str, destination: str) -> None:
         self.source, self.destination = source, destination
@@ -78,7 +78,7 @@ class Sites:
         return execute(self.destination, "SELECT * FROM headrace.apply_error")
 
     def settle(self) -> None:
-        """Wait until everything is applied, and every partition has joined."""
+        """Wait until all changes are applied and every partition has joined."""
         end = end_of_log(self.source)
 
         def is_settled() -> bool:
@@ -93,7 +93,7 @@ class Sites:
         assert self.errors() == []
 
     def problem(self) -> str:
-        """What is shown of the table."""
+        """Return the finding about the table."""
         return next(table.problem for table in self.driver.control.status().instantiation if table.name == "ev")
 
     def begin_part(self) -> None:
@@ -104,7 +104,7 @@ class Sites:
         )
 
     def is_left_out(self) -> bool:
-        """Whether a partition's rows are left out, and its snapshot is taken."""
+        """Return whether a partition's rows are skipped and its snapshot is taken."""
         return bool(
             execute(self.destination, "SELECT 1 FROM headrace.instantiation WHERE identity LIKE '%%/%%' AND scn > 1")
         )
@@ -115,7 +115,7 @@ class Sites:
 
 @pytest.fixture
 def held(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No piece of a copy reaches a task until this is undone."""
+    """Keep every piece of a copy from reaching a task until this is undone."""
     monkeypatch.setattr(CopyBoard, "add", lambda self, pieces: list(pieces))
     return monkeypatch
 
@@ -125,7 +125,7 @@ def sites(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sites]:
     monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
-    monkeypatch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # what nothing hurries: ten
+    monkeypatch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # instead of ten, for looks that nothing hurries
     made = Sites(tmp_path, source_database, destination_database)
     try:
         yield made
@@ -136,12 +136,12 @@ def sites(
     assert has_ended
 
 
-def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: Sites) -> None:
+def test_partition_joins_under_load_and_its_earlier_errors_are_cleared(sites: Sites) -> None:
     before = sites.copied_rounds()
     execute(sites.source, ATTACH.format(2))
     execute(sites.source, ATTACH.format(3))
     execute(sites.source, PART.format(4))
-    # Of rows that are not here: alone, and together with others; and what comes behind them.
+    # Changes of rows that are missing here: alone, together with others, and in later transactions.
     execute(sites.source, "UPDATE ev SET v = 'alone' WHERE (id, day) = (1, 2)")
     execute(
         sites.source,
@@ -175,7 +175,7 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
         )
     sites.settle()
     sites.assert_same()
-    assert sites.copied_rounds() == before  # nothing else was copied
+    assert sites.copied_rounds() == before  # no other table was copied
     sites.stop()
     execute(sites.source, "UPDATE ev SET v = 'later' WHERE id < 10")
     sites.start()
@@ -183,7 +183,7 @@ def test_it_joins_under_load_and_what_failed_before_is_no_error_any_more(sites: 
     sites.assert_same()
 
 
-def test_a_partition_that_was_unlogged_when_it_was_new_joins_with_what_the_log_lacks(sites: Sites) -> None:
+def test_new_unlogged_partition_joins_with_the_rows_that_the_log_lacks(sites: Sites) -> None:
     before = sites.copied_rounds()
     for statement in (
         PART.format(2),
@@ -192,13 +192,13 @@ def test_a_partition_that_was_unlogged_when_it_was_new_joins_with_what_the_log_l
         "INSERT INTO ev SELECT g, 2, 'unlogged' FROM generate_series(11, 1000) g",
         "UPDATE ev SET v = 'unlogged' WHERE (id, day) = (1, 2)",
         "ALTER TABLE ev_2 SET LOGGED",
-        "UPDATE ev SET v = 'behind' WHERE id IN (2, 500) AND day = 2",  # of a row that is not here
+        "UPDATE ev SET v = 'behind' WHERE id IN (2, 500) AND day = 2",  # this row is missing here
         "INSERT INTO ev VALUES (5000, 2, 'behind')",
     ):
         execute(sites.source, statement)
     sites.settle()
     sites.assert_same()
-    assert sites.copied_rounds() == before  # nothing else was copied
+    assert sites.copied_rounds() == before  # no other table was copied
 
 
 AFTER = (
@@ -207,7 +207,7 @@ AFTER = (
 )
 
 
-def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:
+def test_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, held: pytest.MonkeyPatch) -> None:
     sites.begin_part()
     execute(
         sites.source,
@@ -219,9 +219,7 @@ def test_a_truncate_of_the_table_ends_the_copy_of_its_partition(sites: Sites, he
     sites.assert_same()
 
 
-def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(
-    sites: Sites, held: pytest.MonkeyPatch
-) -> None:
+def test_truncate_of_the_partition_alone_reaches_a_repeated_copy(sites: Sites, held: pytest.MonkeyPatch) -> None:
     sites.begin_part()
     execute(sites.source, "TRUNCATE ev_2; INSERT INTO ev VALUES (1, 2, 'after')")
     held.undo()
@@ -245,7 +243,7 @@ def test_a_truncate_of_the_partition_alone_reaches_a_copy_that_is_made_again(
         core=["copying-changed", "copied-truncated"],
     ),
 )
-def test_a_driver_that_ends_between_goes_on(
+def test_copy_survives_the_end_of_its_driver(
     sites: Sites, monkeypatch: pytest.MonkeyPatch, when: str, is_truncated: bool
 ) -> None:
     def join(self: LoopJoinCalls, tables: Sequence[Instantiation]) -> bool:
@@ -277,7 +275,7 @@ def test_a_driver_that_ends_between_goes_on(
     sites.assert_same()
 
 
-def test_a_truncate_of_all_that_is_left_empties_a_partition_that_left_before(sites: Sites) -> None:
+def test_truncate_of_all_remaining_rows_empties_a_former_partition(sites: Sites) -> None:
     for number in (2, 3):
         execute(sites.source, PART.format(number))
         execute(sites.source, f"INSERT INTO ev VALUES (1, {number}, 'x')")
@@ -296,8 +294,8 @@ def test_a_truncate_of_all_that_is_left_empties_a_partition_that_left_before(sit
     assert sites.problem() == ""
 
 
-def test_a_truncate_of_a_part_of_what_is_left_removes_no_rows_of_a_partition_that_left(sites: Sites) -> None:
-    """It is of all that a look has seen, and the table has got another partition since."""
+def test_partial_truncate_removes_no_rows_of_a_former_partition(sites: Sites) -> None:
+    """The TRUNCATE covers all that a look has seen, but the table has received another partition since."""
     execute(sites.source, PART.format(2))
     execute(sites.source, "INSERT INTO ev VALUES (1, 2, 'x')")
     sites.settle()
@@ -315,7 +313,7 @@ def test_a_truncate_of_a_part_of_what_is_left_removes_no_rows_of_a_partition_tha
     assert sites.problem() == ""
 
 
-def test_a_partition_that_is_kept_outlives_a_truncate_and_one_that_is_followed_does_not(sites: Sites) -> None:
+def test_kept_partition_survives_a_truncate_and_a_followed_one_does_not(sites: Sites) -> None:
     for number in (2, 3):
         execute(sites.source, PART.format(number))
         execute(sites.source, f"INSERT INTO ev VALUES (1, {number}, 'x')")
@@ -344,7 +342,7 @@ def test_a_partition_that_is_kept_outlives_a_truncate_and_one_that_is_followed_d
 
 
 @pytest.mark.soak
-def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_since(sites: Sites) -> None:
+def test_truncate_in_the_error_queue_empties_no_partition_copied_since(sites: Sites) -> None:
     for statement in ATTACH.format(2).split("; "):
         execute(sites.source, statement)
     execute(sites.source, "UPDATE ev SET v = 'before' WHERE (id, day) = (1, 2)")
@@ -355,7 +353,7 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     )
     wait_for("both to fail", lambda: len(sites.errors()) == 2, WAIT_S)
     sites.settle()
-    wait_for("what the copy has to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
+    wait_for("errors that the copy covers to be deleted", lambda: len(sites.errors()) == 1, WAIT_S)
     assert execute(sites.destination, "SELECT v FROM ev WHERE day = 2") == [("after",)]
     ((number,),) = execute(sites.destination, "SELECT number FROM headrace.apply_error")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(numbers=[number])) and "again"
@@ -375,7 +373,7 @@ def test_a_truncate_in_the_error_queue_empties_no_partition_that_was_copied_sinc
     sites.assert_same()
 
 
-def test_what_the_log_has_of_the_rows_before_the_attach_is_applied_before_they_are_copied(sites: Sites) -> None:
+def test_logged_changes_from_before_the_attach_are_applied_before_the_copy(sites: Sites) -> None:
     for dsn in (sites.source, sites.destination):
         execute(dsn, "CREATE TABLE ev_d PARTITION OF ev DEFAULT")
     execute(sites.source, "INSERT INTO ev SELECT g, 2, 'of the default' FROM generate_series(1, 50) g")
@@ -395,7 +393,7 @@ def test_what_the_log_has_of_the_rows_before_the_attach_is_applied_before_they_a
     sites.assert_same()
 
 
-def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites) -> None:
+def test_copy_of_the_table_includes_a_partition_whose_own_copy_failed(sites: Sites) -> None:
     execute(sites.destination, "ALTER TABLE ev_2 ADD CONSTRAINT no CHECK (v <> 'bulk')")
     execute(sites.source, ATTACH.format(2))
     wait_for(
@@ -410,7 +408,7 @@ def test_a_copy_of_the_table_has_a_partition_whose_own_copy_failed(sites: Sites)
 
 
 @pytest.mark.soak
-def test_a_second_partition_of_the_name_of_one_that_left_is_left_out_by_the_next_driver_too(
+def test_next_driver_also_skips_a_partition_with_a_former_ones_name(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(sites.source, ATTACH.format(2))
@@ -472,8 +470,8 @@ def test_rows_that_an_error_transaction_moves_into_the_partition_stay(sites: Sit
 
 
 @pytest.mark.soak
-def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_over(sites: Sites) -> None:
-    """Nobody knows whether they are older than the ATTACH: executed behind the copy, they could change what it has."""
+def test_partition_waits_for_error_transactions_that_may_concern_its_rows(sites: Sites) -> None:
+    """It is unknown whether they are older than the ATTACH: executed after the copy, they could change its rows."""
     execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")
     execute(sites.source, "UPDATE ev SET v = 'changed' WHERE (id, day) = (7, 1)")
     wait_for("the error", sites.errors, WAIT_S)
@@ -483,7 +481,7 @@ def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_ov
         sites.driver.control.look_at_tables()
         return "ev_2 has rows that are not in the log" in sites.problem()
 
-    wait_for("it to be told", is_told, WAIT_S)
+    wait_for("the finding to appear", is_told, WAIT_S)
     assert is_told()
     assert execute(sites.destination, "SELECT count(*) FROM ev_2") == [(0,)]
     execute(sites.destination, "INSERT INTO ev VALUES (7, 1, 'first')")
@@ -495,7 +493,7 @@ def test_a_partition_waits_for_error_transactions_that_may_be_of_rows_it_took_ov
 
 
 @pytest.mark.soak
-def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_copied_is_not_lost(
+def test_changes_in_a_renamed_partition_survive_the_copy_of_its_successor(
     sites: Sites, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(sites.source, ATTACH.format(2))
@@ -538,8 +536,8 @@ def test_what_changes_in_a_renamed_partition_while_another_one_of_its_name_is_co
 
 
 @pytest.mark.soak
-def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Sites, held: pytest.MonkeyPatch) -> None:
-    """Errors of other partitions that go on and on would keep it away for good."""
+def test_partition_does_not_wait_for_errors_that_came_after_it_was_seen(sites: Sites, held: pytest.MonkeyPatch) -> None:
+    """Continuing errors of other partitions would keep it away for good."""
     execute(sites.destination, "DELETE FROM ev WHERE (id, day) = (7, 1)")
     execute(sites.source, "ALTER TABLE other ADD COLUMN n int; INSERT INTO other VALUES (1, 'x', 1)")
     wait_for("apply to wait for the column", lambda: "ALTER" in str(sites.driver.control.status()), WAIT_S)
@@ -553,7 +551,7 @@ def test_a_partition_does_not_wait_for_what_failed_after_it_was_seen(sites: Site
     )
 
 
-def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(sites: Sites) -> None:
+def test_truncate_of_a_replaced_partition_empties_no_copy(sites: Sites) -> None:
     """It waits in the error queue behind a row of another table, and changes no row itself."""
     execute(sites.source, PART.format(4))
     execute(sites.source, "INSERT INTO other VALUES (1, 'x')")
@@ -568,7 +566,7 @@ def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(s
         sites.driver.control.look_at_tables()
         return "error transactions that may be older" in sites.problem()
 
-    wait_for("it to be told", is_told, WAIT_S)
+    wait_for("the finding to appear", is_told, WAIT_S)
     execute(sites.destination, "INSERT INTO other VALUES (1, 'x')")
     name = sites.driver.control.begin_execution("again", pb.ErrorsRequest(all=True)) and "again"
     wait_for(
@@ -579,7 +577,7 @@ def test_a_truncate_of_the_partition_that_another_one_replaced_empties_no_copy(s
     assert sites.problem() == ""
 
 
-def test_rows_of_a_partition_of_a_table_that_others_write_come_by_what_is_printed(sites: Sites) -> None:
+def test_rows_of_a_partition_that_others_also_write_arrive_by_the_remedy(sites: Sites) -> None:
     sites.stop()
     sites.start(is_shared=True)
     execute(sites.source, ATTACH.format(2))

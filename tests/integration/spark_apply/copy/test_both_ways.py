@@ -1,4 +1,4 @@
-"""One table that goes both ways between two real databases: which of them has the rows. Without Ray and Spark.
+"""One table that is replicated both ways between two real databases: which of them has the rows. Without Ray and Spark.
 
 Longer than 500 lines: each way in which two copies meet is one more scene on the same two drivers.
 """
@@ -80,8 +80,8 @@ def both(
 
 
 @pytest.mark.parametrize("full", ["a", "b"])
-def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both: Both, full: str):
-    has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # by where they apply
+def test_rows_of_the_full_site_are_copied_to_the_empty_one_and_kept(both: Both, full: str):
+    has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # named by the site where they apply
     execute(has.target, FILL)
     lacks.before_piece = lambda _: recorded.append(has.record)
     recorded: list[Instantiation | None] = []
@@ -89,7 +89,7 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
     assert both.states() == {has.there: "KEPT", lacks.there: "DONE"}
     assert recorded
     assert all(each is not None and each.state == "KEPT" for each in recorded), (
-        "rows came to the empty site before its having none was recorded"
+        "rows reached the empty site before its emptiness was recorded"
     )
     assert execute(has.target, KEPT) == [(100, 1, "there")]
     assert execute(lacks.target, KEPT)[0][0] == 100
@@ -99,7 +99,7 @@ def test_rows_of_the_full_site_go_to_the_empty_one_and_stay_where_they_are(both:
 def among_three(
     fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
-    """The apply processes of sites a, b and c that all write: of each from each other one, by source and destination."""
+    """Make the apply processes of sites a, b and c that all write: one for each pair, by source and destination."""
     monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
     monkeypatch.setattr(instantiation, "_GATHERING_S", 0.1)
     monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
@@ -126,7 +126,7 @@ def among_three(
 
 
 def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Instantiation]:
-    """Run them at the same time, while each of them applies everything that comes to a table that is there.
+    """Run the pairs at the same time, while each applies all changes to tables that exist.
 
     Returns their records, by source and destination.
     """
@@ -144,7 +144,7 @@ def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Ins
 
 
 @pytest.mark.parametrize("late", ["", "ab", "bc", "cb", "ac", "ca"])
-def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_way_is_late(
+def test_full_site_fills_the_other_two_whichever_way_is_late(
     among_three: dict[tuple[str, str], CopyingPair], late: str
 ):
     full = among_three["a", "b"].dsn
@@ -152,7 +152,7 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
     before = execute(full, KEPT)
     if late:
         ways = [pair for way, pair in among_three.items() if way != tuple(late)]
-        for pair in ways:  # until they wait for the late one, or have what they need
+        for pair in ways:  # until they wait for the late one, or have their rows
             pair.should_end = lambda: all(each.record is not None or each.shown for each in ways)
         run_until_settled(ways)
         for pair in ways:
@@ -162,7 +162,7 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
     assert states.keys() == among_three.keys()
     assert states["b", "a"] == states["c", "a"] == "KEPT"
     assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
-    for site in ("b", "c"):  # one copied, and said where the other one goes on
+    for site in ("b", "c"):  # one copied, and said where the other one resumes
         ways = [way for way in records if way[1] == site]
         leader, other = sorted(ways, key=lambda way: not among_three[way].destination.carried)
         carried = among_three[leader].destination.carried
@@ -173,13 +173,13 @@ def test_of_three_sites_that_all_write_the_full_one_fills_the_others_whichever_w
         assert (record.state, record.row_count) == ("COPIED", 0)
         assert among_three[other].destination.carried == ()
     shown = {way: pair.shown[-1].state for way, pair in among_three.items()}
-    assert shown == states, "what is shown of a table is what is recorded"
+    assert shown == states, "a table's shown state is its recorded state"
     assert execute(full, KEPT) == before
     for site in ("b", "c"):
         assert execute(among_three["a", site].target, "SELECT count(*), min(v) FROM rooms") == [(100, "there")]
 
 
-def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Both):
+def test_empty_site_waits_until_the_other_way_is_recorded(both: Both):
     execute(both.a, FILL)
     both.at_b.should_end = lambda: any(each.problem for each in both.at_b.shown)
     both.at_b.run()
@@ -196,8 +196,8 @@ def test_empty_site_waits_for_as_long_as_the_other_way_is_not_recorded(both: Bot
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
-def test_record_of_another_source_s_table_is_not_what_is_waited_for(both: Both):
-    """An apply process of that name got its changes from a third site once."""
+def test_record_of_another_sources_table_is_not_waited_for(both: Both):
+    """An apply process of that name once got its changes from a third site."""
     execute(both.a, FILL)
     epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
     both.at_a.destination.record_instantiation(
@@ -219,7 +219,7 @@ def test_record_of_another_source_s_table_is_not_what_is_waited_for(both: Both):
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(0,)]
 
 
-def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: Both):
+def test_uncopied_rows_at_both_sites_need_an_operator(both: Both):
     execute(both.a, FILL)
     execute(both.b, "INSERT INTO rooms VALUES (1, 'here')")
     at_once(both.at_a, both.at_b)
@@ -231,7 +231,7 @@ def test_rows_at_both_sites_that_no_copy_made_are_an_operator_s_to_judge(both: B
     )
 
 
-def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operator_s_to_judge(both: Both):
+def test_users_rows_at_the_empty_site_before_the_copy_need_an_operator(both: Both):
     execute(both.a, FILL)
     both.at_a.run()
     execute(both.b, "INSERT INTO rooms VALUES (1001, 'early')")
@@ -242,7 +242,7 @@ def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operat
 
 
 def emptied_alone(said: str) -> str:
-    """The statement that deletes rows at one site alone, from the section of the guide that is named."""
+    """Return the statement that deletes rows at one site alone, from the named section of the guide."""
     title = re.search(r'docs/operations\.md, "([^"]+)"', said)
     assert title, said
     section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
@@ -252,7 +252,7 @@ def emptied_alone(said: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["keep", "before step 3"])
-def test_what_is_printed_of_rows_at_both_sites_is_followed(both: Both, way: str):
+def test_remedy_for_rows_at_both_sites_is_followed(both: Both, way: str):
     execute(both.a, FILL)
     execute(both.b, FILL if way == "keep" else "INSERT INTO rooms VALUES (1, 'there')")
     at_once(both.at_a, both.at_b)
@@ -267,7 +267,7 @@ def test_what_is_printed_of_rows_at_both_sites_is_followed(both: Both, way: str)
         at_once(both.at_a, both.at_b)
         assert both.states() == {"a": "KEPT", "b": "KEPT"}
     else:
-        # Everything that b has is at a.
+        # All rows of b exist at a.
         execute(both.b, emptied_alone(said[said.index("If it lacks some, ") :]))
         at_once(both.at_a, both.at_b)
         assert both.states() == {"a": "KEPT", "b": "DONE"}
@@ -275,13 +275,13 @@ def test_what_is_printed_of_rows_at_both_sites_is_followed(both: Both, way: str)
     assert execute(both.a, "SELECT count(*) FROM rooms") == [(100,)]
 
 
-def test_of_two_empty_tables_nothing_is_copied_either_way(both: Both):
+def test_two_empty_tables_are_not_copied(both: Both):
     at_once(both.at_a, both.at_b)
     assert both.states() == {"a": "DONE", "b": "DONE"}
 
 
 def one_way_first(both: Both) -> None:
-    """A topology of one way, from a to b, that has copied the table."""
+    """Set up a topology of one way, from a to b, that has copied the table."""
     execute(both.a, FILL)
     returned_by, both.at_b.returned_by = both.at_b.returned_by, ""
     both.at_b.run()
@@ -289,7 +289,7 @@ def one_way_first(both: Both) -> None:
     assert both.states() == {"a": None, "b": "DONE"}
 
 
-def test_copy_of_one_way_is_kept_as_it_is_when_the_other_way_is_added(both: Both):
+def test_copy_of_one_way_is_kept_when_the_other_way_is_added(both: Both):
     one_way_first(both)
     execute(both.a, "INSERT INTO rooms VALUES (101, 'on the way')")  # it has not arrived: both are under load
     at_once(both.at_a, both.at_b)
@@ -298,7 +298,7 @@ def test_copy_of_one_way_is_kept_as_it_is_when_the_other_way_is_added(both: Both
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
-def test_copy_that_is_still_made_is_waited_for(both: Both):
+def test_copy_in_progress_is_waited_for(both: Both):
     one_way_first(both)
     record(both.at_b, state="COPIED")
     both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
@@ -310,14 +310,14 @@ def test_copy_that_is_still_made_is_waited_for(both: Both):
     assert both.states() == {"a": "KEPT", "b": "DONE"}
 
 
-def test_rows_that_an_operator_kept_are_no_copy(both: Both):
+def test_rows_that_an_operator_kept_are_not_treated_as_a_copy(both: Both):
     one_way_first(both)
     record(both.at_b, state="KEPT")
     both.at_a.run()
     assert both.states() == {"a": "FAILED", "b": "KEPT"}
 
 
-def test_copy_of_an_earlier_table_of_that_name_is_none_of_this_one(both: Both):
+def test_copy_of_an_earlier_table_of_that_name_does_not_count(both: Both):
     one_way_first(both)
     execute(both.a, f"DROP TABLE rooms; {ROOMS}; {FILL}")
     both.at_b.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
@@ -325,7 +325,7 @@ def test_copy_of_an_earlier_table_of_that_name_is_none_of_this_one(both: Both):
     assert both.states() == {"a": "FAILED", "b": "DONE"}
 
 
-def test_copy_that_has_another_site_s_rows_beside_it_is_not_kept(both: Both):
+def test_copy_mixed_with_another_sites_rows_is_not_kept(both: Both):
     one_way_first(both)
     begin_at_b_from_a_third_site(both)
     both.at_a.run()
@@ -350,11 +350,9 @@ def begin_at_b_from_a_third_site(both: Both) -> None:
         )
 
 
-def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one_that_is_here(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-):
-    """A transaction that is open there holds the snapshot up for as long as it lasts: that row is behind the look, and
-    no stream sends it.
+def test_third_sites_row_before_the_snapshot_does_not_count_as_present(both: Both, monkeypatch: pytest.MonkeyPatch):
+    """An open transaction there delays the snapshot for its whole duration. That row is newer than the check, and no
+    stream sends it.
     """
     one_way_first(both)
     open_snapshot = both.at_a.source.open_snapshot
@@ -370,17 +368,17 @@ def test_row_of_a_third_site_that_comes_before_the_snapshot_is_not_taken_for_one
 
 
 @pytest.mark.parametrize("state", ["DONE", "COPIED"])
-def test_rows_that_were_deleted_here_do_not_come_back_with_the_copy_that_still_has_them(both: Both, state: str):
+def test_rows_deleted_here_do_not_return_with_an_outdated_copy(both: Both, state: str):
     one_way_first(both)
     record(both.at_b, state=state)
-    execute(both.a, "DELETE FROM rooms")  # on the way to b
+    execute(both.a, "DELETE FROM rooms")  # in flight to b
     both.at_a.should_end = lambda: any("waits" in each.problem for each in both.at_a.shown)
     both.at_a.run()
     assert execute(both.a, "SELECT count(*) FROM rooms") == [(0,)]
     assert both.states() == {"a": "KEPT" if state == "DONE" else None, "b": state}
 
 
-def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_and_comes_back(both: Both):
+def test_original_rows_are_kept_when_the_way_to_them_ends_and_returns(both: Both):
     execute(both.a, FILL)
     at_once(both.at_a, both.at_b)
     both.at_a.destination.leave_out(TOPOLOGY, both.at_a.name, kept=())  # one way, from a to b
@@ -391,17 +389,18 @@ def test_site_whose_rows_were_nobody_s_copy_keeps_them_when_the_way_to_it_ends_a
 
 
 @pytest.mark.parametrize("kept", values(["a", "b"], "b"))
-def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: Both, kept: str):
-    """Executed as printed: `down --purge`, the tables are emptied at the sites that are named, `up`."""
+def test_remedy_for_a_lost_log_makes_both_sites_equal_again(both: Both, kept: str):
+    """Executed as printed: `down --purge`, empty the tables at the named sites, `up`."""
     execute(both.a, FILL)
     at_once(both.at_a, both.at_b)
-    execute(both.a if kept == "a" else both.b, "UPDATE rooms SET v = 'only here'")  # the slot is gone: nobody sends it
+    # The slot is lost: nothing sends this change.
+    execute(both.a if kept == "a" else both.b, "UPDATE rooms SET v = 'only here'")
     fix = for_topology(INSTANTIATE_AGAIN, [("a", "b"), ("b", "a")])
     here = re.search(r"tables at (\w+), and not at (\w+), then `headrace up`", fix)
     assert here is not None
     assert "(a or b can be the one" in fix
     for pair in (both.at_a, both.at_b):
-        pair.source.remove(TOPOLOGY)  # first, as `down --purge` does: origins stay as long as a slot is behind them
+        pair.source.remove(TOPOLOGY)  # first, as `down --purge` does: origins stay as long as they are used by a slot
     for pair in (both.at_a, both.at_b):
         pair.destination.remove(TOPOLOGY)
     execute(both.b if kept == "a" else both.a, "TRUNCATE rooms")
@@ -415,12 +414,10 @@ def test_what_is_printed_when_a_log_is_gone_makes_both_sites_equal_again(both: B
 
 
 @pytest.mark.parametrize("first", values(["a", "b"], "b"))
-def test_what_is_printed_of_a_site_that_was_restored_from_a_backup_that_is_too_old_makes_both_equal_again(
-    both: Both, first: str
-):
-    """Executed as printed: both ways leave the file, the tables are emptied at b, both ways come back.
+def test_remedy_for_a_site_restored_from_an_old_backup_makes_both_equal(both: Both, first: str):
+    """Executed as printed: both ways leave the file, the tables are emptied at b, both ways return.
 
-    Whichever site had the rows first: a, or b, of which a has its copy.
+    Either site may have had the rows first: a, or b, in which case a has a copy of them.
     """
     execute(both.a if first == "a" else both.b, FILL)
     at_once(both.at_a, both.at_b)
@@ -443,7 +440,7 @@ def test_what_is_printed_of_a_site_that_was_restored_from_a_backup_that_is_too_o
     assert execute(both.a, "SELECT count(*) FROM rooms WHERE v = 'only here'") == [(100,)]
 
 
-def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_as_its_rows_are_deleted(both: Both):
+def test_outdated_copy_of_a_returning_way_is_repeated_after_its_deletion(both: Both):
     execute(both.a, FILL)
     at_once(both.at_a, both.at_b)
     both.at_b.destination.leave_out(TOPOLOGY, both.at_b.name, kept=())  # one way, from b to a
@@ -455,8 +452,8 @@ def test_copy_that_is_out_of_date_when_its_way_comes_back_is_made_again_as_soon_
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(100,)]
 
 
-def test_a_copy_that_is_out_of_date_is_not_kept_where_the_rows_that_it_was_copied_from_were_deleted(both: Both):
-    """The way from a to b went on: b is not to get a copy, and the rows would stay at a alone."""
+def test_outdated_copy_is_not_kept_after_its_source_deleted_the_rows(both: Both):
+    """The way from a to b continued: b gets no copy, so the rows would stay at a alone."""
     execute(both.b, FILL)
     at_once(both.at_a, both.at_b)
     assert both.states() == {"a": "DONE", "b": "KEPT"}
@@ -467,8 +464,8 @@ def test_a_copy_that_is_out_of_date_is_not_kept_where_the_rows_that_it_was_copie
     assert "out of date" in both.at_a.shown[-1].problem
 
 
-def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge(both: Both):
-    """Users write at b; until the new table is captured there, nothing sends that."""
+def test_copy_in_a_replaced_table_needs_an_operator(both: Both):
+    """Users write at b. Until the new table is captured there, no stream sends their changes."""
     execute(both.a, FILL)
     at_once(both.at_a, both.at_b)
     execute(both.b, f"DROP TABLE rooms; {ROOMS}; {FILL}; INSERT INTO rooms VALUES (1001, 'not captured')")
@@ -478,8 +475,8 @@ def test_copy_in_a_table_that_took_another_one_s_place_is_an_operator_s_to_judge
     assert [each.state for each in both.at_a.destination.instantiations(TOPOLOGY, both.at_a.name)] == ["KEPT", "FAILED"]
 
 
-def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both: Both):
-    """Where they are from is not known: the site may have been the full one when that was recorded."""
+def test_rows_that_came_after_an_empty_copy_need_an_operator(both: Both):
+    """Their origin is unknown: the site may have been the full one when that was recorded."""
     one_way_first(both)
     assert both.at_b.record is not None
     record(both.at_b, state="DONE", row_count=0)
@@ -488,7 +485,7 @@ def test_rows_that_came_behind_a_copy_of_nothing_are_an_operator_s_to_judge(both
 
 
 def interrupted_with_a_row_of_a_user(both: Both) -> None:
-    """The driver at b dies with a piece, and a user has written a row there."""
+    """Let the driver at b die with a piece, then let a user write a row there."""
     execute(both.a, FILL)
     both.at_a.run()
     has_died: list[bool] = []
@@ -503,7 +500,7 @@ def interrupted_with_a_row_of_a_user(both: Both) -> None:
 
 @contextlib.contextmanager
 def going_on(both: Both, *, behind: int = 0) -> Iterator[None]:
-    """The apply process at a has nothing to apply of what comes from b, and says so; `behind` tenths of a second late."""
+    """Let the apply process at a report that b has nothing left to apply, `behind` tenths of a second late."""
     positions: deque[Scn] = deque([Scn(1)] * behind)
 
     def go_on(has_ended: threading.Event) -> None:
@@ -525,7 +522,7 @@ def wait_shown(pair: CopyingPair, said: str) -> bool:
     return True
 
 
-def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_made_again(both: Both):
+def test_users_rows_written_during_the_copy_survive_its_repetition(both: Both):
     interrupted_with_a_row_of_a_user(both)
     again = threading.Thread(target=both.at_b.run)
     again.start()
@@ -535,7 +532,7 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
         " written into it here, up to SCN",
     )
     assert execute(both.b, "SELECT v FROM rooms WHERE id = 1001") == [("of a user",)], (
-        "removed while the source lacks it"
+        "the row was removed while the source lacked it"
     )
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     with going_on(both):
@@ -547,7 +544,7 @@ def test_rows_that_users_write_while_their_site_gets_its_copy_stay_when_it_is_ma
 
 
 def failed_at(pair: CopyingPair) -> int:
-    """Put a transaction into the error queue of a pair's apply process; returns its number."""
+    """Put a transaction into the error queue of a pair's apply process; return its number."""
     epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
     with contextlib.closing(
         pair.destination.open_session(TOPOLOGY, pair.name, server=0, epoch=epoch, tag=b"\x00")
@@ -560,7 +557,7 @@ def failed_at(pair: CopyingPair) -> int:
     return number
 
 
-def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_queue_of_the_source(both: Both):
+def test_copy_is_not_repeated_while_the_source_has_users_rows_as_errors(both: Both):
     interrupted_with_a_row_of_a_user(both)
     number = failed_at(both.at_a)
     again = threading.Thread(target=both.at_b.run)
@@ -578,9 +575,7 @@ def test_copy_is_not_made_again_while_what_users_wrote_there_is_in_the_error_que
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
 
 
-def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_again(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-):
+def test_row_between_the_emptying_and_the_copy_causes_another_copy(both: Both, monkeypatch: pytest.MonkeyPatch):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     open_snapshot = both.at_b.source.open_snapshot
@@ -595,14 +590,12 @@ def test_row_that_comes_between_the_emptying_and_the_copy_has_the_copy_made_agai
         both.at_b.run()
     assert both.states()["b"] == "FAILED"
     assert both.at_b.record is not None
-    assert both.at_b.record.scn > 0, "the rows are a copy's, which is made again"
+    assert both.at_b.record.scn > 0, "the rows belong to a copy that is repeated"
     assert both.at_b.record.problem.startswith("rows were written into the table before it was copied: ")
     assert execute(both.b, "SELECT * FROM rooms") == [(1002, "late")]
 
 
-def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behind(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-):
+def test_source_that_is_behind_delays_a_copy_until_it_has_caught_up(both: Both, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(returned_tables, "_RETURN_S", 0.2)
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
@@ -620,7 +613,7 @@ def test_source_that_is_always_behind_holds_up_a_copy_for_as_long_as_it_is_behin
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
 
 
-def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both: Both):
+def test_copy_interrupted_before_the_second_way_is_repeated(both: Both):
     """Each way would wait for the other one: for its record, and for its copy."""
     execute(both.a, FILL)
     has_died: list[bool] = []
@@ -629,7 +622,7 @@ def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both
     both.at_b.returned_by, returned_by = "", both.at_b.returned_by
     both.at_b.run()
     both.at_b.before_piece, both.at_b.should_end, both.at_b.returned_by = lambda _: None, lambda: False, returned_by
-    # a piece of it
+    # a piece of the copy
     execute(both.b, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 10) n ON CONFLICT DO NOTHING")
     assert both.states() == {"a": None, "b": "COPYING"}
     again = threading.Thread(target=both.at_b.run)
@@ -643,9 +636,7 @@ def test_copy_that_was_interrupted_before_the_second_way_came_is_made_again(both
     assert execute(both.a, KEPT) == [(100, 1, "there")]
 
 
-def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_the_other_way_knows_only_the_earlier_one(
-    both: Both,
-):
+def test_rows_of_a_new_table_stay_while_the_other_way_knows_the_old_one(both: Both):
     interrupted_with_a_row_of_a_user(both)
     execute(both.b, f"DROP TABLE rooms; {ROOMS}; INSERT INTO rooms VALUES (1001, 'of a user')")
     both.at_a.source.prepare(TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"),))])
@@ -655,7 +646,7 @@ def test_rows_of_a_table_that_users_created_in_its_place_are_not_removed_while_t
     assert execute(both.b, "SELECT * FROM rooms") == [(1001, "of a user")]
 
 
-def test_table_that_cannot_be_emptied_holds_up_no_other_one(both: Both):
+def test_table_that_cannot_be_emptied_delays_no_other_table(both: Both):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     execute(
@@ -672,17 +663,15 @@ def test_table_that_cannot_be_emptied_holds_up_no_other_one(both: Both):
         TOPOLOGY, [RuleSet(include=(Rule(owner="public", name="rooms"), Rule(owner="public", name="halls")))]
     )
     epoch = both.at_a.destination.raise_epoch(TOPOLOGY, both.at_a.name).epoch
-    # so that both are copied in one round
+    # Both are copied in one round then.
     both.at_a.destination.record_low_watermark(TOPOLOGY, both.at_a.name, epoch, Scn(1 << 60))
     both.at_b.run()
     found = {each.name: each.state for each in both.at_b.destination.instantiations(TOPOLOGY, both.at_b.name)}
     assert found == {"rooms": "FAILED", "halls": "DONE"}
 
 
-def test_row_that_comes_and_goes_between_the_emptying_and_the_copy_does_not_come_back(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-):
-    """The snapshot has it if its deletion has not reached the source: that is not sent back."""
+def test_row_inserted_and_deleted_before_the_copy_does_not_return(both: Both, monkeypatch: pytest.MonkeyPatch):
+    """The snapshot contains the row if its deletion has not reached the source: the row is not sent back."""
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
     open_snapshot, has_gone = both.at_b.source.open_snapshot, []
@@ -706,16 +695,18 @@ def test_row_that_comes_and_goes_between_the_emptying_and_the_copy_does_not_come
 
 
 def record(pair: CopyingPair, **changed: Any) -> None:
-    """What its driver has recorded by now."""
+    """Change the record as its driver has left it by now."""
     assert pair.record is not None
     epoch = pair.destination.raise_epoch(TOPOLOGY, pair.name).epoch
     assert pair.destination.record_instantiation(TOPOLOGY, pair.name, epoch, replace(pair.record, **changed))
 
 
-def test_an_error_transaction_at_the_source_is_waited_for_and_named_before_its_copy_carries_the_others(
+def test_copy_waits_for_error_transactions_at_the_source_and_names_them(
     among_three: dict[tuple[str, str], CopyingPair],
 ):
-    """What failed there may be executed behind the snapshot: the copy would lack it, and nobody send it again."""
+    """The errors may be executed after the snapshot: the copy would lack their rows, and no stream would send them
+    again.
+    """
     execute(among_three["a", "b"].dsn, FILL)
     at_a, into_c = among_three["b", "a"], among_three["a", "c"]
     failed_at(at_a)
@@ -730,10 +721,10 @@ def test_an_error_transaction_at_the_source_is_waited_for_and_named_before_its_c
     assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
 
 
-def test_rows_that_a_late_full_site_has_of_others_come_once_into_a_table_without_a_key(
+def test_others_rows_at_a_late_full_site_enter_a_keyless_table_once(
     among_three: dict[tuple[str, str], CopyingPair], monkeypatch: pytest.MonkeyPatch
 ):
-    """b and c went on without a. Its copy at b would have a row of c that c's own apply process still brings there."""
+    """b and c proceeded without a. Its copy at b would have a row of c that c's own apply process still delivers there."""
     monkeypatch.setattr(shared_tables, "_MISSING_S", 0.0)
     for site in ("b", "c"):
         execute(among_three["a", site].target, "ALTER TABLE rooms DROP CONSTRAINT rooms_pkey")

@@ -1,5 +1,5 @@
-"""A table that is added later is copied while the others are applied, and joins them; one that cannot be copied holds
-up none.
+"""A table that is added later is copied while the others are applied, and joins them; a table that cannot be copied
+delays no other one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def states(driver: Driver) -> dict[str, str]:
 
 @contextlib.contextmanager
 def writing(dsn: str) -> Iterator[dict[str, Any]]:
-    """Every transaction changes the late table and one that is replicated already."""
+    """Write transactions that each change the late table and a table that is already replicated."""
     counts = {"transactions": 0}
 
     def write(stop: threading.Event) -> None:
@@ -68,13 +68,13 @@ def is_applied(drivers: ApplyDrivers, table: str, number: int) -> bool:
     return execute(drivers.queue.destination_dsn, f"SELECT 1 FROM {table} WHERE id = %s", number) != []
 
 
-def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_killed(drivers: ApplyDrivers):
+def test_other_tables_are_applied_while_one_is_missing_or_copied(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     tables = drivers.queue.tables((*TABLES, "late", "nothing"))
     driver = drivers.start(tables=tables)
     with writing(source) as counts:
         wait_for("the first copy", lambda: {states(driver).get(name) for name in TABLES} == {"DONE"}, STARTED_S)
-        # Later than every copy: it comes as a change.
+        # It is later than every copy, so it arrives as a change.
         wait_for(
             "the others to be applied",
             lambda n=counts["transactions"] + 1: is_applied(drivers, "notes", 1_000_000 + n),
@@ -84,7 +84,7 @@ def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_kille
         assert (found["late"], found["nothing"]) == ("FAILED", "FAILED")
         assert driver.status().caught_up_scn == 0
         driver.kill()
-        # One sick table and a missing one do not hold up the next driver either.
+        # A broken table and a missing one do not delay the next driver either.
         driver = drivers.start(tables=tables)
         wait_for(
             "the others to be applied again",
@@ -115,7 +115,7 @@ def test_others_are_applied_while_a_table_is_missing_copied_and_its_driver_kille
 
 @contextlib.contextmanager
 def refilling(dsn: str) -> Iterator[dict[str, int]]:
-    """Truncates the busy table and fills it again, several times while any copy of it begins."""
+    """Truncate the busy table and refill it, several times while any copy of it begins."""
     counts = {"times": 0}
 
     def refill(stop: threading.Event) -> None:
@@ -134,7 +134,7 @@ def refilling(dsn: str) -> Iterator[dict[str, int]]:
         yield counts
 
 
-def test_table_that_is_truncated_and_filled_again_without_an_end_is_copied_nevertheless(drivers: ApplyDrivers):
+def test_table_that_is_endlessly_truncated_and_refilled_is_still_copied(drivers: ApplyDrivers):
     source, destination = drivers.queue.source_dsn, drivers.queue.destination_dsn
     driver = drivers.start(tables=drivers.queue.tables((*TABLES, "busy")))
     with refilling(source) as counts:

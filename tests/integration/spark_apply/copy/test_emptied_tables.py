@@ -1,4 +1,4 @@
-"""A table that is emptied before it is copied again: what the log of its database tells of that, as a hub forwards it."""
+"""A table that is emptied before it is copied again: what the log of its database shows, as a hub forwards it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORWARDED = RuleSet(include=(Rule(owner="public", tags=ANY_TAG),))
 def hub(
     pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], tmp_path: Path
 ) -> Iterator[RedoSite]:
-    """A database that is captured from, with what apply processes write to it."""
+    """A captured database, and the changes that apply processes write to it."""
     made = RedoSite(fresh_database(pg_source), tmp_path / "redo")
     made.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     made.user.execute("CREATE TABLE other (id int PRIMARY KEY)")
@@ -40,9 +40,7 @@ def hub(
 
 
 @pytest.mark.parametrize("how", [Command.TRUNCATE, Command.DELETE])
-def test_emptying_empties_one_table_and_is_tagged_so_that_it_is_forwarded_as_what_follows_it_is(
-    hub: RedoSite, how: Command
-) -> None:
+def test_emptying_empties_one_table_and_is_forwarded_with_the_same_tag(hub: RedoSite, how: Command) -> None:
     if how is Command.DELETE:  # a table that another one refers to cannot be truncated alone
         hub.user.execute("CREATE TABLE refers (id int REFERENCES t)")
     hub.source.prepare("topo", (FORWARDED,))
@@ -53,7 +51,7 @@ def test_emptying_empties_one_table_and_is_tagged_so_that_it_is_forwarded_as_wha
         with contextlib.closing(
             destination.open_session("topo", "from_spoke", server=0, epoch=epoch, tag=b"\x1f")
         ) as session:
-            # By its name alone, as who describes tables and who empties them need not be the same session.
+            # Only the name is used, as different sessions may describe tables and empty them.
             table = destination.describe("public", "t")
             assert table is not None
             session.empty_tables([table])
@@ -75,6 +73,4 @@ def test_emptying_empties_one_table_and_is_tagged_so_that_it_is_forwarded_as_wha
     tag = Tag(value=b"\x1f", topology="topo", apply="from_spoke")
     assert set(told) == {(how, "t", tag)}
     untagged = RuleSet(include=(Rule(owner="public"),))
-    assert not any(batch.row_count for batch in hub.mine(hub.miner(rules=untagged))), (
-        "by default nothing of it is forwarded"
-    )
+    assert not any(batch.row_count for batch in hub.mine(hub.miner(rules=untagged))), "by default it is not forwarded"

@@ -1,4 +1,4 @@
-"""A copying task that is frozen with a piece in hand, and thaws when its table is copied again: real databases, no
+"""A copying task that is frozen with a piece in hand and thaws when its table is copied again: real databases, no
 Spark.
 """
 
@@ -38,7 +38,7 @@ class OneBlockPieces(PostgresTableReader):
 
 
 class Copying:
-    """Table `t`, without a key, of a piece for each of the two tasks."""
+    """Table `t`, without a key, with a piece for each of the two tasks."""
 
     def __init__(self, here: str, there: str, task: FreezingTask, opened: contextlib.ExitStack) -> None:
         self.here, self.there = (opened.enter_context(psycopg.connect(dsn, autocommit=True)) for dsn in (here, there))
@@ -127,9 +127,8 @@ def test_frozen_task_is_ended_before_its_table_is_copied_again(copying: Copying)
     assert copying.rows(copying.there) == copying.rows(copying.here)
 
 
-def test_frozen_task_of_the_first_copies_writes_nothing_once_apply_servers_may_have_its_number(
-    copying: Copying,
-    monkeypatch: pytest.MonkeyPatch,
+def test_task_frozen_in_the_first_copies_writes_nothing_after_they_end(
+    copying: Copying, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1)
     copying.instantiation.run_first()

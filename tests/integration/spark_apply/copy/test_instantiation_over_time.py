@@ -1,7 +1,7 @@
 """Instantiation between two real databases, without Spark: which tables are copied, emptied, kept and refused over
 time.
 
-The copying itself is plain SQL here; everything that decides about it, and what is recorded, is the product's.
+The copying itself is plain SQL here; the product makes all decisions about it, and the records.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class _Provable:
-    """In place of a reader: rows are small."""
+    """A reader's replacement: rows are small."""
 
     def prove_large(
         self, owner: str, name: str, columns: Mapping[str, str], *, snapshot: str = "", rows: str = ""
@@ -47,13 +47,13 @@ class _Provable:
 
 
 class _Copied(TableInstantiation):
-    """Copies by itself, and under no snapshot: nobody writes meanwhile. Looks once at tables that are refused."""
+    """Copies by itself and without a snapshot, as nobody writes meanwhile. Looks once at refused tables."""
 
     def _sleep(self, seconds: float) -> None:
         object.__setattr__(self, "should_end", lambda: True)
 
     def look_beside(self) -> None:
-        """What happens beside the apply servers, until what is left waits for an operator."""
+        """Run the copies beside the apply servers, until only tables that wait for an operator are left."""
         self._joins = NothingIsApplied(self.destination)
         looks = 0
         while self._look(self._joins) == 0.0:
@@ -87,7 +87,7 @@ class Sites:
         return execute(self.dsn[site], f"SELECT * FROM {table} ORDER BY 1")
 
     def up(self, *rules: str) -> None:
-        """What `up` does to the source's database: from now on these tables are captured, and no others."""
+        """Change the source's database as `up` does: from now on these tables are captured, and no others."""
         self.source.prepare(TOPOLOGY, [RuleSet(include=tuple(Rule(owner="public", name=name) for name in rules))])
 
     def tables(self, *, keep: Collection[str] = (), may_empty: bool = True) -> tuple[TableToInstantiate, ...]:
@@ -114,7 +114,7 @@ class Sites:
         )
 
     def instantiate(self, tables: tuple[TableToInstantiate, ...]) -> dict[str, Scn]:
-        """What a driver does before it applies; ends once nothing but refused tables is left."""
+        """Do a driver's work before it applies; return when only refused tables are left."""
         epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
         self.progress.clear()
         nothing: Any = None
@@ -170,7 +170,7 @@ def test_nothing_is_copied_twice(sites: Sites):
     assert sites.rows("dst", "a") == [(1, "first")]
 
 
-def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
+def test_table_that_was_not_captured_for_some_time_is_copied_again(sites: Sites):
     first = sites.instantiate(sites.tables())
     sites.up("a")
     sites.run(
@@ -185,8 +185,8 @@ def test_table_that_was_not_captured_for_a_while_is_copied_again(sites: Sites):
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
 
 
-def test_a_table_that_became_a_partition_of_a_replicated_one_is_not_shown_as_left_out(sites: Sites):
-    """Its rows arrive through the partitioned table: who drops it loses them."""
+def test_replicated_tables_new_partition_is_not_shown_as_left(sites: Sites):
+    """Its rows arrive through the partitioned table: dropping it would lose them."""
     for site in ("src", "dst"):
         sites.run(
             site,
@@ -221,8 +221,8 @@ def test_a_table_that_became_a_partition_of_a_replicated_one_is_not_shown_as_lef
     assert shown()["c_2"] == "LEFT OUT"
 
 
-def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites: Sites):
-    """Captured all the time; but a propagation or the apply process had no rule for it."""
+def test_table_whose_changes_were_dropped_on_the_way_is_copied_again(sites: Sites):
+    """It was captured all the time, but a propagation or the apply process had no rule for it."""
     first = sites.instantiate(sites.tables())
     (a,) = (table for table in sites.tables() if table.source.name == "a")
     assert [table.name for table in sites.destination.leave_out(TOPOLOGY, APPLY, kept=[a.identity])] == ["b"]
@@ -245,7 +245,7 @@ def test_table_whose_changes_stayed_on_the_way_for_a_while_is_copied_again(sites
     ],
     ids=["made again", "swapped in"],
 )
-def test_table_that_is_another_one_under_the_same_name_is_copied_again(sites: Sites, statements: tuple[str, ...]):
+def test_replaced_table_of_the_same_name_is_copied_again(sites: Sites, statements: tuple[str, ...]):
     sites.run("src", *statements, "INSERT INTO a VALUES (7, 'another table')")
     sites.up("*")
     sites.instantiate(sites.tables())
@@ -253,12 +253,12 @@ def test_table_that_is_another_one_under_the_same_name_is_copied_again(sites: Si
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
 
 
-def test_out_of_date_rows_stay_where_others_write_too_until_an_operator_decides(sites: Sites):
+def test_outdated_rows_that_others_also_write_stay_for_the_operator(sites: Sites):
     sites.run(
         "src", "DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)", "INSERT INTO a VALUES (7, 'new')"
     )
     sites.up("*")
-    for keep in ((), ("a",)):  # no way to keep rows in which changes are missing
+    for keep in ((), ("a",)):  # keeping rows that lack changes is no option
         sites.instantiate(sites.tables(keep=keep, may_empty=False))
         assert "out of date" in sites.progress["a"].problem
         assert "--keep-existing" not in sites.progress["a"].problem
@@ -270,7 +270,7 @@ def test_out_of_date_rows_stay_where_others_write_too_until_an_operator_decides(
     assert sites.rows("dst", "a") == [(7, "new")]
 
 
-def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_destination_has_it(sites: Sites):
+def test_renamed_table_is_not_copied_and_its_record_follows_the_name(sites: Sites):
     first = sites.instantiate(sites.tables())
     sites.run("src", "ALTER TABLE a RENAME TO a2")
     sites.up("*")
@@ -283,7 +283,7 @@ def test_renamed_table_is_not_copied_and_its_record_takes_the_name_once_the_dest
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_what_is_printed_of_a_renamed_schema_can_be_executed_and_moves_every_table(sites: Sites, whole: bool):
+def test_remedy_for_a_renamed_schema_moves_every_table(sites: Sites, whole: bool):
     for site in ("src", "dst"):
         sites.run(
             site,
@@ -312,13 +312,13 @@ def test_what_is_printed_of_a_renamed_schema_can_be_executed_and_moves_every_tab
     assert rename_findings(sites.destination, versions, old_names, "dst") == {}
 
 
-def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(sites: Sites):
+def test_second_table_under_a_renamed_ones_new_name_is_not_taken_for_it(sites: Sites):
     sites.run("src", "ALTER TABLE a RENAME TO a2")
     sites.run("dst", "CREATE TABLE a2 (id int PRIMARY KEY, body text)")
     sites.up("*")
     sites.instantiate(sites.tables())
     assert 'ALTER TABLE "public"."a" RENAME TO "a2"' in sites.progress["a2"].problem
-    assert sites.is_held_up  # what would be applied to the second table meanwhile would go with it
+    assert sites.is_held_up  # changes applied to the second table meanwhile would be lost with it
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
     sites.run("dst", "DROP TABLE a2", "ALTER TABLE a RENAME TO a2")
     sites.instantiate(sites.tables())
@@ -326,8 +326,8 @@ def test_second_table_under_the_new_name_of_a_renamed_one_is_not_taken_for_it(si
 
 
 @pytest.mark.parametrize("is_done_here", [False, True])
-def test_tables_that_change_names_with_each_other_are_copied_again(sites: Sites, is_done_here: bool):
-    """Nothing at the destination tells whether they did so there."""
+def test_tables_that_swap_names_are_copied_again(sites: Sites, is_done_here: bool):
+    """Nothing at the destination shows whether they were also swapped there."""
     swap = ("ALTER TABLE a RENAME TO t", "ALTER TABLE b RENAME TO a", "ALTER TABLE t RENAME TO b")
     for site in ("src", "dst"):
         sites.run(site, "INSERT INTO b VALUES (2, 'of b')")
@@ -341,8 +341,8 @@ def test_tables_that_change_names_with_each_other_are_copied_again(sites: Sites,
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
 
 
-def test_table_that_takes_the_name_of_another_waits_until_both_are_renamed_at_the_destination(sites: Sites):
-    """An online schema change between two tables that are both replicated: no way out may drop the first one's rows."""
+def test_table_with_anothers_name_waits_until_both_are_renamed_there(sites: Sites):
+    """An online schema change between two replicated tables: no remedy may drop the first one's rows."""
     sites.run("src", "ALTER TABLE a RENAME TO a_old", "ALTER TABLE b RENAME TO a")
     sites.up("*")
     sites.instantiate(sites.tables())
@@ -358,13 +358,13 @@ def test_table_that_takes_the_name_of_another_waits_until_both_are_renamed_at_th
     assert sites.states() == [("a", "DONE"), ("b", "DONE")]
     sites.run("dst", "DROP TABLE a_old", "ALTER TABLE a RENAME TO a_old", "ALTER TABLE b RENAME TO a")
     sites.instantiate(sites.tables())
-    assert sites.states() == [("a", "DONE"), ("a_old", "DONE")], "copied again"
+    assert sites.states() == [("a", "DONE"), ("a_old", "DONE")], "the table was not copied again"
     sites.instantiate(sites.tables())
     assert not sites.is_held_up
 
 
-def test_changes_that_wait_under_a_name_that_passed_to_a_new_table_are_not_lost(sites: Sites):
-    """They are older than the new table's copy, so the reader drops them under that name: the renamed one is copied
+def test_pending_changes_under_a_new_tables_name_are_not_lost(sites: Sites):
+    """They are older than the new table's copy, so the reader drops them under that name: the renamed table is copied
     again.
     """
     sites.run(
@@ -382,13 +382,15 @@ def test_changes_that_wait_under_a_name_that_passed_to_a_new_table_are_not_lost(
     assert sites.states() == [("a", "DONE"), ("a_old", "DONE"), ("b", "DONE")]
 
 
-def test_changes_that_wait_under_a_name_that_passed_to_a_replicated_table_are_not_lost(sites: Sites):
+def test_pending_changes_under_a_replicated_tables_name_are_not_lost(sites: Sites):
     sites.run("src", "UPDATE a SET body = 'not applied yet'", "INSERT INTO b VALUES (2, 'not applied yet')")
     sites.run("src", "ALTER TABLE a RENAME TO a_old", "ALTER TABLE b RENAME TO a")
     sites.up("*")
     sites.run("dst", "ALTER TABLE a RENAME TO a_old")
     sites.instantiate(sites.tables())
-    assert dict(sites.states())["b"] == "LEFT", "whoever goes on from here knows that it is copied again"
+    assert dict(sites.states())["b"] == "LEFT", (
+        "a driver that resumes here does not know that the table is to be copied again"
+    )
     sites.run("dst", "ALTER TABLE b RENAME TO a")
     sites.instantiate(sites.tables())
     assert (sites.rows("dst", "a"), sites.rows("dst", "a_old")) == (sites.rows("src", "a"), sites.rows("src", "a_old"))
@@ -409,7 +411,7 @@ def test_new_table_is_not_copied_over_the_rows_of_a_renamed_one(sites: Sites):
     assert sites.states() == [("a", "DONE"), ("a_old", "DONE"), ("b", "DONE")]
 
 
-def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for_another(sites: Sites):
+def test_table_dropped_while_its_copy_waits_is_refused_and_not_confused(sites: Sites):
     sites.run("src", "CREATE TABLE c (id int PRIMARY KEY, body text)")
     sites.run("dst", "CREATE TABLE c (id int PRIMARY KEY, body text)")
     sites.up("*")
@@ -425,8 +427,8 @@ def test_table_that_is_dropped_while_its_copy_waits_is_refused_and_not_taken_for
     assert sites.rows("dst", "c") == []
 
 
-def test_table_that_is_renamed_while_its_copy_waits_says_what_lets_it_be_copied(sites: Sites):
-    """`up` finds nothing to do: the rules take both names."""
+def test_table_renamed_while_its_copy_waits_names_the_remedy(sites: Sites):
+    """`up` has nothing to do: the rules take both names."""
     for site in ("src", "dst"):
         sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)")
     sites.up("*")
@@ -440,7 +442,7 @@ def test_table_that_is_renamed_while_its_copy_waits_says_what_lets_it_be_copied(
     assert ("c2", "DONE") in sites.states()
 
 
-def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
+def test_kept_rows_are_never_removed(sites: Sites):
     for site in ("src", "dst"):
         sites.run(site, "CREATE TABLE c (id int PRIMARY KEY, body text)", "INSERT INTO c VALUES (1, 'restored')")
     sites.up("*")
@@ -455,7 +457,7 @@ def test_kept_rows_are_an_operators_own_and_never_removed(sites: Sites):
     assert sites.rows("dst", "c") == [(1, "restored")]
 
 
-def test_comparison_follows_renamed_tables_forgets_dropped_ones_and_names_those_that_were_made_again(sites: Sites):
+def test_comparison_follows_renames_and_drops_and_names_recreated_tables(sites: Sites):
     config = sites.config(sites.tables())
 
     def of_now() -> tuple[list[tuple[str, str]], dict[str, str]]:

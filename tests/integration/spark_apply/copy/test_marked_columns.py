@@ -1,5 +1,5 @@
-"""Columns whose values are other ones at the destination, though the names and the types are the same: each is said,
-and what is printed makes both sides equal.
+"""Columns whose values differ at the destination though names and types are the same: each is reported, and the printed
+remedy makes both sides equal.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def tables(source_database: str, destination_database: str) -> Iterator[MarkedTa
 
 
 def copied(tables: MarkedTables, count: int = 1, *, here: str = "", partitioned: Collection[str] = ()) -> list[str]:
-    """Tables of the same rows at both sides; with `here`, columns that the destination has besides.
+    """Create tables with the same rows at both sites; with `here`, the destination has additional columns.
 
-    At the sites of `partitioned` they have partitions, one of them below another one, and one without rows.
+    At the sites of `partitioned` they have nested partitions, one of them without rows.
     """
     names = [f"t{number}" for number in range(count)]
     for name in names:
@@ -56,7 +56,7 @@ def copied(tables: MarkedTables, count: int = 1, *, here: str = "", partitioned:
 
 
 def asked_for(tables: MarkedTables, name: str) -> str:
-    """What `check` and apply print of a table that does not fit."""
+    """Return the fix that `check` and apply print for a table that does not fit."""
     (now,) = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app", name=name),))]))
     return "\n".join(found.fix for found in tables.destination.preflight_tables((now,), now=(now,)) if found.is_error)
 
@@ -75,7 +75,7 @@ def assert_same(tables: MarkedTables, name: str) -> None:
 
 
 def assert_said_until_copied(tables: MarkedTables, said: dict[str, str]) -> None:
-    for _ in range(2):  # it lasts, whoever restarts
+    for _ in range(2):  # it persists across restarts
         found = tables.look()
         assert list(found) == sorted(said), found
         for name, words in said.items():
@@ -98,10 +98,10 @@ PARTITIONED = pytest.mark.parametrize(
 
 
 @PARTITIONED
-def test_a_new_column_that_the_destination_has_already_with_other_values_is_said(
+def test_new_column_that_the_destination_already_has_otherwise_is_reported(
     tables: MarkedTables, partitioned: tuple[str, ...]
 ) -> None:
-    matrix = [  # at the destination before, at the source, at the destination afterwards, what is said
+    matrix = [  # at the destination before, at the source, at the destination afterwards, the finding
         ("ADD x int", "ADD x int DEFAULT 5", "", "column x"),
         ("ADD x int DEFAULT 4", "ADD x int", "", "column x"),
         ("ADD x int DEFAULT 4", "ADD x int DEFAULT 5", "", "column x"),
@@ -125,7 +125,7 @@ def test_a_new_column_that_the_destination_has_already_with_other_values_is_said
 
 @PARTITIONED
 @pytest.mark.parametrize("is_dropped", [False, True], ids=["default kept", "default dropped"])
-def test_the_column_that_apply_asks_for_has_the_source_s_value_in_older_rows(
+def test_column_that_apply_asks_for_has_the_sources_value_in_older_rows(
     tables: MarkedTables, partitioned: tuple[str, ...], *, is_dropped: bool
 ) -> None:
     (name,) = copied(tables, partitioned=partitioned)
@@ -135,7 +135,7 @@ def test_the_column_that_apply_asks_for_has_the_source_s_value_in_older_rows(
         *[f"ALTER TABLE app.{name} ALTER x DROP DEFAULT"] * is_dropped,
     )
     if "src" in partitioned:
-        # neither a partition that is younger than the column nor one that was written anew has the value
+        # Neither a partition younger than the column nor a rewritten one has the value.
         tables.run(
             "src",
             f"CREATE TABLE app.{name}_5 PARTITION OF app.{name} FOR VALUES IN (5)",
@@ -147,7 +147,7 @@ def test_the_column_that_apply_asks_for_has_the_source_s_value_in_older_rows(
 
 
 @PARTITIONED
-def test_a_column_that_is_added_without_the_source_s_default_against_what_is_printed_is_said(
+def test_column_added_without_the_sources_default_is_reported(
     tables: MarkedTables, partitioned: tuple[str, ...]
 ) -> None:
     (name,) = copied(tables, partitioned=partitioned)
@@ -156,9 +156,7 @@ def test_a_column_that_is_added_without_the_source_s_default_against_what_is_pri
     assert_said_until_copied(tables, {name: "column x was added, and here older rows have another value"})
 
 
-def test_what_a_partition_brought_when_it_was_attached_says_nothing_of_the_rows_that_were_there(
-    tables: MarkedTables,
-) -> None:
+def test_attached_partitions_values_are_no_evidence_for_existing_rows(tables: MarkedTables) -> None:
     names = copied(tables, 4, partitioned=("src", "dst"))
     for name, added in zip(names, ("int", "int DEFAULT 5", "int", "int DEFAULT 5"), strict=True):
         tables.run("src", f"ALTER TABLE app.{name} ADD x {added}")
@@ -175,7 +173,7 @@ def test_what_a_partition_brought_when_it_was_attached_says_nothing_of_the_rows_
         )
     tables.run(
         "src", "ALTER TABLE app.t3 ALTER x SET STATISTICS 10"
-    )  # it is not known any more which one brought its own
+    )  # which partition brought its own is no longer known
     assert "then headrace verify FILE app.t3" in asked_for(tables, "t3")
     for name in names:
         tables.run("dst", asked_for(tables, name))
@@ -186,15 +184,13 @@ def test_what_a_partition_brought_when_it_was_attached_says_nothing_of_the_rows_
 
 
 @pytest.mark.parametrize("statement", ["ADD x int DEFAULT 5", "ADD x int", "RENAME a TO x"])
-def test_a_column_of_the_destination_alone_that_the_source_has_later_is_said(
-    tables: MarkedTables, statement: str
-) -> None:
+def test_column_that_the_source_adds_after_the_destination_is_reported(tables: MarkedTables, statement: str) -> None:
     (name,) = copied(tables, here="ADD x int DEFAULT 7")
     tables.run("src", f"ALTER TABLE app.{name} {statement}")
     assert_said_until_copied(tables, {name: "column x"})
 
 
-def test_a_column_that_is_renamed_or_made_anew_at_one_side_alone_is_said(tables: MarkedTables) -> None:
+def test_column_renamed_or_recreated_at_one_side_alone_is_reported(tables: MarkedTables) -> None:
     names = copied(tables, 3)
     tables.run("dst", "ALTER TABLE app.t0 ADD x int", "ALTER TABLE app.t1 DROP a, ADD a int")
     tables.run("src", "ALTER TABLE app.t0 RENAME a TO x")
@@ -205,7 +201,7 @@ def test_a_column_that_is_renamed_or_made_anew_at_one_side_alone_is_said(tables:
     assert_same(tables, "t2")
 
 
-def test_a_column_with_a_default_of_the_moment_may_be_renamed(tables: MarkedTables) -> None:
+def test_column_with_a_volatile_default_may_be_renamed(tables: MarkedTables) -> None:
     (name,) = copied(tables)
     tables.run("src", f"ALTER TABLE app.{name} ADD x timestamptz DEFAULT now()")
     assert list(tables.look()) == [name]
@@ -216,9 +212,7 @@ def test_a_column_with_a_default_of_the_moment_may_be_renamed(tables: MarkedTabl
     assert tables.look() == {}
 
 
-def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_another_value_in_each(
-    tables: MarkedTables,
-) -> None:
+def test_constant_column_after_a_full_rewrite_is_not_called_volatile(tables: MarkedTables) -> None:
     (name,) = copied(tables)
     tables.run("src", f"ALTER TABLE app.{name} ADD x int DEFAULT 5, ADD y float8 DEFAULT random()")
     problem = tables.look()[name]
@@ -229,9 +223,7 @@ def test_a_constant_column_of_an_alter_that_wrote_all_rows_is_not_said_to_have_a
 
 
 @pytest.mark.parametrize("is_reverse", [False, True])
-def test_a_time_that_the_session_s_zone_converts_is_said_and_to_be_copied(
-    tables: MarkedTables, *, is_reverse: bool
-) -> None:
+def test_time_that_the_sessions_zone_converts_is_reported_for_a_copy(tables: MarkedTables, *, is_reverse: bool) -> None:
     (name,) = copied(tables)
     wanted = "timestamp" if not is_reverse else "timestamptz"
     if is_reverse:
@@ -251,7 +243,7 @@ def test_a_time_that_the_session_s_zone_converts_is_said_and_to_be_copied(
     assert_said_until_copied(tables, {name: "column at"})
 
 
-def test_a_column_that_was_narrower_here_for_a_time_is_to_be_copied(tables: MarkedTables) -> None:
+def test_column_that_was_temporarily_narrower_here_is_to_be_copied(tables: MarkedTables) -> None:
     (name,) = copied(tables)
     tables.run("dst", f"ALTER TABLE app.{name} ALTER n TYPE numeric(10,2)")
     statement, _, remark = asked_for(tables, name).partition(" -- ")
@@ -272,9 +264,7 @@ COMPUTED = {
 
 
 @pytest.mark.parametrize("how", COMPUTED)
-def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_its_alter_and_a_copy_does_not_end_it(
-    tables: MarkedTables, how: str
-) -> None:
+def test_outdated_computed_column_is_reported_with_its_alter_after_a_copy(tables: MarkedTables, how: str) -> None:
     (name,) = copied(tables, here="ADD thrice int GENERATED ALWAYS AS (id) STORED" if how == "new" else "")
     tables.run("src", f"ALTER TABLE app.{name} {COMPUTED[how]}")
     problem = tables.look()[name]
@@ -283,7 +273,7 @@ def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_i
     tables.up()
     assert tables.look()[name] == problem
     fix = problem.split("; fix: ")[1].partition("; -- ")[0]
-    # In one statement where the type is the same: keys and indexes of the column stay.
+    # In one statement where the type is unchanged: keys and indexes of the column stay.
     made = "DROP COLUMN" if how == "another type" else "ALTER COLUMN"
     assert fix.startswith(f'ALTER TABLE "app"."{name}" {made}'), fix
     tables.run("dst", fix)
@@ -295,9 +285,7 @@ def test_a_column_that_the_destination_computes_in_the_former_way_is_said_with_i
     )
 
 
-def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_other_changes_are_said_beside(
-    tables: MarkedTables,
-) -> None:
+def test_initially_different_expressions_are_no_finding_and_hide_no_other(tables: MarkedTables) -> None:
     (name,) = copied(tables, here="DROP twice, ADD twice int GENERATED ALWAYS AS (id * 5) STORED")
     tables.run("src", f"ALTER TABLE app.{name} ALTER a TYPE int USING a * 100")
     assert "twice" not in tables.look()[name]
@@ -311,7 +299,7 @@ def test_expressions_that_differ_from_the_beginning_are_no_matter_of_marks_and_o
     assert_same(tables, name)
 
 
-def test_tables_that_exchange_their_names_are_said_before_one_of_them_changes(tables: MarkedTables) -> None:
+def test_tables_that_swap_names_are_reported_before_one_of_them_changes(tables: MarkedTables) -> None:
     copied(tables, 2)
     tables.run("src", "ALTER TABLE app.t0 RENAME TO x; ALTER TABLE app.t1 RENAME TO t0; ALTER TABLE app.x RENAME TO t1")
     found = tables.look()
@@ -323,7 +311,7 @@ def test_tables_that_exchange_their_names_are_said_before_one_of_them_changes(ta
 
 
 @pytest.mark.parametrize("site", ["src", "dst"])
-def test_a_look_waits_for_nobody_who_holds_a_table(tables: MarkedTables, site: str) -> None:
+def test_look_waits_for_no_session_that_locks_a_table(tables: MarkedTables, site: str) -> None:
     (name,) = copied(tables)
     tables.run("src", f"ALTER TABLE app.{name} ALTER a TYPE int USING a + 1")
     problem = tables.look()[name]

@@ -1,5 +1,5 @@
-"""Partitions that come to a source's table with rows, or leave it with theirs: they are copied, said, kept or followed,
-and nothing else is.
+"""Partitions that join a source's table with rows, or leave it with theirs: they are copied, reported, kept or
+followed, without side effects.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def tables(source_database: str, destination_database: str) -> Iterator[MarkedTa
 
 
 class Partitioned:
-    """The table `app.ev` with partitions of 2024 and 2025 at both sides, the latter attached or not, and a hundred rows
-    in each.
+    """The table `app.ev` with partitions of 2024 and 2025 at both sides, the latter optionally detached, and a hundred
+    rows in each.
     """
 
     def __init__(self, tables: MarkedTables) -> None:
@@ -105,7 +105,7 @@ ATTACHED = {
         core=["attached", "detached and back", "in one transaction"],
     ),
 )
-def test_the_rows_of_an_attached_partition_come_by_themselves(tables: MarkedTables, statements: list[str]) -> None:
+def test_rows_of_an_attached_partition_arrive_automatically(tables: MarkedTables, statements: list[str]) -> None:
     made = Partitioned(tables)
     tables.run("dst", "INSERT INTO app.ev_2 VALUES (7, '2025-07-07', 'came by an event')")
     tables.run("src", *statements)
@@ -117,7 +117,7 @@ def test_the_rows_of_an_attached_partition_come_by_themselves(tables: MarkedTabl
         made.assert_same()
         assert set(tables.shown) == {"ev", "ev_1", "ev_2", "t"} & set(tables.shown)
         tables.up()
-    # of the table nothing was copied again
+    # no other rows of the table were copied again
     assert tables.run("dst", "SELECT scn FROM headrace.instantiation WHERE name = 'ev'") == copied
     tables.copy_again("ev")
     assert tables.look() == {}
@@ -136,9 +136,7 @@ def test_the_rows_of_an_attached_partition_come_by_themselves(tables: MarkedTabl
     ],
     ids=["none", "another name", "not attached", "other bounds"],
 )
-def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_comes_once_it_has_it(
-    tables: MarkedTables, here: str
-) -> None:
+def test_attached_partition_missing_here_is_copied_when_it_exists(tables: MarkedTables, here: str) -> None:
     made = Partitioned(tables)
     tables.run("dst", here)
     tables.run("src", *ATTACHED["attached"])
@@ -166,10 +164,10 @@ def test_an_attached_partition_that_the_destination_does_not_have_is_said_and_co
     made.assert_same()
 
 
-def test_an_attached_partition_that_may_not_be_copied_is_said_with_the_statement_that_lets_it_come(
+def test_attached_partition_without_copy_rights_is_reported_with_the_grant(
     tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The role's rights are asked of a real server in `test_rights_of_apply.py`."""
+    """`test_rights_of_apply.py` checks the role's rights on a real server."""
     made = Partitioned(tables)
     tables.run("src", *ATTACHED["attached"])
     with monkeypatch.context() as patched:
@@ -181,7 +179,7 @@ def test_an_attached_partition_that_may_not_be_copied_is_said_with_the_statement
     made.assert_same()
 
 
-def test_an_attached_tree_of_partitions_is_said_until_the_table_is_copied_again(tables: MarkedTables) -> None:
+def test_attached_tree_of_partitions_is_reported_until_a_copy_of_the_table(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.run("src", *ATTACHED["a tree"])
     problem = tables.look()["ev"]
@@ -192,7 +190,7 @@ def test_an_attached_tree_of_partitions_is_said_until_the_table_is_copied_again(
     made.assert_same()
 
 
-def test_rows_of_an_attached_partition_of_a_table_that_others_write_do_not_come(tables: MarkedTables) -> None:
+def test_rows_of_a_partition_of_a_table_that_others_write_are_not_copied(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.up(shared=["ev"])
     tables.run("src", *ATTACHED["attached"])
@@ -205,7 +203,7 @@ def test_rows_of_an_attached_partition_of_a_table_that_others_write_do_not_come(
     made.assert_same()
 
 
-def test_a_partition_that_left_before_its_rows_were_copied_is_not_copied(tables: MarkedTables) -> None:
+def test_partition_that_left_before_its_copy_is_not_copied(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.run("src", *ATTACHED["attached"])
     assert tables.made._marks.look(tables.made._standings(), is_asked=True)
@@ -241,13 +239,13 @@ def test_a_partition_that_left_before_its_rows_were_copied_is_not_copied(tables:
     ],
     ids=["created", "a tree", "renamed since"],
 )
-def test_a_partition_that_was_created_as_one_is_not_said(tables: MarkedTables, statements: list[str]) -> None:
+def test_partition_created_as_a_partition_is_not_reported(tables: MarkedTables, statements: list[str]) -> None:
     Partitioned(tables)
     tables.run("src", *statements)
     assert tables.look() == {}
 
 
-def test_a_partition_that_was_copied_as_a_table_before_is_not_said(tables: MarkedTables) -> None:
+def test_partition_that_was_copied_as_a_table_is_not_reported(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.run("dst", "DROP TABLE app.ev_2")
     tables.run("both", "CREATE TABLE app.ev_2 (LIKE app.ev INCLUDING ALL)")
@@ -258,8 +256,8 @@ def test_a_partition_that_was_copied_as_a_table_before_is_not_said(tables: Marke
     made.assert_same()
 
 
-def test_a_table_of_its_own_that_is_a_partition_here_is_refused_until_it_is_detached(tables: MarkedTables) -> None:
-    """Else a copy of the partitioned table removes its rows."""
+def test_table_that_is_a_partition_here_is_refused_until_it_is_detached(tables: MarkedTables) -> None:
+    """Otherwise a copy of the partitioned table would remove its rows."""
     made = Partitioned(tables)
     tables.run("src", "ALTER TABLE app.ev DETACH PARTITION app.ev_1")
     versions = tables.source.table_versions(tables.source.tables([RuleSet(include=(Rule(owner="app"),))]))
@@ -284,7 +282,7 @@ def test_a_table_of_its_own_that_is_a_partition_here_is_refused_until_it_is_deta
     ),
 )
 @pytest.mark.parametrize("statement", ["DROP TABLE app.ev_1", "ALTER TABLE app.ev DETACH PARTITION app.ev_1"])
-def test_a_partition_that_left_with_its_rows_is_said_until_they_are_gone_here(
+def test_partition_that_left_with_its_rows_is_reported_until_they_are_gone(
     tables: MarkedTables, statement: str, remedy: str
 ) -> None:
     made = Partitioned(tables)
@@ -316,7 +314,7 @@ LEAVE = {"detach": "ALTER TABLE app.ev DETACH PARTITION app.ev_1", "drop": "DROP
         core=["detach-filled", "drop-empty"],
     ),
 )
-def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(
+def test_partition_that_left_leaves_here_after_earlier_changes_are_applied(
     tables: MarkedTables, how: str, is_empty: bool
 ) -> None:
     made = Partitioned(tables)
@@ -335,7 +333,7 @@ def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(
         assert tables.look() == {}
         made.assert_same()
         assert tables.run("src", PARTS_HERE) == tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
-        if how == "drop":  # one that was detached would be a table of its own now
+        if how == "drop":  # a detached one would be a separate table now
             tables.up(detached="follow")
     assert tables.run("dst", "SELECT to_regclass('app.ev_1') IS NULL") == [(how == "drop",)]
     if how == "detach":
@@ -362,7 +360,7 @@ def test_a_partition_that_left_leaves_here_too_once_what_was_before_is_applied(
     ],
     ids=["another partition", "the default partition"],
 )
-def test_a_partition_that_left_stays_while_it_has_rows_of_the_source_s_table(
+def test_former_partition_stays_while_it_has_rows_of_the_sources_table(
     tables: MarkedTables, taken: list[str], again: str
 ) -> None:
     Partitioned(tables)
@@ -378,7 +376,7 @@ def test_a_partition_that_left_stays_while_it_has_rows_of_the_source_s_table(
     assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
 
 
-def test_a_partition_that_may_not_be_detached_here_is_said_until_it_may(tables: MarkedTables) -> None:
+def test_partition_that_may_not_be_detached_here_is_reported_until_it_may(tables: MarkedTables) -> None:
     Partitioned(tables)
     tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
     tables.up(detached="follow")
@@ -394,7 +392,7 @@ def test_a_partition_that_may_not_be_detached_here_is_said_until_it_may(tables: 
     assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
 
 
-def test_of_a_table_that_others_write_no_partition_is_detached(tables: MarkedTables) -> None:
+def test_no_partition_of_a_table_that_others_write_is_detached(tables: MarkedTables) -> None:
     Partitioned(tables)
     tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
     tables.up(detached="follow", shared=["ev"])
@@ -403,7 +401,7 @@ def test_of_a_table_that_others_write_no_partition_is_detached(tables: MarkedTab
     assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
 
 
-def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTables) -> None:
+def test_kept_partition_is_reported_by_a_comparison_alone(tables: MarkedTables) -> None:
     Partitioned(tables)
     tables.run("src", f"CREATE TABLE app.ev_2 PARTITION OF app.ev {BOUND}")
     tables.up(detached="keep")
@@ -427,7 +425,7 @@ def test_a_partition_that_is_kept_is_said_by_a_comparison_alone(tables: MarkedTa
     assert tables.run("dst", PARTS_HERE) == [("app.ev_2",)]
 
 
-def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_table(tables: MarkedTables) -> None:
+def test_rows_of_a_former_partition_are_reported_if_one_table_holds_all(tables: MarkedTables) -> None:
     tables.run(
         "src",
         "CREATE TABLE app.one (id int PRIMARY KEY) PARTITION BY HASH (id)",
@@ -455,9 +453,7 @@ def test_rows_of_a_partition_that_left_are_said_where_the_destination_has_one_ta
 
 
 @pytest.mark.parametrize("detached", ["ask", "follow"])
-def test_a_partition_that_is_exchanged_for_another_one_of_its_name_is_no_finding(
-    tables: MarkedTables, detached: str
-) -> None:
+def test_exchanged_partition_of_the_same_name_is_no_finding(tables: MarkedTables, detached: str) -> None:
     made = Partitioned(tables)
     tables.up(detached=detached)
     for number in range(2):
@@ -476,7 +472,7 @@ def test_a_partition_that_is_exchanged_for_another_one_of_its_name_is_no_finding
     assert tables.run("dst", PARTS_HERE) == [("app.ev_1",), ("app.ev_2",)]
 
 
-def test_a_partition_that_was_dropped_and_created_again_stays_here_without_its_rows(tables: MarkedTables) -> None:
+def test_recreated_partition_stays_here_without_its_old_rows(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.up(detached="follow")
     tables.run("src", "DROP TABLE app.ev_1", f"CREATE TABLE app.ev_1 PARTITION OF app.ev {BOUND_1}")
@@ -485,9 +481,7 @@ def test_a_partition_that_was_dropped_and_created_again_stays_here_without_its_r
     made.assert_same()
 
 
-def test_a_partition_that_left_is_not_removed_by_what_another_table_of_the_former_name_has(
-    tables: MarkedTables,
-) -> None:
+def test_former_partition_is_not_removed_by_rows_of_a_namesakes_table(tables: MarkedTables) -> None:
     Partitioned(tables)
     tables.up(detached="follow")
     tables.run(
@@ -500,7 +494,7 @@ def test_a_partition_that_left_is_not_removed_by_what_another_table_of_the_forme
     assert ("app.ev_1",) in tables.run("dst", PARTS_HERE)
 
 
-def test_of_a_partition_that_was_renamed_no_other_table_is_copied(tables: MarkedTables) -> None:
+def test_renamed_partition_causes_no_copy_of_another_table(tables: MarkedTables) -> None:
     Partitioned(tables)
     tables.run("src", *ATTACHED["attached"])
     assert tables.made._marks.look(tables.made._standings(), is_asked=True)
@@ -516,7 +510,7 @@ def test_of_a_partition_that_was_renamed_no_other_table_is_copied(tables: Marked
 
 
 def round_of(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch, *statements: str, at: str = "src") -> None:
-    """The round that copies an attached partition; statements are run between its checks and its snapshot."""
+    """Run the round that copies an attached partition, with statements between its checks and its snapshot."""
     run = [*statements]
 
     def before(topology: str, open_snapshot: Any = tables.source.open_snapshot) -> Any:
@@ -531,7 +525,7 @@ def round_of(tables: MarkedTables, monkeypatch: pytest.MonkeyPatch, *statements:
     assert run == []
 
 
-def test_a_table_that_gets_the_partition_s_name_just_before_the_snapshot_is_not_copied(
+def test_table_that_takes_a_partitions_name_before_snapshot_is_not_copied(
     tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Partitioned(tables)
@@ -549,7 +543,7 @@ def test_a_table_that_gets_the_partition_s_name_just_before_the_snapshot_is_not_
     made.assert_same()
 
 
-def test_rows_of_others_in_a_partition_here_whose_bounds_were_made_wider_since_stay(
+def test_others_rows_in_a_partition_with_wider_bounds_here_stay(
     tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Partitioned(tables)
@@ -574,10 +568,10 @@ def test_rows_of_others_in_a_partition_here_whose_bounds_were_made_wider_since_s
     made.assert_same()
 
 
-def test_a_partition_that_left_and_came_back_just_before_the_snapshot_waits_until_what_was_before_is_applied(
+def test_partition_that_left_and_returned_waits_for_earlier_changes(
     tables: MarkedTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile its rows may have been those of the default partition, and the log takes them out of that."""
+    """Meanwhile its rows may have been those of the default partition, and the log removes them from there."""
     made = Partitioned(tables)
     tables.run("src", *ATTACHED["attached"])
     round_of(
@@ -595,7 +589,7 @@ def test_a_partition_that_left_and_came_back_just_before_the_snapshot_waits_unti
     made.assert_same()
 
 
-def test_a_partition_that_goes_from_one_table_to_another_is_found_at_both(tables: MarkedTables) -> None:
+def test_partition_that_moves_from_one_table_to_another_is_found_at_both(tables: MarkedTables) -> None:
     made = Partitioned(tables)
     tables.run("both", "CREATE TABLE app.old (LIKE app.ev INCLUDING ALL) PARTITION BY RANGE (day)")
     tables.up()
@@ -619,8 +613,10 @@ def test_a_partition_that_goes_from_one_table_to_another_is_found_at_both(tables
     assert len(here) == 100
 
 
-def test_a_default_partition_that_was_attached_takes_a_copy_of_the_table(tables: MarkedTables) -> None:
-    """Alone, it would be emptied with rows of a partition that the source made since, and that are in this one here."""
+def test_attached_default_partition_requires_a_copy_of_the_table(tables: MarkedTables) -> None:
+    """Copied alone, it would first be emptied, with the rows of a later partition of the source that this one holds
+    here.
+    """
     made = Partitioned(tables)
     tables.run("dst", "CREATE TABLE app.ev_d PARTITION OF app.ev DEFAULT")
     tables.run("both", "CREATE TABLE IF NOT EXISTS app.ev_2 PARTITION OF app.ev " + BOUND)

@@ -1,5 +1,7 @@
-"""Rewrites of a table that change no value, of columns that were added with a default: the server forgets what older rows
-have, and writes the attribute's row of each such column. Only an ALTER TABLE is said.
+"""Rewrites of a table with columns that were added with a default, without a change of values.
+
+The server forgets the value of older rows and writes the attribute's row of each such column. Only an ALTER TABLE is
+reported.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ UNSAID = (
 SAID = (
     ["ALTER TABLE app.{t} ALTER n TYPE int USING n * 100"],
     ["ALTER TABLE app.{t} ALTER n SET STATISTICS 10", "ALTER TABLE app.{t} ALTER n TYPE int USING n * 100"],
-    # The column's default is another one then, which VACUUM FULL leaves alone.
+    # This changes the column's default, which VACUUM FULL leaves alone.
     ["ALTER TABLE app.{t} ALTER m TYPE int USING m * 100", "VACUUM FULL app.{t}"],
 )
 
@@ -41,7 +43,7 @@ def tables(source_database: str, destination_database: str) -> Iterator[MarkedTa
 
 
 def copied(tables: MarkedTables, count: int, shape: str) -> list[str]:
-    """Plain and partitioned tables with older rows, which have 5 in `n` and 6 in `m`; `m` still has its default."""
+    """Create plain and partitioned tables with older rows, which have 5 in `n` and 6 in `m`; `m` still has its default."""
     names = [made.format(t=f"t{number}") for number in range(count) for made in MADE]
     for name in names:
         is_partitioned = name.endswith("_parts")
@@ -63,24 +65,22 @@ def copied(tables: MarkedTables, count: int, shape: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_rewrite_that_only_forgets_what_older_rows_had_is_not_said(tables: MarkedTables, shape: str) -> None:
+def test_rewrite_that_only_forgets_older_rows_values_is_not_reported(tables: MarkedTables, shape: str) -> None:
     names = copied(tables, len(UNSAID), shape)
     for number, statements in enumerate(UNSAID):
         for name in names[2 * number : 2 * number + 2]:
             tables.run("src", *(each.format(t=name) for each in statements))
-    # Of partitions without a table for large values nothing tells a rewrite and an altered definition from one statement.
+    # For partitions without a table for large values, a rewrite and an altered definition look like one statement.
     assert set(tables.look()) == ({"t3_parts", "t4_parts"} if shape == SHAPES["numbers alone"] else set())
     assert set(tables.verify().values()) == {True}
     assert tables.look() == {}
-    for name in names:  # what is forgotten hides nothing later
+    for name in names:  # the forgotten value hides nothing later
         tables.run("src", f"ALTER TABLE app.{name} ALTER n TYPE int USING n + 1")
     assert list(tables.look()) == sorted(names)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_an_alter_that_makes_values_anew_and_forgets_what_older_rows_had_is_said(
-    tables: MarkedTables, shape: str
-) -> None:
+def test_alter_that_rewrites_values_and_forgets_old_ones_is_reported(tables: MarkedTables, shape: str) -> None:
     names = copied(tables, len(SAID), shape)
     for number, statements in enumerate(SAID):
         for name in names[2 * number : 2 * number + 2]:
@@ -94,8 +94,8 @@ def test_an_alter_that_makes_values_anew_and_forgets_what_older_rows_had_is_said
     assert set(tables.verify().values()) == {True}
 
 
-def test_an_alter_behind_which_others_alter_the_table_is_said(tables: MarkedTables) -> None:
-    """Of a table without a key and without large values nothing else has the number of its transaction."""
+def test_alter_followed_by_other_alters_of_the_table_is_reported(tables: MarkedTables) -> None:
+    """In a table without a key and without large values nothing else has the number of its transaction."""
     tables.run("both", "CREATE TABLE app.keyless (id int)", "ALTER TABLE app.keyless REPLICA IDENTITY FULL")
     tables.run("src", "INSERT INTO app.keyless SELECT generate_series(1, 20)")
     tables.up()
@@ -109,9 +109,7 @@ def test_an_alter_behind_which_others_alter_the_table_is_said(tables: MarkedTabl
     assert "column n was rewritten" in tables.look()["keyless"]
 
 
-def test_a_column_whose_older_value_is_forgotten_before_the_destination_has_it_keeps_it_in_the_mark(
-    tables: MarkedTables,
-) -> None:
+def test_mark_keeps_an_older_value_forgotten_before_the_destination_has_it(tables: MarkedTables) -> None:
     names = ["right", "wrong"]
     for name in names:
         tables.run("both", f"CREATE TABLE app.{name} (id int PRIMARY KEY)")
@@ -127,9 +125,7 @@ def test_a_column_whose_older_value_is_forgotten_before_the_destination_has_it_k
     assert list(tables.look()) == ["wrong"]
 
 
-def test_a_partition_that_was_unlogged_is_said_where_the_other_one_and_a_definition_are_written_at_the_same_look(
-    tables: MarkedTables,
-) -> None:
+def test_formerly_unlogged_partition_is_reported_beside_other_rewrites(tables: MarkedTables) -> None:
     tables.run(
         "both",
         "CREATE TABLE app.ev (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",

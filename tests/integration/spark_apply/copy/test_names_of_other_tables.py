@@ -1,5 +1,5 @@
-"""A whole driver, with its tasks as threads: a table that takes the name of a table of the destination alone does not
-reach that one.
+"""A complete driver with its tasks as threads: a table that takes the name of a destination-only table does not write
+that one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 class Sites:
-    """Source, destination, and drivers one after the other."""
+    """Source, destination, and consecutive drivers."""
 
     def __init__(self, folder: Path, source: str, destination: str) -> None:
         self.source, self.destination = source, destination
@@ -57,13 +57,13 @@ class Sites:
         assert self.driver.join(60.0)
 
     def shown(self) -> tuple[str, str]:
-        """State and problem of the table; empty: the driver does not say yet."""
+        """Return state and problem of the table; empty: the driver has not reported yet."""
         self.driver.outcome()
         found = self.driver.control.status().instantiation
         return (found[0].state, found[0].problem) if found else ("", "")
 
     def reason(self) -> str:
-        """Why nothing is applied; empty: it is."""
+        """Return why nothing is applied; empty: changes are applied."""
         return self.driver.control.status().detail
 
 
@@ -81,8 +81,8 @@ def sites(
         found.queue.close()
 
 
-def test_a_table_renamed_to_the_name_of_a_table_of_the_destination_alone_waits_with_the_way_out(sites):
-    # Whoever owns the captured table can do this, and more to what would be written then.
+def test_table_renamed_to_a_destination_only_name_waits_with_a_remedy(sites):
+    # The owner of the captured table can do this, and could otherwise choose the written values.
     execute(
         sites.source,
         "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (2, 'forged'); DELETE FROM salaries WHERE id"
@@ -99,7 +99,7 @@ def test_a_table_renamed_to_the_name_of_a_table_of_the_destination_alone_waits_w
     wait_for("the next driver to say why", lambda: not kept() or sites.shown()[0] == "FAILED", WAIT_S)
     assert kept()
     sites.stop()
-    # The destination's owner of both can rename them so that nothing has the old name.
+    # The destination's owner of both can rename them so that no table has the old name.
     execute(sites.destination, "ALTER TABLE staff RENAME TO aside")
     sites.start("salaries")
     wait_for("the next driver to look where the rows are", lambda: not kept() or "aside" in sites.shown()[1], WAIT_S)
@@ -131,8 +131,8 @@ FORGED = (
 )
 
 
-def test_rows_that_come_under_the_name_of_a_table_of_the_destination_alone_do_not_fit(destination_database):
-    """Whoever holds a source's certificate sends rows of a number that is known, and calls them what they like."""
+def test_rows_under_a_destination_only_tables_name_do_not_fit(destination_database):
+    """A holder of a source's certificate can send rows of a known number under any name."""
     execute(
         destination_database,
         "CREATE SCHEMA payroll; CREATE TABLE payroll.salaries (id int PRIMARY KEY, v text); CREATE TABLE staff (id int"
@@ -178,26 +178,26 @@ def test_rows_that_come_under_the_name_of_a_table_of_the_destination_alone_do_no
             said[f"{owner}.{forged}"] = refused.value.message
         assert "another table of that name" in said.pop("payroll.salaries")
         assert all("leave the table out of the rules" in each for each in said.values()), said
-        # The last to look are the sessions that write.
+        # The sessions that write check last.
         with closing(destination.open_session("names_test", "a", server=0, epoch=epoch, tag=b"\x00")) as session:
             assert [each for each in said if session.describe(*each.split(".")) is not None] == []
 
 
-def test_a_table_renamed_at_both_sites_goes_on(sites):
+def test_table_renamed_at_both_sites_continues(sites):
     execute(sites.destination, "ALTER TABLE salaries RENAME TO paid; ALTER TABLE staff RENAME TO salaries")
     execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
     wait_for("its changes", lambda: digest(sites.source, "salaries") == digest(sites.destination, "salaries"), WAIT_S)
     assert execute(sites.destination, "SELECT * FROM paid") == SECRET
 
 
-def test_the_way_out_of_a_table_that_is_gone_is_true(sites):
+def test_remedy_for_a_missing_table_works(sites):
     execute(sites.destination, "DROP TABLE staff")
     execute(sites.source, "ALTER TABLE staff RENAME TO salaries; INSERT INTO salaries VALUES (3, 'after')")
     sites.stop()
     sites.start("salaries")
     wait_for("the driver to say why", lambda: "which is gone" in sites.shown()[1], WAIT_S)
     assert execute(sites.destination, "SELECT * FROM salaries") == SECRET
-    # As it says, and as `check` says of a table that is missing.
+    # As the remedy says, and as `check` says of a missing table.
     execute(sites.source, "ALTER TABLE salaries RENAME TO crew")
     sites.stop()
     sites.start("crew")

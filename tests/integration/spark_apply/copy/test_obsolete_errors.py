@@ -1,4 +1,4 @@
-"""A copy of a table makes error transactions obsolete: a whole driver with its tasks as threads in place of Spark."""
+"""A copy of a table makes error transactions obsolete: a complete driver with its tasks as threads in place of Spark."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def applying(
         found.queue.close()
 
 
-def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(applying: Applying) -> None:
+def test_copy_removes_obsolete_errors_and_releases_their_dependents(applying: Applying) -> None:
     execute(applying.there, "INSERT INTO t VALUES (100, 'in the way'); INSERT INTO u VALUES (900, 'in the way')")
     applying.run(
         "INSERT INTO t VALUES (100, 'a')",  # 1 fails
@@ -94,14 +94,14 @@ def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(app
         "UPDATE u SET v = 'g' WHERE id = 900",  # 7 waits behind 5
     )
     applying.wait_applied()
-    # Two servers number them: transactions that do not depend on each other in any order.
+    # Two servers number independent transactions in any order.
     numbers = [
         number for (number,) in execute(applying.there, "SELECT number FROM headrace.apply_error ORDER BY commit_scn")
     ]
     assert len(numbers) == 7
     remaining = sorted([numbers[4], numbers[6]])
     applying.copy("t")
-    wait_for("what was held to go on", lambda: applying.errors() == remaining, WAIT_S)
+    wait_for("held transactions to continue", lambda: applying.errors() == remaining, WAIT_S)
     assert {each.name: each.obsolete_errors for each in applying.driver.control.status().instantiation} == {
         "t": 3,
         "u": 0,
@@ -110,16 +110,16 @@ def test_copy_removes_what_it_made_obsolete_and_what_was_held_behind_goes_on(app
     assert digest(applying.here, "t") == digest(applying.there, "t")
     applying.run("UPDATE t SET v = 'h' WHERE id = 100", "UPDATE u SET v = 'h' WHERE id = 1")
     applying.wait_applied()
-    assert applying.errors() == remaining  # nothing is held any more behind what is gone
+    assert applying.errors() == remaining  # no transaction is held behind a removed one
     execute(applying.there, "DELETE FROM u WHERE id = 900")
     assert applying.driver.control.begin_execution("all", pb.ErrorsRequest(all=True)) == 2
     wait_for("the others to be executed", lambda: applying.errors() == [], WAIT_S)
     applying.assert_same()
 
 
-def test_driver_that_ended_behind_a_join_leaves_what_is_obsolete_to_the_next_one(applying: Applying) -> None:
-    """The copy is recorded, and the driver has ended before it looked at the error queue: so a copy of an earlier
-    version, too.
+def test_driver_that_ended_after_a_join_leaves_obsolete_errors_to_the_next(applying: Applying) -> None:
+    """The copy is recorded, but the driver ended before it checked the error queue. A copy by an earlier version leaves
+    the same state.
     """
     execute(applying.there, "INSERT INTO t VALUES (100, 'in the way')")
     applying.run(

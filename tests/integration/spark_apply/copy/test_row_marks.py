@@ -1,5 +1,5 @@
-"""Rows of a source's table that change, come or go without events: each is said, with a remedy that makes both sides
-equal, and nothing else is said.
+"""Rows of a source's table that change, appear or vanish without events: each case is reported with a remedy that makes
+both sides equal, and nothing else is reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tables(source_database: str, destination_database: str) -> Iterator[MarkedTa
         yield made
 
 
-CHANGED = {  # by what is said of each: statements at the source, {t} is the table
+CHANGED = {  # by the finding: statements at the source, {t} is the table
     "column amount was rewritten": (
         ["ALTER TABLE app.{t} ALTER amount TYPE int USING amount * 100"],
         [
@@ -93,7 +93,9 @@ UNCHANGED = (
 
 
 def tables_like_t(tables: MarkedTables, count: int, *, is_partitioned: bool = False) -> list[str]:
-    """Copied tables with the rows of `t`; their names. A partitioned one has rows in both of its partitions."""
+    """Create copied tables with the rows of `t`; return their names. A partitioned one has rows in both of its
+    partitions.
+    """
     names = [f"t{number:02}" for number in range(count)]
     by = " PARTITION BY RANGE (id)" if is_partitioned else ""
     for name in names:
@@ -122,14 +124,14 @@ def run_of(tables: MarkedTables, site: str, name: str, statements: list[str]) ->
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True], ids=["plain", "partitioned"])
-def test_rows_that_changed_without_events_are_said_until_they_are_copied_again(
+def test_rows_that_changed_without_events_are_reported_until_copied_again(
     tables: MarkedTables, *, is_partitioned: bool
 ) -> None:
     matrix = [(said, statements) for said, variants in CHANGED.items() for statements in variants]
     names = tables_like_t(tables, len(matrix), is_partitioned=is_partitioned)
     for name, (_, statements) in zip(names, matrix, strict=True):
         run_of(tables, "src", name, statements)
-    for _ in range(2):  # it lasts, whoever restarts
+    for _ in range(2):  # it persists across restarts
         found = tables.look()
         assert list(found) == names
         for name, (said, _) in zip(names, matrix, strict=True):
@@ -138,7 +140,7 @@ def test_rows_that_changed_without_events_are_said_until_they_are_copied_again(
         tables.up()
     for name, (_, statements) in zip(names, matrix, strict=True):
         if " added " in statements[0] or "EXPRESSION" in statements[0]:
-            run_of(tables, "dst", name, statements)  # as apply asks for it; the values are others
+            run_of(tables, "dst", name, statements)  # as apply asks for it; the values differ
     tables.copy_again(*names)
     assert tables.look() == {}
     for name in names:
@@ -155,7 +157,7 @@ def test_rows_that_changed_without_events_are_said_until_they_are_copied_again(
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True], ids=["plain", "partitioned"])
-def test_what_changes_no_row_without_an_event_is_not_said(tables: MarkedTables, *, is_partitioned: bool) -> None:
+def test_operations_that_change_no_row_are_not_reported(tables: MarkedTables, *, is_partitioned: bool) -> None:
     # a partitioned table has no storage parameters
     matrix = [each for each in UNCHANGED if not (is_partitioned and "fillfactor" in each[0])]
     names = tables_like_t(tables, len(matrix), is_partitioned=is_partitioned)
@@ -171,13 +173,13 @@ def test_what_changes_no_row_without_an_event_is_not_said(tables: MarkedTables, 
 
 
 def alone(problem: str, what: str) -> str:
-    """The statements that a finding prints for one site alone, with what is to be done in their place."""
+    """Return the statements that a finding prints for one site alone, with the fix that they replace."""
     printed = problem.partition("(BEGIN; ")[2].partition("; COMMIT)")[0]
     assert "headrace.set_tag('0e')" in printed
     return f"BEGIN; {printed.replace('INSERT, UPDATE or DELETE ...', what)}; COMMIT"
 
 
-def test_a_table_that_others_write_is_not_to_be_copied_again(tables: MarkedTables) -> None:
+def test_table_that_others_write_is_not_to_be_copied_again(tables: MarkedTables) -> None:
     tables.up(shared=["t"])
     tables.run("src", "ALTER TABLE app.t ALTER amount TYPE int USING amount + 1")
     problem = tables.look()["t"]
@@ -188,9 +190,7 @@ def test_a_table_that_others_write_is_not_to_be_copied_again(tables: MarkedTable
     assert tables.look() == {}
 
 
-def test_a_table_that_others_write_and_that_was_created_again_is_corrected_as_it_is_printed(
-    tables: MarkedTables,
-) -> None:
+def test_recreated_table_that_others_write_is_corrected_by_the_remedy(tables: MarkedTables) -> None:
     tables.up(shared=["t"])
     (definition,) = tables.both(
         "SELECT string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)"
@@ -224,7 +224,7 @@ def test_a_table_that_others_write_and_that_was_created_again_is_corrected_as_it
     ],
     ids=["the same name", "another name", "renamed"],
 )
-def test_fields_of_a_composite_type_that_were_others_are_said(tables: MarkedTables, statement: str, said: str) -> None:
+def test_changed_fields_of_a_composite_type_are_reported(tables: MarkedTables, statement: str, said: str) -> None:
     tables.run("src", statement)
     assert said in tables.look()["t"]
     assert "headrace copy FILE app.t" in tables.look()["t"]
@@ -235,7 +235,7 @@ def test_fields_of_a_composite_type_that_were_others_are_said(tables: MarkedTabl
     assert here == there
 
 
-def test_a_clean_comparison_ends_what_is_said_and_one_that_differs_does_not(tables: MarkedTables) -> None:
+def test_clean_comparison_clears_the_finding_and_a_differing_one_does_not(tables: MarkedTables) -> None:
     for name in tables_like_t(tables, 2):
         tables.run("src", f"ALTER TABLE app.{name} ALTER amount TYPE int USING amount + 1")
     tables.run("dst", "UPDATE app.t00 SET amount = amount + 1")
@@ -244,7 +244,7 @@ def test_a_clean_comparison_ends_what_is_said_and_one_that_differs_does_not(tabl
     assert list(tables.look()) == ["t01"]
 
 
-def test_a_rewrite_and_a_change_of_no_value_at_two_looks_are_no_finding(tables: MarkedTables) -> None:
+def test_rewrite_and_definition_change_at_two_looks_are_no_finding(tables: MarkedTables) -> None:
     tables.run("src", "ALTER TABLE app.t ADD COLUMN later int DEFAULT 7")  # which VACUUM FULL writes into the rows
     for _ in range(2):
         tables.run("src", "ALTER TABLE app.t ALTER note SET STATISTICS 10")
@@ -254,14 +254,14 @@ def test_a_rewrite_and_a_change_of_no_value_at_two_looks_are_no_finding(tables: 
         tables.run("src", "ALTER TABLE app.t ALTER note SET STATISTICS 20")
 
 
-def test_a_column_that_comes_back_later_is_another_one(tables: MarkedTables) -> None:
+def test_column_that_returns_later_is_another_one(tables: MarkedTables) -> None:
     tables.run("src", "ALTER TABLE app.t DROP COLUMN amount")
     assert tables.look() == {}
     tables.run("src", "ALTER TABLE app.t ADD COLUMN amount int")
     assert "column amount is another one" in tables.look()["t"]
 
 
-def test_a_renamed_label_is_said_with_the_statement_that_renames_it_here(tables: MarkedTables) -> None:
+def test_renamed_label_is_reported_with_the_statement_that_renames_it_here(tables: MarkedTables) -> None:
     tables.run("src", "ALTER TYPE app.st RENAME VALUE 'open' TO 'it''s active'")
     problem = tables.look()["t"]
     statement = problem.split("; fix: ")[1].split("; at the destination")[0]
@@ -283,7 +283,7 @@ def test_a_renamed_label_is_said_with_the_statement_that_renames_it_here(tables:
     ],
     ids=["one", "shifted", "exchanged", "and added"],
 )
-def test_labels_that_get_each_other_s_names_are_renamed_as_status_says_and_rows_are_equal(
+def test_labels_that_swap_names_are_renamed_by_the_remedy(
     tables: MarkedTables, renames: list[str], request: pytest.FixtureRequest
 ) -> None:
     tables.run("both", "INSERT INTO app.t (id, amount, note, s) VALUES (900, 1, 'n', 'done'), (901, 1, 'n', 'open')")
@@ -299,9 +299,9 @@ def test_labels_that_get_each_other_s_names_are_renamed_as_status_says_and_rows_
             "INSERT INTO app.t (id, amount, note, s) VALUES (902, 1, 'n', 'open')",
         )
     said = tables.look()
-    assert len([each for each in said.values() if "RENAME VALUE" in each]) == 1, "one table says it for both"
+    assert len([each for each in said.values() if "RENAME VALUE" in each]) == 1, "one table does not report it for both"
     problem = next(each for each in said.values() if "RENAME VALUE" in each)
-    while "RENAME VALUE" in problem:  # each statement alone: what is said then has the rest
+    while "RENAME VALUE" in problem:  # each statement alone: the next finding has the rest
         statement = problem.split("; fix: ")[1].split("; ")[0]
         tables.run("dst", statement)
         problem = next(iter(tables.look().values()))
@@ -318,7 +318,7 @@ def test_labels_that_get_each_other_s_names_are_renamed_as_status_says_and_rows_
     assert tables.look() == {}
 
 
-def test_a_label_that_was_added_under_its_new_name_asks_for_a_copy(tables: MarkedTables) -> None:
+def test_label_that_was_added_under_its_new_name_requires_a_copy(tables: MarkedTables) -> None:
     tables.run("src", "ALTER TYPE app.st RENAME VALUE 'open' TO 'active'")
     tables.run("dst", "ALTER TYPE app.st ADD VALUE 'active'")
     problem = tables.look()["t"]
@@ -326,9 +326,7 @@ def test_a_label_that_was_added_under_its_new_name_asks_for_a_copy(tables: Marke
     assert "rows with either: `headrace copy FILE app.t`" in problem
 
 
-def test_kept_rows_are_marked_as_well_and_a_table_of_an_earlier_version_gets_the_mark_of_now(
-    tables: MarkedTables,
-) -> None:
+def test_kept_rows_are_also_marked_and_older_records_get_the_present_mark(tables: MarkedTables) -> None:
     tables.run("both", "CREATE TABLE app.kept (id int PRIMARY KEY, v int)", "INSERT INTO app.kept VALUES (1, 1)")
     tables.up(keep=["kept"])
     assert tables.shown["kept"].state == "KEPT"
@@ -343,9 +341,7 @@ def test_kept_rows_are_marked_as_well_and_a_table_of_an_earlier_version_gets_the
     assert sorted(tables.look()) == ["kept", "t"]
 
 
-def test_the_alter_that_apply_asks_for_gives_older_rows_the_source_s_values_or_says_that_a_copy_does(
-    tables: MarkedTables,
-) -> None:
+def test_alter_that_apply_asks_for_sets_older_rows_or_asks_for_a_copy(tables: MarkedTables) -> None:
     tables.run(
         "src",
         "ALTER TABLE app.t ADD COLUMN seen timestamptz DEFAULT now(), ADD COLUMN words text[] DEFAULT"
@@ -375,9 +371,7 @@ def test_the_alter_that_apply_asks_for_gives_older_rows_the_source_s_values_or_s
             assert here == there
 
 
-def test_labels_are_read_at_the_destination_while_somebody_holds_a_partition(
-    destination_database: str,
-) -> None:
+def test_labels_are_read_at_the_destination_while_a_partition_is_locked(destination_database: str) -> None:
     """A look must not wait for a user: a partition's bounds could not be read."""
     with (
         psycopg.connect(destination_database) as user,

@@ -1,4 +1,4 @@
-"""Two apply processes of a real destination that begin at once to copy one table, each from a real source of its own.
+"""Two apply processes of a real destination that begin to copy one table at once, each from its own real source.
 
 Without Ray and Spark.
 """
@@ -38,7 +38,7 @@ def pairs(
     pg_source: EmbeddedServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[CopyingPair, CopyingPair]]:
-    # in place of what comes beside: the second one waits for as long as the first one copies
+    # In place of the loop beside the apply servers, the second one waits for as long as the first one copies.
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1000)
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     destination = destination_database
@@ -59,7 +59,7 @@ def pairs(
 
 
 @pytest.mark.parametrize("pairs", [TOPOLOGY, "another"], ids=["one topology", "two topologies"], indirect=True)
-def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(
+def test_one_of_two_concurrent_copies_proceeds_and_its_later_changes_stay(
     pairs: tuple[CopyingPair, CopyingPair],
 ) -> None:
     for each in pairs:
@@ -82,14 +82,12 @@ def test_of_two_that_copy_at_once_one_does_and_what_it_applies_then_stays(
     assert execute(first.target, "SELECT DISTINCT state FROM headrace.instantiation") == [("FAILED",)]
 
 
-def test_table_that_is_empty_everywhere_is_done_by_both(pairs: tuple[CopyingPair, CopyingPair]) -> None:
+def test_table_that_is_empty_everywhere_is_done_for_both(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     at_once(*pairs)
     assert [(each.record.state, each.record.row_count) if each.record else None for each in pairs] == [("DONE", 0)] * 2
 
 
-def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(
-    pairs: tuple[CopyingPair, CopyingPair],
-) -> None:
+def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table(pairs: tuple[CopyingPair, CopyingPair]) -> None:
     """`up --keep-existing` of both, then `headrace copy` of both."""
     execute(pairs[0].target, "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n")
     for each in pairs:
@@ -103,9 +101,7 @@ def test_rows_that_both_keep_at_once_stay_and_neither_copies_the_table_again(
 
 @pytest.mark.parametrize("pairs", [TOPOLOGY], indirect=True)
 @pytest.mark.parametrize("way", ["keep", "delete"])
-def test_what_is_printed_of_rows_beside_another_copy_leaves_all_rows_there(
-    pairs: tuple[CopyingPair, CopyingPair], way: str
-) -> None:
+def test_remedy_for_rows_beside_another_copy_leaves_all_rows(pairs: tuple[CopyingPair, CopyingPair], way: str) -> None:
     one, two = pairs
     for each in pairs:
         execute(each.dsn, "INSERT INTO rooms SELECT n, 'copied' FROM generate_series(1, 500) n")
@@ -114,7 +110,7 @@ def test_what_is_printed_of_rows_beside_another_copy_leaves_all_rows_there(
     two.run()
     assert two.record is not None
     keep, _, delete = two.record.problem.partition(" If it may lack some")
-    # Changes rest, and everything has arrived everywhere.
+    # Writes pause, and all changes have arrived everywhere.
     execute(one.dsn, "INSERT INTO rooms VALUES (501, 'written meanwhile')")
     if way == "keep":
         assert "keep them with `headrace up --keep-existing` while changes of this table at dbs2 rest" in keep
@@ -134,10 +130,10 @@ def test_what_is_printed_of_rows_beside_another_copy_leaves_all_rows_there(
 
 
 @pytest.mark.parametrize("is_kept_first", [False, True])
-def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_one_notices(
+def test_process_that_keeps_rows_notices_another_that_copies_them_again(
     pairs: tuple[CopyingPair, CopyingPair], is_kept_first: bool
 ) -> None:
-    """Both have looked before either recorded anything."""
+    """Both have checked before either recorded a result."""
     one, two = pairs
     execute(one.dsn, "INSERT INTO rooms VALUES (1, 'copied')")
     one.run()
@@ -166,7 +162,7 @@ def test_of_one_that_copies_again_and_one_that_keeps_what_is_there_the_second_on
 
 
 def asked_to_copy_again(pair: CopyingPair) -> bool:
-    """What the driver records for `headrace copy`; False: it is refused."""
+    """Record a `headrace copy` as the driver does; return False if it is refused."""
     assert pair.record is not None
     epoch = pair.destination.raise_epoch(pair.topology, pair.name).epoch
     return pair.destination.record_instantiation(
@@ -175,11 +171,11 @@ def asked_to_copy_again(pair: CopyingPair) -> bool:
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_database_has_by_default(
+def test_claim_that_waited_sees_the_other_one_at_any_isolation_level(
     level: str, pairs: tuple[CopyingPair, CopyingPair]
 ) -> None:
-    """Its snapshot was of before it waited: both copied, and the second one emptied the table of what the first had
-    applied since.
+    """Its snapshot was older than its wait: both copied, and the second one deleted the rows that the first had applied
+    since.
     """
     one, two = pairs
     execute(
@@ -221,9 +217,9 @@ def test_claim_that_waited_for_another_one_sees_it_whatever_isolation_the_databa
         assert not waiting.result(ENDED_S)
 
 
-def test_partition_and_the_table_that_it_is_of_are_in_each_other_s_way(pairs: tuple[CopyingPair, CopyingPair]) -> None:
-    """One apply process writes the partitioned table, another one a partition by its own name: each emptied what the
-    other had copied.
+def test_partition_and_its_partitioned_table_exclude_each_other(pairs: tuple[CopyingPair, CopyingPair]) -> None:
+    """One apply process writes the partitioned table, another one a partition by its own name. Each deleted the other's
+    copy.
     """
     whole, part = pairs
     execute(
@@ -272,13 +268,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("rows", ["kept", "none"])
-def test_one_table_of_a_source_arrives_through_one_topology_alone(
-    rows: str,
-    pg_source: EmbeddedServer,
-    fresh_database: Callable[[EmbeddedServer], str],
-    destination_database: str,
+def test_one_source_table_arrives_through_only_one_topology(
+    rows: str, pg_source: EmbeddedServer, fresh_database: Callable[[EmbeddedServer], str], destination_database: str
 ) -> None:
-    """With both, each row of a table without a key was there twice. The printed way out is taken at the end."""
+    """With both, each row of a table without a key was duplicated. The printed remedy is applied at the end."""
     source = fresh_database(pg_source)
     execute(source, ROOMS)
     execute(destination_database, ROOMS)
@@ -286,7 +279,7 @@ def test_one_table_of_a_source_arrives_through_one_topology_alone(
         execute(source, "INSERT INTO rooms VALUES (1, 'there')")
     with contextlib.closing(PostgresDestination(destination_database, site="dst")) as prepared:
         prepared.prepare(TOPOLOGY)
-    # A driver that begins tries no table that is FAILED; the third topology looks at the same rows after the way out.
+    # A driver that begins tries no table that is FAILED; the third topology looks at the same rows after the remedy.
     one, two, three = (
         CopyingPair(name, source, destination_database, topology)
         for name, topology in (("dbs1", TOPOLOGY), ("a", "another"), ("b", "third"))

@@ -1,5 +1,5 @@
-"""Partitions of a source's table that are UNLOGGED for a while, or that an ALTER TABLE writes anew: it is said, or their
-rows come by themselves, and nothing else is said.
+"""Partitions of a source's table that are temporarily UNLOGGED, or rewritten by an ALTER TABLE: this is reported, or
+their rows arrive automatically; nothing else is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tables(request, fresh_database, destination_database: str) -> Iterator[Marke
 
 
 def partitioned(tables: MarkedTables, names: dict[str, str]) -> None:
-    """Copied tables of these columns, with the partitions _1 and _2, and ten rows in each."""
+    """Create copied tables with these columns, with the partitions _1 and _2, and ten rows in each."""
     for name, kind in names.items():
         tables.run("both", f"CREATE TABLE app.{name} ({COLUMNS[kind]}) PARTITION BY RANGE (day)")
         for number in (1, 2):
@@ -54,9 +54,7 @@ def assert_same(tables: MarkedTables, *names: str) -> None:
         assert here == there, name
 
 
-def test_a_partition_that_was_unlogged_between_two_looks_is_said_until_it_is_copied_or_found_equal(
-    tables: MarkedTables,
-) -> None:
+def test_partition_unlogged_between_looks_is_reported_till_copied_or_equal(tables: MarkedTables) -> None:
     partitioned(tables, {"copied": "wide", "compared": "wide", "narrow": "narrow"})
     for name in ("copied", "compared", "narrow"):
         tables.run(
@@ -66,7 +64,7 @@ def test_a_partition_that_was_unlogged_between_two_looks_is_said_until_it_is_cop
             f"ALTER TABLE app.{name}_1 SET LOGGED",
             rows(name, 1, 21, 30),
         )
-    for _ in range(2):  # it lasts, whoever restarts
+    for _ in range(2):  # it persists across restarts
         found = tables.look()
         assert list(found) == ["compared", "copied", "narrow"]
         for name, said in found.items():
@@ -82,7 +80,7 @@ def test_a_partition_that_was_unlogged_between_two_looks_is_said_until_it_is_cop
     assert_same(tables, "copied", "compared", "narrow")
 
 
-def test_a_partition_that_a_look_sees_unlogged_is_said_also_when_it_is_logged_again(tables: MarkedTables) -> None:
+def test_partition_seen_unlogged_is_reported_even_after_it_is_logged_again(tables: MarkedTables) -> None:
     partitioned(tables, {"ev": "narrow"})
     tables.run("src", "ALTER TABLE app.ev_1 SET UNLOGGED")
     said = tables.look()["ev"]
@@ -91,7 +89,7 @@ def test_a_partition_that_a_look_sees_unlogged_is_said_also_when_it_is_logged_ag
     assert tables.verify() == {"ev": True}
     tables.copy_again("ev")
     tables.look()  # the copy
-    assert "is UNLOGGED" in tables.look()["ev"]  # of what comes behind the copy nothing is in the log
+    assert "is UNLOGGED" in tables.look()["ev"]  # the log has no changes after the copy
     tables.run("src", rows("ev", 1, 11, 20), "ALTER TABLE app.ev_1 SET LOGGED", "VACUUM FULL app.ev_1")
     for _ in range(2):
         assert "partition app.ev_1 was UNLOGGED at the source" in tables.look()["ev"]
@@ -102,9 +100,7 @@ def test_a_partition_that_a_look_sees_unlogged_is_said_also_when_it_is_logged_ag
     assert_same(tables, "ev")
 
 
-def test_a_partition_that_is_created_unlogged_is_said_and_its_rows_come_when_it_is_logged(
-    tables: MarkedTables,
-) -> None:
+def test_partition_created_unlogged_is_reported_and_copied_when_logged(tables: MarkedTables) -> None:
     partitioned(tables, {"seen": "wide", "unseen": "wide", "narrow": "narrow", "elsewhere": "wide"})
     names = ("seen", "unseen", "narrow")
     for name in (*names, "elsewhere"):
@@ -124,7 +120,7 @@ def test_a_partition_that_is_created_unlogged_is_said_and_its_rows_come_when_it_
     assert_same(tables, *names, "elsewhere")
 
 
-def test_a_partition_that_is_rewritten_right_behind_its_creation_is_copied_or_said(tables: MarkedTables) -> None:
+def test_partition_rewritten_right_after_creation_is_copied_or_reported(tables: MarkedTables) -> None:
     for name in ("here", "lacking"):
         tables.run("both", f"CREATE TABLE app.{name} ({COLUMNS['narrow']}) PARTITION BY RANGE (day)")
     tables.up()
@@ -145,7 +141,7 @@ def test_a_partition_that_is_rewritten_right_behind_its_creation_is_copied_or_sa
     assert_same(tables, "here", "lacking")
 
 
-def test_what_writes_a_partition_anew_with_the_same_rows_is_not_said(tables: MarkedTables) -> None:
+def test_rewrites_of_a_partition_with_the_same_rows_are_not_reported(tables: MarkedTables) -> None:
     statements = {
         "vacuumed": ["VACUUM FULL app.{0}_1"],
         "clustered": ["CLUSTER app.{0}_1 USING {0}_1_pkey"],

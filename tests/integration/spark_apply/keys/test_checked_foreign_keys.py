@@ -1,5 +1,5 @@
-"""Foreign keys checked at the destination: each line of the table in docs/keys.md, from one real server's log to
-another.
+"""Foreign keys that are checked at the destination: each line of the table in docs/keys.md, from one real server's log
+to another.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ HOLD = {
 
 @pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "DEFAULT"))
 @pytest.mark.parametrize("statements", HOLD.values(), ids=HOLD.keys())
-def test_what_the_source_has_checked_holds_here(pair: Pair, statements: list[str], identity: str) -> None:
+def test_foreign_keys_that_the_source_has_checked_hold_here(pair: Pair, statements: list[str], identity: str) -> None:
     pair.create(
         f"{TABLES}; ALTER TABLE o REPLICA IDENTITY {identity}; ALTER TABLE p REPLICA IDENTITY {identity}", TABLES
     )
@@ -84,7 +84,7 @@ def test_what_the_source_has_checked_holds_here(pair: Pair, statements: list[str
         pair.assert_same(f"SELECT * FROM {table} ORDER BY 1")
 
 
-def test_tables_that_refer_to_each_other_and_to_themselves(pair: Pair) -> None:
+def test_tables_that_reference_each_other_and_themselves_are_applied(pair: Pair) -> None:
     circle = (
         "CREATE TABLE o (id int PRIMARY KEY, p int, o int REFERENCES o DEFERRABLE INITIALLY DEFERRED); CREATE TABLE p"
         " (id int PRIMARY KEY, o int REFERENCES"
@@ -104,7 +104,7 @@ def test_tables_that_refer_to_each_other_and_to_themselves(pair: Pair) -> None:
     pair.assert_same("SELECT id, o FROM p ORDER BY 1")
 
 
-def test_several_columns_of_which_one_is_changed_or_null(pair: Pair) -> None:
+def test_composite_key_with_one_column_changed_or_null_is_applied(pair: Pair) -> None:
     tables = (
         "CREATE TABLE o (a int, b int, PRIMARY KEY (a, b)); CREATE TABLE p (id int PRIMARY KEY, a int, b int,"
         " FOREIGN KEY (a, b) REFERENCES o)"
@@ -126,7 +126,7 @@ def test_several_columns_of_which_one_is_changed_or_null(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("at_the_source", ["MATCH SIMPLE", "MATCH FULL"])
-def test_match_full_is_checked_as_match_simple_is(pair: Pair, at_the_source: str) -> None:
+def test_match_full_is_checked_as_match_simple(pair: Pair, at_the_source: str) -> None:
     tables = (
         "CREATE TABLE o (a int, b int, PRIMARY KEY (a, b)); CREATE TABLE p (id int PRIMARY KEY, a int, b int,"
         " FOREIGN KEY (a, b) REFERENCES o {})"
@@ -167,7 +167,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "FULL"))
 @pytest.mark.parametrize(("here", "statements"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_violation_goes_into_the_error_queue_and_nothing_else_waits(
+def test_violation_goes_into_the_error_queue_and_nothing_else_waits(
     pair: Pair, here: str, statements: list[str], identity: str
 ) -> None:
     pair.create(
@@ -190,7 +190,7 @@ def test_a_violation_goes_into_the_error_queue_and_nothing_else_waits(
     ).fetchone() == (0,)
 
 
-def test_only_the_tables_that_are_listed_are_checked(pair: Pair) -> None:
+def test_only_listed_tables_are_checked(pair: Pair) -> None:
     pair.set(TableSettings(check_foreign_keys=True, foreign_keys_of=(("public", "q"),)))
     tables = f"{TABLES}; CREATE TABLE q (id int PRIMARY KEY, o int REFERENCES o)"
     pair.create(tables, tables)
@@ -205,10 +205,8 @@ def test_only_the_tables_that_are_listed_are_checked(pair: Pair) -> None:
 
 @pytest.mark.parametrize("away", ["o", "p"])
 @pytest.mark.parametrize("state", values(["COPYING", "COPIED", "FAILED", "JOINING"], "JOINING"))
-def test_a_table_that_is_copied_beside_the_others_is_not_checked_until_it_is_where_they_are(
-    pair: Pair, away: str, state: str
-) -> None:
-    """Its rows are older or newer than theirs: what one refers to may not have come yet, or may be gone again."""
+def test_table_copied_beside_others_is_not_checked_until_it_has_caught_up(pair: Pair, away: str, state: str) -> None:
+    """Its rows are older or newer than theirs: a referenced row may not have arrived yet, or may be deleted already."""
     pair.create(TABLES, TABLES)
     pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (2, 2)")
     engine = pair.apply()
@@ -234,8 +232,8 @@ def test_a_table_that_is_copied_beside_the_others_is_not_checked_until_it_is_whe
     assert [error.conflict_type for error in pair.errors()] == ["foreign_key"]
 
 
-def test_more_values_than_are_held_are_looked_up_in_the_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What referred to nothing before is no fault of who writes now."""
+def test_values_beyond_the_held_ones_are_looked_up_in_the_table(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was orphaned before is no error of the present writer."""
     monkeypatch.setattr(foreign_keys, "ROWS_MAX", 3)
     pair.create(TABLES, TABLES)
     pair.run("INSERT INTO o SELECT i, 0 FROM generate_series(1, 9) i")
@@ -299,13 +297,8 @@ LESS_USUAL = {
 @pytest.mark.parametrize(
     ("here", "there", "broken", "statements", "expected"), LESS_USUAL.values(), ids=LESS_USUAL.keys()
 )
-def test_what_a_foreign_key_is_about_is_what_the_server_checks(
-    pair: Pair,
-    here: str,
-    there: str,
-    broken: str,
-    statements: list[str],
-    expected: list[str],
+def test_servers_checks_define_the_values_of_a_foreign_key(
+    pair: Pair, here: str, there: str, broken: str, statements: list[str], expected: list[str]
 ) -> None:
     pair.create(here, there)
     pair.run("INSERT INTO o (id) VALUES (2), (4)")
@@ -348,8 +341,8 @@ def test_large_values_are_not_held_until_the_commit(pair: Pair, monkeypatch: pyt
     ],
     ids=["a user deletes the parent", "a user adds a child"],
 )
-def test_what_a_user_has_not_committed_yet_is_waited_for(pair: Pair, by_user: str, statement: str) -> None:
-    """Each would see no harm in what the other has not committed: the locks on the parent make one of them wait."""
+def test_users_uncommitted_change_is_waited_for(pair: Pair, by_user: str, statement: str) -> None:
+    """Neither would see a violation in the other's uncommitted change: the locks on the parent make one of them wait."""
     pair.create(TABLES, TABLES)
     pair.run("INSERT INTO o VALUES (1, 0), (2, 0)")
     engine = pair.apply()
@@ -357,7 +350,7 @@ def test_what_a_user_has_not_committed_yet_is_waited_for(pair: Pair, by_user: st
     pair.there.execute(by_user)
     pair.there.execute("SET CONSTRAINTS ALL IMMEDIATE")  # the server has checked it
     pair.run(statement)
-    # while apply waits: it gives up after 5 s, and tries again
+    # while apply waits: it gives up after 5 s, and retries
     waiting = threading.Timer(2.0, lambda: pair.there.execute("COMMIT"))
     waiting.start()
     pair.more(engine)
@@ -368,7 +361,7 @@ def test_what_a_user_has_not_committed_yet_is_waited_for(pair: Pair, by_user: st
     ).fetchone() == (0,)
 
 
-def test_a_foreign_key_of_the_table_above_a_partition_is_checked_for_the_partition(pair: Pair) -> None:
+def test_foreign_key_of_the_partitioned_table_is_checked_for_its_partition(pair: Pair) -> None:
     """Tables of several sources can be partitions of one table here."""
     here = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
     there = (
@@ -386,7 +379,7 @@ def test_a_foreign_key_of_the_table_above_a_partition_is_checked_for_the_partiti
     assert pair.there.execute("SELECT id FROM o").fetchall() == [(1,)]
 
 
-def test_a_row_of_a_partition_that_goes_while_a_row_refers_to_it_is_a_violation(pair: Pair) -> None:
+def test_partitions_row_deleted_while_referenced_is_a_violation(pair: Pair) -> None:
     here = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
     there = (
         "CREATE TABLE q (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE o PARTITION OF q FOR VALUES FROM (0)"
@@ -401,7 +394,7 @@ def test_a_row_of_a_partition_that_goes_while_a_row_refers_to_it_is_a_violation(
     assert pair.there.execute("SELECT id FROM o ORDER BY 1").fetchall() == [(1,), (2,)]
 
 
-def test_a_foreign_key_that_is_made_while_rows_arrive_is_checked_from_then_on(pair: Pair) -> None:
+def test_foreign_key_created_while_rows_arrive_is_checked_from_then_on(pair: Pair) -> None:
     tables = "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, o int)"
     pair.create(tables, tables)
     pair.run("INSERT INTO o VALUES (1), (2)", "INSERT INTO p VALUES (1, 1)")

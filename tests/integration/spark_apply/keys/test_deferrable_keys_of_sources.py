@@ -1,5 +1,5 @@
-"""A unique key that the source checks behind the statement: `check` says what that means, and the statement that it
-prints helps.
+"""A unique key that the source checks after the statement: `check` explains the effect, and the statement that it
+prints works.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ def found(pair: Pair, *, may_be_copied: bool = True) -> list[Finding]:
 
 
 @pytest.mark.parametrize("statement", EXCHANGES)
-def test_check_names_the_key_and_a_transaction_that_exchanges_values_is_in_the_error_queue(
-    pair: Pair, statement: str
-) -> None:
+def test_check_names_the_key_and_a_transaction_that_swaps_values_fails(pair: Pair, statement: str) -> None:
     pair.create(HERE, THERE)
     (finding,) = found(pair)
     assert finding.path.endswith("table public.p")
@@ -43,7 +41,7 @@ def test_check_names_the_key_and_a_transaction_that_exchanges_values_is_in_the_e
     assert not finding.is_error
     pair.run("INSERT INTO p SELECT g, g FROM generate_series(1, 10) g", statement)
     pair.apply()
-    assert pair.errors(), "what check says, happens"
+    assert pair.errors(), "the effect that check announces does not occur"
 
 
 def test_the_printed_statement_makes_the_key_immediate(pair: Pair) -> None:
@@ -56,7 +54,7 @@ def test_the_printed_statement_makes_the_key_immediate(pair: Pair) -> None:
         pair.run(EXCHANGES[0])
 
 
-def test_a_table_that_others_write_is_not_to_be_copied(pair: Pair) -> None:
+def test_table_that_others_write_is_not_to_be_copied(pair: Pair) -> None:
     """`headrace copy` refuses it."""
     pair.create(HERE, THERE)
     (finding,) = found(pair, may_be_copied=False)

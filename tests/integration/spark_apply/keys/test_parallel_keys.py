@@ -1,5 +1,5 @@
-"""Keys whose values the log does not show whole, and transactions on parallel servers that reuse them: what the source
-took goes into no error queue.
+"""Keys whose values are not completely in the log, and transactions on parallel servers that reuse them: changes that
+the source accepted never become errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.ways.postgres_pair import Pair
 
 pytestmark = pytest.mark.postgres
 
-# Of orders in which a later transaction came first.
+# Seeds of orders in which a later transaction came first.
 SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2, 4, 5, 7)))
 
 
@@ -22,13 +22,13 @@ def _apply(pair: Pair, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, seed: int) -> None:
+def test_key_with_a_large_value_that_an_update_leaves_unchanged_is_ordered(pair: Pair, seed: int) -> None:
     table = (
         "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, UNIQUE (v, big)); ALTER TABLE p ALTER"
         " big SET STORAGE EXTERNAL"
     )
     pair.create(table, table)
-    big = "x" * 2000  # the value is stored apart as soon as a row is longer than that
+    big = "x" * 2000  # a value is stored out of line when a row is longer than that
     pair.run(f"INSERT INTO p VALUES (1, 3, '{big}'), (2, 9, '{big}')", "INSERT INTO p VALUES (50, 50)")
     pair.run("UPDATE p SET v = 5 WHERE id = 1", "INSERT INTO p VALUES (51, 51)")
     pair.run("UPDATE p SET v = 7 WHERE id = 1", "INSERT INTO p VALUES (52, 52)")
@@ -37,7 +37,7 @@ def test_a_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
+def test_key_that_the_destination_computes_is_ordered(pair: Pair, seed: int) -> None:
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (lower(v))",
         "CREATE TABLE p (id int PRIMARY KEY, v text, small text GENERATED ALWAYS AS (lower(v)) STORED UNIQUE)",
@@ -50,7 +50,7 @@ def test_a_key_that_the_destination_computes(pair: Pair, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("ends", ["DELETE FROM o WHERE id = 1", "UPDATE o SET code = 7 WHERE id = 1"])
-def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str, seed: int) -> None:
+def test_deleted_referenced_value_outside_the_log_is_ordered(pair: Pair, ends: str, seed: int) -> None:
     pair.set(TableSettings(check_foreign_keys=True))
     tables = (
         "CREATE TABLE o (id int PRIMARY KEY, code int UNIQUE); CREATE TABLE p (id int PRIMARY KEY, v int"
@@ -70,9 +70,7 @@ def test_a_referred_value_that_goes_and_is_not_in_the_log(pair: Pair, ends: str,
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
-def test_a_key_with_a_large_value_of_a_table_that_gets_another_replica_identity(
-    pair: Pair, identity: str, seed: int
-) -> None:
+def test_large_key_value_is_ordered_across_a_replica_identity_change(pair: Pair, identity: str, seed: int) -> None:
     table = (
         "CREATE TABLE p (id int PRIMARY KEY, v int, big text, more text, UNIQUE (v, big)); ALTER TABLE p ALTER"
         " big SET STORAGE EXTERNAL"
@@ -89,7 +87,7 @@ def test_a_key_with_a_large_value_of_a_table_that_gets_another_replica_identity(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_foreign_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: Pair, seed: int) -> None:
+def test_foreign_key_with_an_unchanged_large_value_is_ordered(pair: Pair, seed: int) -> None:
     pair.set(TableSettings(check_foreign_keys=True))
     tables = (
         "CREATE TABLE o (v int, big text, PRIMARY KEY (v, big)); ALTER TABLE o ALTER big SET STORAGE EXTERNAL;"
@@ -115,7 +113,7 @@ def test_a_foreign_key_with_a_large_value_that_an_update_leaves_as_it_was(pair: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_key_that_arrives_and_that_the_destination_computes_otherwise(pair: Pair, seed: int) -> None:
+def test_key_that_the_destination_computes_otherwise_is_ordered(pair: Pair, seed: int) -> None:
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, v text, small text GENERATED ALWAYS AS (v || '!') STORED); CREATE UNIQUE"
         " INDEX ON p (lower(v))",
@@ -128,7 +126,7 @@ def test_a_key_that_arrives_and_that_the_destination_computes_otherwise(pair: Pa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_key_that_a_trigger_of_the_destination_computes(pair: Pair, seed: int) -> None:
+def test_key_that_a_trigger_of_the_destination_computes_is_ordered(pair: Pair, seed: int) -> None:
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (lower(v))",
         "CREATE TABLE p (id int PRIMARY KEY, v text, small text UNIQUE);"
@@ -143,7 +141,7 @@ def test_a_key_that_a_trigger_of_the_destination_computes(pair: Pair, seed: int)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_foreign_key_that_arrives_and_that_the_destination_computes_otherwise(pair: Pair, seed: int) -> None:
+def test_foreign_key_that_the_destination_computes_otherwise_is_ordered(pair: Pair, seed: int) -> None:
     pair.set(TableSettings(check_foreign_keys=True))
     pair.create(
         "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v +"
@@ -168,7 +166,7 @@ def test_a_foreign_key_that_arrives_and_that_the_destination_computes_otherwise(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_key_whose_operator_class_takes_other_values_for_equal(pair: Pair, seed: int) -> None:
+def test_key_whose_operator_class_equates_other_values_is_ordered(pair: Pair, seed: int) -> None:
     """'a' and 'a ' are equal as character(n)."""
     table = "CREATE TABLE p (id int PRIMARY KEY, v text); CREATE UNIQUE INDEX ON p (v bpchar_ops)"
     pair.create(table, table)
@@ -179,7 +177,7 @@ def test_a_key_whose_operator_class_takes_other_values_for_equal(pair: Pair, see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_replica_identity_that_becomes_another_key_while_transactions_are_under_way(pair: Pair, seed: int) -> None:
+def test_changed_replica_identity_is_ordered_with_transactions_in_progress(pair: Pair, seed: int) -> None:
     """The last DELETE is found by `b` alone; an earlier row had the same value, and its UPDATE has only the old `id`."""
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, b int NOT NULL UNIQUE, v int)",
@@ -200,8 +198,8 @@ def test_a_replica_identity_that_becomes_another_key_while_transactions_are_unde
     _apply(pair, seed)
 
 
-def test_a_change_by_another_replica_identity_waits_behind_the_errors_of_its_table(pair: Pair) -> None:
-    """At the source the row with b = 8 is another one than here, where the first transaction waits in the error queue."""
+def test_change_by_another_replica_identity_waits_behind_its_tables_errors(pair: Pair) -> None:
+    """The row with b = 8 differs between source and destination, where the first transaction waits in the error queue."""
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, b int NOT NULL UNIQUE, v int)",
         "CREATE TABLE p (id int PRIMARY KEY, b int, v int CHECK (v < 100))",
@@ -217,7 +215,7 @@ def test_a_change_by_another_replica_identity_waits_behind_the_errors_of_its_tab
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_referred_row_of_a_partition_that_goes(pair: Pair, seed: int) -> None:
+def test_deleted_referenced_row_of_a_partition_is_ordered(pair: Pair, seed: int) -> None:
     pair.set(TableSettings(check_foreign_keys=True))
     pair.create(
         "CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE p (id int PRIMARY KEY, v int REFERENCES o)",

@@ -1,4 +1,4 @@
-"""Which columns find a row, and by which equality: from one real server's log to another real server."""
+"""The columns that find a row, and their equality: from one real server's log to another real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = "SELECT * FROM p ORDER BY 1, 2, 3"
 def collating(
     source_database: str, pg_icu: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path
 ) -> Iterator[Pair]:
-    """A destination with a collation that ignores case: for that a server needs ICU."""
+    """Make a destination with a collation that ignores case, which needs a server with ICU."""
     made = Pair(source_database, prepared_database(pg_icu), tmp_path / "redo")
     made.there.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     yield made
@@ -34,8 +34,8 @@ TWO_OF_THREE = "CREATE TABLE p (a int NOT NULL, b int, v text, UNIQUE (a, b)); A
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("rows with a null in their key", test=1, soak=40))
-def test_rows_with_a_null_in_their_key_are_told_apart_by_all_their_values(pair: Pair, seed: int) -> None:
-    """Several rows may have the key (1, NULL): no change of one may reach another, and none may be merged."""
+def test_rows_with_a_null_in_their_key_are_distinguished_by_all_values(pair: Pair, seed: int) -> None:
+    """Several rows may have the key (1, NULL): a change of one must not reach another, and they must not be merged."""
     pair.create(TWO_OF_THREE, TWO_OF_THREE)
     rng = random.Random(seed)
 
@@ -70,7 +70,7 @@ def test_rows_with_a_null_in_their_key_are_told_apart_by_all_their_values(pair: 
     assert pair.destination.describe("public", "p").key == (0, 1)
 
 
-def test_a_row_with_a_null_in_its_key_that_differs_is_an_error_and_no_other_row_is_changed(pair: Pair) -> None:
+def test_differing_row_with_a_null_key_is_an_error_and_changes_no_other(pair: Pair) -> None:
     pair.create(TWO_OF_THREE, TWO_OF_THREE)
     pair.run("INSERT INTO p VALUES (1, NULL, 'x')")
     engine = pair.apply()
@@ -86,7 +86,7 @@ def test_a_row_with_a_null_in_its_key_that_differs_is_an_error_and_no_other_row_
     assert pair.there.execute("SELECT v FROM p").fetchall() == [("changed here",)]
 
 
-def test_an_index_that_is_not_built_to_its_end_makes_no_key(pair: Pair) -> None:
+def test_incomplete_index_makes_no_key(pair: Pair) -> None:
     """One row of the set finds two rows, another one none: together they looked like two that find one each."""
     there = (
         "CREATE TABLE p (a int NOT NULL, v text) PARTITION BY RANGE (a); CREATE TABLE p_1 PARTITION OF p FOR VALUES"
@@ -111,8 +111,8 @@ def test_an_index_that_is_not_built_to_its_end_makes_no_key(pair: Pair) -> None:
     )
 
 
-def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> None:
-    """The destination's primary key is its own; without another key every UPDATE would scan the table, and differ by
+def test_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> None:
+    """The destination has its own primary key. Without another key every UPDATE would scan the table, and see differing
     columns.
     """
     pair.create(
@@ -132,8 +132,8 @@ def test_a_row_is_found_by_the_best_key_whose_columns_all_arrive(pair: Pair) -> 
 
 
 KEYS = {
-    # Constraints -> the columns that find a row. a, b and e are NOT NULL; neither the names of the indexes nor their
-    #   order tell the size.
+    # Constraints -> the columns that find a row. a, b and e are NOT NULL. Neither the names of the indexes nor their
+    # order show their size.
     ("UNIQUE (e)", "PRIMARY KEY (a, b, e)", "UNIQUE (a, b)"): "abe",
     ("UNIQUE (a, b, e)", "UNIQUE (e, b)", "UNIQUE (a, c)"): "eb",
     ("UNIQUE (a, b)", "UNIQUE (c)", "UNIQUE (e)"): "e",
@@ -144,11 +144,11 @@ KEYS = {
 }
 
 
-def test_a_row_is_found_by_the_primary_key_else_the_smallest_unique_key_without_null_else_the_smallest_with_a_not_null_column(
-    pair: Pair,
-) -> None:
-    """The destination changes everything outside the key: who finds the row by the key sees that its old values differ,
-    who takes all columns misses it.
+def test_row_is_found_by_the_primary_key_else_by_the_smallest_unique_key(pair: Pair) -> None:
+    """Unique keys without nullable columns come before those with at least one NOT NULL column.
+
+    The destination changes all columns outside the key: a search by the key sees that the old values differ, a search
+    by all columns misses the row.
     """
     columns = "a int NOT NULL, b int NOT NULL, c int, d int, e int NOT NULL, v text"
     pair.create(
@@ -174,7 +174,7 @@ def test_a_row_is_found_by_the_primary_key_else_the_smallest_unique_key_without_
     ]
 
 
-def test_a_key_that_goes_while_rows_arrive_finds_no_more_rows(pair: Pair) -> None:
+def test_key_dropped_while_rows_arrive_finds_no_more_rows(pair: Pair) -> None:
     table = "CREATE TABLE p (a int PRIMARY KEY, v text)"
     pair.create(table, table)
     pair.run("INSERT INTO p VALUES (1, 'a'), (2, 'a')")
@@ -188,9 +188,7 @@ def test_a_key_that_goes_while_rows_arrive_finds_no_more_rows(pair: Pair) -> Non
     assert pair.there.execute("SELECT * FROM p ORDER BY 1, 2").fetchall() == [(1, "a"), (1, "own")]
 
 
-def test_an_index_in_another_collation_than_its_column_s_makes_no_key_where_the_column_ignores_case(
-    collating: Pair,
-) -> None:
+def test_index_in_another_collation_than_a_case_blind_column_is_no_key(collating: Pair) -> None:
     """The index takes 'a' and 'A' for two keys; the `=` that finds rows does not."""
     collating.create(
         "CREATE TABLE p (id text PRIMARY KEY, v int)",
@@ -205,7 +203,7 @@ def test_an_index_in_another_collation_than_its_column_s_makes_no_key_where_the_
 
 
 @pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "FULL"))
-def test_rows_are_found_by_the_equality_of_the_destination_s_own_collation(collating: Pair, identity: str) -> None:
+def test_rows_are_found_by_the_equality_of_the_destinations_collation(collating: Pair, identity: str) -> None:
     collating.create(
         f"CREATE TABLE p (id text PRIMARY KEY, v text, w int); ALTER TABLE p REPLICA IDENTITY {identity}",
         "CREATE TABLE p (id text COLLATE nocase PRIMARY KEY, v text COLLATE nocase, w int)",
@@ -229,7 +227,7 @@ def test_rows_are_found_by_the_equality_of_the_destination_s_own_collation(colla
     assert collating.there.execute("SELECT count(*) FROM p").fetchone() == (19,)
 
 
-def test_old_values_are_compared_by_their_bytes_whatever_the_collation(collating: Pair) -> None:
+def test_old_values_are_compared_by_their_bytes_with_any_collation(collating: Pair) -> None:
     collating.create(
         "CREATE TABLE p (id text PRIMARY KEY, v text); ALTER TABLE p REPLICA IDENTITY FULL",
         "CREATE TABLE p (id text COLLATE nocase PRIMARY KEY, v text COLLATE nocase)",
@@ -250,7 +248,7 @@ def test_old_values_are_compared_by_their_bytes_whatever_the_collation(collating
     ["a int, b int, v text{0}", "a int NOT NULL, b int, v text{0}, UNIQUE (a, b)"],
     ids=["no key", "NULL in the key"],
 )
-def test_a_row_is_found_by_all_its_values_whatever_their_collation(collating: Pair, columns: str) -> None:
+def test_row_is_found_by_all_its_values_with_any_collation(collating: Pair, columns: str) -> None:
     collating.create(
         f"CREATE TABLE p ({columns.format('')}); ALTER TABLE p REPLICA IDENTITY FULL",
         f"CREATE TABLE p ({columns.format(' COLLATE nocase')})",
@@ -263,9 +261,7 @@ def test_a_row_is_found_by_all_its_values_whatever_their_collation(collating: Pa
 
 
 @pytest.mark.parametrize("identity", values(["DEFAULT", "FULL"], "DEFAULT"))
-def test_rows_are_found_and_keys_checked_where_a_column_has_another_collation_than_its_domain(
-    pair: Pair, identity: str
-) -> None:
+def test_rows_are_found_when_a_columns_collation_differs_from_its_domains(pair: Pair, identity: str) -> None:
     domain = 'CREATE DOMAIN d AS text COLLATE "C"'
     pair.create(
         f"{domain}; CREATE TABLE p (id d PRIMARY KEY, v d); ALTER TABLE p REPLICA IDENTITY {identity}",

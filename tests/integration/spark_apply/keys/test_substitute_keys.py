@@ -1,5 +1,5 @@
-"""Substitute keys and tables that do not fit, from one real server's log to another: what parallel apply servers make
-of them.
+"""Substitute keys and tables that do not fit, from one real server's log to another: the results of parallel apply
+servers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HERE = "CREATE TABLE p (id int PRIMARY KEY, code text, v int); ALTER TABLE p REP
     ids=["another primary key", "unique", "no key"],
 )
 def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str, seed: int) -> None:
-    """With NULLs in the key, changes of it, and rows that come and go."""
+    """The history has NULLs in the key, changes of it, and rows that are inserted and deleted."""
     pair.create(HERE, there)
     pair.set(TableSettings(key_columns=BY_CODE))
     rng = random.Random(seed)
@@ -52,7 +52,7 @@ def test_random_history_is_applied_by_the_substitute_key(pair: Pair, there: str,
     pair.assert_same("SELECT id, code, v FROM p ORDER BY 1")
 
 
-def test_row_that_the_substitute_key_finds_twice_is_an_error_and_nothing_else_waits(pair: Pair) -> None:
+def test_row_with_a_duplicate_substitute_key_is_an_error_and_blocks_none(pair: Pair) -> None:
     pair.create(HERE, "CREATE TABLE p (id int PRIMARY KEY, code text, v int)")
     pair.set(TableSettings(key_columns=BY_CODE))
     pair.run("INSERT INTO p VALUES (1, 'a', 0), (2, 'b', 0)")
@@ -74,7 +74,7 @@ def test_row_that_the_substitute_key_finds_twice_is_an_error_and_nothing_else_wa
     assert pair.there.execute("SELECT id, v FROM p ORDER BY 1").fetchall() == [(1, 0), (2, 1), (11, 0)]
 
 
-def test_with_allow_duplicate_rows_one_of_them_is_changed(pair: Pair) -> None:
+def test_allow_duplicate_rows_changes_one_of_them(pair: Pair) -> None:
     pair.create(HERE, "CREATE TABLE p (id int PRIMARY KEY, code text, v int)")
     pair.set(TableSettings(key_columns=BY_CODE, allow_duplicate_rows=True))
     pair.run("INSERT INTO p VALUES (1, 'a', 0), (2, 'b', 0)")
@@ -86,7 +86,7 @@ def test_with_allow_duplicate_rows_one_of_them_is_changed(pair: Pair) -> None:
     assert sorted(v for (v,) in pair.there.execute("SELECT v FROM p")) == [0, 1]
 
 
-def test_transaction_that_does_not_fit_is_an_error_and_others_go_on(pair: Pair) -> None:
+def test_transaction_that_does_not_fit_is_an_error_and_others_continue(pair: Pair) -> None:
     pair.create(
         f"{HERE}; CREATE TABLE q (id int PRIMARY KEY)",
         "CREATE TABLE p (id int PRIMARY KEY, code text, v int); CREATE TABLE q (id int PRIMARY KEY)",
@@ -108,7 +108,7 @@ def test_transaction_that_does_not_fit_is_an_error_and_others_go_on(pair: Pair) 
     assert pair.there.execute("SELECT id FROM p").fetchall() == [(1,)]
 
 
-def test_after_the_alter_what_did_not_fit_is_executed_and_what_comes_waits_behind_it(pair: Pair) -> None:
+def test_misfit_is_executed_after_the_alter_and_later_changes_wait(pair: Pair) -> None:
     pair.create("CREATE TABLE p (id int PRIMARY KEY, v int)", "CREATE TABLE p (id int PRIMARY KEY, v int)")
     pair.set(TableSettings(column_mismatch="error"))
     pair.run("INSERT INTO p VALUES (1, 0)")
@@ -128,8 +128,8 @@ def test_after_the_alter_what_did_not_fit_is_executed_and_what_comes_waits_behin
     pair.assert_same("SELECT * FROM p ORDER BY 1")
 
 
-def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: Pair) -> None:
-    """It must not end the apply process, as a statement does that names what is not there."""
+def test_truncate_of_a_missing_table_is_an_error_and_others_continue(pair: Pair) -> None:
+    """It must not end the apply process, as a statement with a missing name does."""
     pair.create(
         "CREATE TABLE p (id int PRIMARY KEY, v int); CREATE TABLE q (id int PRIMARY KEY)",
         "CREATE TABLE q (id int PRIMARY KEY)",
@@ -153,7 +153,7 @@ def test_truncate_of_a_table_that_is_missing_is_an_error_and_others_go_on(pair: 
     ],
     ids=["another key", "another name"],
 )
-def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_meanwhile(
+def test_changes_wait_behind_an_error_transaction_of_a_table_altered_since(
     pair: Pair, alter: str, here: str, name: str
 ) -> None:
     pair.create(
@@ -181,7 +181,7 @@ def test_changes_wait_behind_an_error_transaction_of_a_table_that_was_altered_me
     pair.assert_same("SELECT id FROM q")
     first = pair.errors()[0].number
     if here:
-        assert engine.execute_errors([first])[first]  # it names a table that is not there: delete it
+        assert engine.execute_errors([first])[first]  # it names a missing table: delete it
         assert pair.destination.delete_errors(TOPOLOGY, [first])
         engine.coordinator.errors.deleted(first)
     assert set(engine.execute_errors([error.number for error in pair.errors()]).values()) == {""}

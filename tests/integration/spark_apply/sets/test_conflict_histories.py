@@ -1,5 +1,5 @@
-"""Random histories with conflicts on PostgreSQL: what the memory database leaves row by row, a real server leaves row
-by row and in groups.
+"""Random histories with conflicts on PostgreSQL: a real server, row by row and in groups, leaves the rows that the
+memory database leaves row by row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 HISTORIES = scaled(6, 200)
 FOUND = (
     37223000,  # a negative number decides
-    3885635753,  # an INSERT meets two rows; it loses against one, and NULL of the other one decides nothing
+    3885635753,  # an INSERT meets two rows; it loses against one, and NULL in the other one decides nothing
 )
 _STATE = (
     "apply_process",
@@ -38,10 +38,10 @@ _STATE = (
 
 
 class _Server:
-    """A database with table `c`, which is made anew for each history.
+    """A database with table `c`, which is recreated for each history.
 
     Args:
-        dsn: of it.
+        dsn: its connection string.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -66,9 +66,8 @@ class _Server:
 
 
 @pytest.mark.seeded
-def test_groups_on_a_server_leave_what_each_transaction_alone_leaves_there_and_in_memory(
-    pg_destination: EmbeddedServer,
-    prepared_database: Callable[[EmbeddedServer], str],
+def test_groups_on_a_server_leave_the_rows_of_single_transactions(
+    pg_destination: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str]
 ) -> None:
     server, met = _Server(prepared_database(pg_destination)), 0
     for seed in (*FOUND, *seeds("histories with conflicts", test=HISTORIES, soak=HISTORIES)):

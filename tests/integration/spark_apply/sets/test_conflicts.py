@@ -44,7 +44,7 @@ def network(
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
-    """The example's two sites on two servers, its tables with the same rows."""
+    """Make the example's two sites on two servers; its tables have the same rows."""
 
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
@@ -63,8 +63,8 @@ def network(
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("two servers, same rows", test=1, soak=30))
-def test_two_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
-    """The example's handlers: the later change of a customer wins, an account gets what both sites added."""
+def test_servers_that_change_the_same_rows_at_the_same_time_end_equal(network: PostgresNetwork, seed: int) -> None:
+    """The example's handlers: the later change of a customer wins, an account gets the sum of both sites' additions."""
     rng = random.Random(seed)
     added: dict[int, int] = dict.fromkeys(range(1, KEYS + 1), 0)
     next_key, clock = KEYS + 1, 0
@@ -123,7 +123,7 @@ def test_two_servers_that_change_the_same_rows_at_the_same_time_end_equal(networ
 
 
 class Site:
-    """A destination with one table, and the row that a question meets."""
+    """A destination with one table, and the row that an LCR meets."""
 
     def __init__(self, dsn: str) -> None:
         self.destination = PostgresDestination(dsn, site="b")
@@ -181,9 +181,7 @@ TYPES = [
 
 @pytest.mark.parametrize("is_binary", cases({"binary": True, "text": False}, {"text"}))
 @pytest.mark.parametrize(("kind", "higher", "lower"), TYPES, ids=[f"{kind} {higher}" for kind, higher, _ in TYPES])
-def test_the_server_puts_values_in_the_order_of_their_type(
-    site: Site, kind: str, higher: str, lower: str, is_binary: bool
-) -> None:
+def test_server_orders_values_by_their_type(site: Site, kind: str, higher: str, lower: str, is_binary: bool) -> None:
     site.user.execute("CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN positive AS int CHECK (value > 0)")
     site.user.execute(
         f"CREATE TABLE t (id int PRIMARY KEY, v {kind}, tags text[]); INSERT INTO t VALUES (1, {lower}, ARRAY['x']),"
@@ -209,7 +207,7 @@ def test_the_server_puts_values_in_the_order_of_their_type(
         assert row.values["tags"] == ("{x}" if key == 1 else None)
 
 
-def test_the_order_of_texts_under_the_rules_of_a_language_is_known_to_be_one_of_several(site: Site) -> None:
+def test_order_of_texts_under_language_rules_is_one_of_several(site: Site) -> None:
     site.user.execute("CREATE COLLATION own (provider = libc, locale = 'C'); CREATE DOMAIN words AS text COLLATE own")
     site.user.execute(
         'CREATE TABLE t (id int PRIMARY KEY, a text COLLATE own, b words, c text COLLATE "C", d text COLLATE pg_c_utf8,'
@@ -220,7 +218,7 @@ def test_the_order_of_texts_under_the_rules_of_a_language_is_known_to_be_one_of_
     assert [column.name for column in table.columns if not column.has_one_order] == ["a", "b"]
 
 
-SUMS = [  # type, new, old, what is there, what becomes of it
+SUMS = [  # type, new, old, present value, result
     ("int2", "5::int2", "7::int2", "20::int2", "18"),
     ("int4", "7", "19", "20", "8"),
     ("int8", "5::int8", "7::int8", "20::int8", "18"),
@@ -243,10 +241,10 @@ SUMS = [  # type, new, old, what is there, what becomes of it
 @pytest.mark.parametrize(
     ("kind", "new", "old", "here", "total"), SUMS, ids=[f"{found[0]} {found[1]}" for found in SUMS]
 )
-def test_sums_come_in_the_form_of_the_lcr(
+def test_sums_have_the_form_of_the_lcr(
     site: Site, kind: str, new: str, old: str, here: str, total: str, is_binary: bool
 ) -> None:
-    """What is there, plus the new value, minus the old one."""
+    """The present value, plus the new value, minus the old one."""
     site.user.execute("CREATE DOMAIN positive AS int CHECK (value > 0)")
     site.user.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {kind}); INSERT INTO t VALUES (1, {here})")
     table = site.session.describe("public", "t")
@@ -265,7 +263,7 @@ def test_sums_come_in_the_form_of_the_lcr(
     site.session.rollback()
 
 
-def test_a_sum_that_is_no_number_is_none(site: Site) -> None:
+def test_sum_that_is_not_a_number_is_no_sum(site: Site) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY, v numeric); INSERT INTO t VALUES (1, 'Infinity')")
     table = site.session.describe("public", "t")
     assert table is not None
@@ -276,7 +274,7 @@ def test_a_sum_that_is_no_number_is_none(site: Site) -> None:
     assert row.sums == {1: None}
 
 
-def test_a_row_that_is_looked_at_is_locked_until_the_transaction_ends(site: Site) -> None:
+def test_examined_row_is_locked_until_the_transaction_ends(site: Site) -> None:
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
     table = site.session.describe("public", "t")
     assert table is not None
@@ -306,8 +304,8 @@ def test_rows_of_partitions_and_identity_columns_are_found_and_removed(site: Sit
     assert site.user.execute("SELECT part FROM t").fetchall() == [(1,)]
 
 
-def test_a_foreign_key_that_a_trigger_of_the_destination_checks_is_a_conflict_of_its_own_kind(site: Site) -> None:
-    """Apply's sessions check no foreign keys; a trigger that fires for them may. No handler resolves that."""
+def test_foreign_key_that_a_destination_trigger_checks_is_its_own_conflict(site: Site) -> None:
+    """Apply's sessions check no foreign keys; a trigger that fires for them may. No handler resolves such a conflict."""
     site.user.execute(
         "CREATE TABLE c (id int PRIMARY KEY, a text, b text, t int, n int, u text);"
         "CREATE FUNCTION check_parent() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE foreign_key_violation USING"
@@ -334,7 +332,7 @@ def test_a_foreign_key_that_a_trigger_of_the_destination_checks_is_a_conflict_of
 # ------------------------------------------------------------------ the schema
 
 
-def test_a_schema_of_the_version_before_has_no_history_until_it_is_upgraded(unprepared_database: str) -> None:
+def test_schema_of_the_previous_version_has_no_history_until_its_upgrade(unprepared_database: str) -> None:
     before = 7
     with psycopg.connect(unprepared_database, autocommit=True) as admin:
         for version in VERSIONS[:before]:

@@ -1,5 +1,5 @@
-"""Conflicts on PostgreSQL where the LCR's value is another one than the column's: converted by a function, or an equal
-key that is written otherwise.
+"""Conflicts on PostgreSQL where the LCR's value differs from the column's: converted by a function, or an equal key in
+another form.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def user(destination_database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def apply(destination_database: str, user: psycopg.Connection[Any]) -> Iterator[Apply]:
-    """Applies one row LCR to table c, whose column v has another type at the source."""
+    """Return a function that applies one row LCR to table c, whose column v has another type at the source."""
     with closing(PostgresDestination(destination_database, site="b")) as destination:
         destination.prepare("top")
         with closing(
@@ -100,10 +100,10 @@ def apply(destination_database: str, user: psycopg.Connection[Any]) -> Iterator[
 @pytest.mark.parametrize(
     ("function", "kind", "old", "new"), [(OF_CENTS, "int4", int4(1000), int4(1050)), (OF_TEXT, "text", b"10", b"10.50")]
 )
-def test_delta_does_not_add_what_a_function_converts(
+def test_delta_does_not_add_values_that_a_function_converts(
     apply: Apply, user: psycopg.Connection[Any], function: str, kind: str, old: bytes, new: bytes
 ) -> None:
-    """15 euros and 50 cents are 15.50; taken back into the source's form and converted again they were 0.16."""
+    """15 euros and 50 cents are 15.50; converted back into the source's form and again forward they were 0.16."""
     user.execute(EUROS + function)
     failure = apply((int4(1), old), (int4(1), new), handler("delta", "v"), v=kind)
     assert failure is not None
@@ -112,10 +112,8 @@ def test_delta_does_not_add_what_a_function_converts(
     assert user.execute("SELECT v::text FROM c").fetchone() == ("15.00",)
 
 
-def test_an_insert_of_the_row_that_is_there_is_discarded_where_a_function_converts_it(
-    apply: Apply, user: psycopg.Connection[Any]
-) -> None:
-    """The function gives 15.0, and the column keeps 15.00."""
+def test_insert_of_the_existing_converted_row_is_discarded(apply: Apply, user: psycopg.Connection[Any]) -> None:
+    """The function gives 15.0, and the column stores 15.00."""
     user.execute(EUROS + OF_TEXT)
     assert apply(None, (int4(1), b"15.0"), handler("maximum", by="v", on="insert_exists"), v="text") is None
     assert user.execute("SELECT outcome, method_name FROM headrace.dba_apply_conflict_history").fetchall() == [
@@ -124,7 +122,7 @@ def test_an_insert_of_the_row_that_is_there_is_discarded_where_a_function_conver
 
 
 @pytest.mark.parametrize("others", ["", ", v int DEFAULT 1"])
-def test_an_insert_that_wins_brings_its_key_as_it_is_written(
+def test_winning_insert_brings_its_key_in_its_own_form(
     apply: Apply, user: psycopg.Connection[Any], others: str
 ) -> None:
     user.execute(f"CREATE TABLE c (id numeric PRIMARY KEY{others}); INSERT INTO c VALUES (2.0)")
@@ -147,12 +145,8 @@ def test_an_insert_that_wins_brings_its_key_as_it_is_written(
         ((1, 3, 1), (1, 5, 2), "update_differs"),
     ],
 )
-def test_the_winner_writes_an_identity_column_that_cannot_be_set(
-    apply: Apply,
-    user: psycopg.Connection[Any],
-    old: tuple[int, ...] | None,
-    new: tuple[int, ...],
-    on: str,
+def test_winner_writes_an_identity_column_that_cannot_be_set(
+    apply: Apply, user: psycopg.Connection[Any], old: tuple[int, ...] | None, new: tuple[int, ...], on: str
 ) -> None:
     """The row's value of it counts, not whether the LCR changed it."""
     user.execute(
@@ -169,7 +163,7 @@ def test_the_winner_writes_an_identity_column_that_cannot_be_set(
     ]
 
 
-def test_values_are_put_in_the_order_of_the_column_where_its_domain_has_another_collation(
+def test_values_are_ordered_by_the_columns_collation_not_its_domains(
     apply: Apply, user: psycopg.Connection[Any]
 ) -> None:
     user.execute(

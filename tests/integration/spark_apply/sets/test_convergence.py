@@ -1,8 +1,8 @@
-"""Sites on a real server that change the same rows at the same time: what docs/conflicts.md says of each combination of
-handlers.
+"""Sites on a real server that change the same rows at the same time: the results that docs/conflicts.md states for each
+combination of handlers.
 
-The histories are those of `tests/support/histories/concurrent_writes.py`. There they run by the thousand in memory; here a few of
-each go through slots, redo logs, rules and apply engines.
+The histories are those of `tests/support/histories/concurrent_writes.py`. There they run by the thousand in memory;
+here a few of each go through slots, redo logs, rules and apply engines.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.support.ways.real_sites import APART, RealSites, network_of, site_nam
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-HISTORIES = scaled(2, 15)  # of each combination, one after the other, each with rows of its own
+HISTORIES = scaled(2, 15)  # of each combination, one after the other, each with its own rows
 WRITES = 14
 # the product waits until the server's clock is ahead: no history of a real server shows it
 CLOCK = "latest_timestamp, a clock is set back"
 
-# What `make test` shows on servers, each kind of handler at two sites or over a hub; the database in memory shows all
-# of them there.
+# The combinations that `make test` shows on servers: each kind of handler at two sites or over a hub. The database in
+# memory shows all of them there.
 CORE = {
     "maximum with insert_exists: maximum and update_missing: overwrite (2 sites)",
     "minimum, always falling (2 sites)",
@@ -46,7 +46,7 @@ CORE = {
 
 
 def core(combinations: Sequence[Combination]) -> list[ParameterSet]:
-    """The combinations, those that `make test` leaves out for `make soak` alone."""
+    """Return the combinations; those outside the core run only in `make soak`."""
     return [pytest.param(each, marks=() if named(each) in CORE else (pytest.mark.soak,)) for each in combinations]
 
 
@@ -54,7 +54,7 @@ def core(combinations: Sequence[Combination]) -> list[ParameterSet]:
 def sites_of(
     pg_source: EmbeddedServer, prepared_database: Callable[[EmbeddedServer], str], tmp_path: Path
 ) -> Iterator[Callable[[Combination], RealSites]]:
-    """Makes the sites of a combination."""
+    """Return a function that makes the sites of a combination."""
     made: list[PostgresNetwork] = []
 
     def make(combination: Combination) -> RealSites:
@@ -74,7 +74,7 @@ def sites_of(
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", [*core(CONVERGENT), *core(OVER_A_HUB)], ids=named)
-def test_sites_end_equal_and_without_errors_where_the_document_says_so(
+def test_sites_end_equal_and_without_errors_as_documented(
     sites_of: Callable[[Combination], RealSites], combination: Combination
 ) -> None:
     sites = sites_of(combination)
@@ -87,7 +87,7 @@ def test_sites_end_equal_and_without_errors_where_the_document_says_so(
         for site in sites.network.sites.values()
         for record in site.destination.conflicts("convergence", last=1000)
     ]
-    # One in each history is what the known seeds show; new ones show fewer now and then.
+    # The known seeds show one in each history; new ones sometimes show fewer.
     assert len(met) >= (1 if is_soak() else HISTORIES), "hardly a conflict: the histories show nothing"
 
 

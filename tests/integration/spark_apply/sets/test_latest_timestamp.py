@@ -1,5 +1,5 @@
-"""latest_timestamp on real servers: three sites that write the same rows end equal, and what is decided at the same
-time is decided once.
+"""latest_timestamp on real servers: three sites that write the same rows end equal, and concurrent decisions are made
+once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXAMPLE = Path(__file__).parents[4] / "examples" / "latest_timestamp.yaml"
 SITES = ("dbs1", "dbs2", "dbs3")
 KEYS = 5
 ROUNDS = 10
-OVERTAKEN_MAX = 1000  # tries of one change: some are needed on a busy machine
+OVERTAKEN_MAX = 1000  # retries of one change: a busy machine needs some
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def network(
     prepared_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Iterator[PostgresNetwork]:
-    """The example's three sites on three servers, with the same rows."""
+    """Make the example's three sites on three servers, with the same rows."""
 
     def tables(site: str, connection: psycopg.Connection) -> None:
         connection.execute(
             "CREATE SCHEMA shop; CREATE TABLE shop.rooms (id int PRIMARY KEY, name text, guests int, note text)"
         )
         connection.execute("ALTER TABLE shop.rooms REPLICA IDENTITY FULL")
-        # As a copy leaves them: nobody of the site made them.
+        # As a copy leaves them: no one at the site wrote them.
         connection.execute(
             "INSERT INTO shop.rooms SELECT n, 'first', 0, repeat('x', 20) FROM generate_series(1, %s) n", (KEYS,)
         )
@@ -85,7 +85,7 @@ def network(
 
 
 def write(rng: random.Random, user: psycopg.Connection, text: str) -> None:
-    """A user's change of one of the rows that everybody changes."""
+    """Make a user's change of one of the rows that all sites change."""
     key, other, kind = rng.randrange(1, KEYS + 3), rng.randrange(1, KEYS + 3), rng.random()
     if kind < 0.4:
         user.execute("UPDATE shop.rooms SET name = %s WHERE id = %s", (text, key))
@@ -104,9 +104,7 @@ def write(rng: random.Random, user: psycopg.Connection, text: str) -> None:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("three servers, same rows", test=1, soak=30))
-def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(
-    network: PostgresNetwork, seed: int
-) -> None:
+def test_three_servers_that_change_the_same_rows_at_once_end_equal(network: PostgresNetwork, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(ROUNDS):
         for site in SITES:
@@ -128,7 +126,7 @@ def test_three_servers_that_change_the_same_rows_at_the_same_time_end_equal(
     assert {record.handler for record in history} <= {"latest_timestamp"}
 
 
-def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNetwork) -> None:
+def test_objects_for_tombstones_are_removed_with_the_topology(network: PostgresNetwork) -> None:
     site = network.sites["dbs2"]
     for engine in network.engines.values():
         for server in engine.servers.values():
@@ -140,7 +138,7 @@ def test_what_was_made_for_tombstones_goes_with_the_topology(network: PostgresNe
     site.user.execute("DELETE FROM shop.rooms")
 
 
-def test_what_was_made_for_a_table_that_is_gone_does_not_keep_the_schema(destination_database: str) -> None:
+def test_objects_for_a_missing_table_do_not_keep_the_schema(destination_database: str) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE c (id int4 PRIMARY KEY)")
         database = PostgresDestination(destination_database, site="b")
@@ -152,11 +150,11 @@ def test_what_was_made_for_a_table_that_is_gone_does_not_keep_the_schema(destina
         database.close()
 
 
-# ------------------------------------------------------------------ at the same time
+# ------------------------------------------------------------------ concurrent changes
 
 
 class Applier:
-    """An apply process of one source: single transactions, as sets first."""
+    """An apply process of one source, with single transactions that it tries as sets first."""
 
     def __init__(self, database: PostgresDestination, source: str, sites: Sequence[str]) -> None:
         handlers, times = by_time(*sites)
@@ -186,7 +184,7 @@ class Applier:
             if failure is None:
                 self.session.commit((), 0)
                 return
-            # The others change this one row all the time: it is tried again, as an error transaction would be.
+            # The others change this one row all the time, so it is retried, as an error transaction would be.
             assert "kept changing the row" in failure.message, failure
         raise AssertionError(failure)
 
@@ -194,12 +192,10 @@ class Applier:
 @pytest.mark.parametrize("sources", [("a",), ("a", "c")], ids=["one source", "two sources"])
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("sources and a user", test=1, soak=16))
-def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest_change(
-    destination_database: str,
-    sources: tuple[str, ...],
-    seed: int,
+def test_concurrent_sources_and_a_user_leave_the_latest_change_of_a_row(
+    destination_database: str, sources: tuple[str, ...], seed: int
 ) -> None:
-    """Each writes in its own thread: whatever waits for whom, the row is in the end what was committed last."""
+    """Each writes in its own thread: in any order of waiting, the row ends with the last commit."""
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
         database = PostgresDestination(destination_database, site="b")
@@ -214,8 +210,7 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
             last = 0
             try:
                 for number in range(100):
-                    # Committed a while ago at the source, or just now: sometimes the user's change is later, sometimes
-                    # not.
+                    # Committed a while ago at the source, or just now: the user's change is later in some cases only.
                     at, text = (
                         max(last + 1, time.time_ns() // 1000 - rng.randrange(20_000)),
                         f"{applier.source}{number}",
@@ -275,8 +270,8 @@ def test_sources_and_a_user_who_change_one_row_at_the_same_time_leave_the_latest
 
 
 def test_each_transaction_of_a_session_has_its_own_commit_time(destination_database: str) -> None:
-    """PostgreSQL keeps the time of a session's first commit for all that follow where nobody sets it, and logs the
-    first one as of 2000-01-01.
+    """If no time is set, PostgreSQL keeps the time of a session's first commit for all later ones, and logs the first
+    one as of 2000-01-01.
     """
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE c (id int4 PRIMARY KEY, a text, b text, t int4, n int4, u text)")
@@ -311,8 +306,8 @@ def test_each_transaction_of_a_session_has_its_own_commit_time(destination_datab
 
 
 @pytest.mark.parametrize("altered", [False, True], ids=["included column", "renamed key"])
-def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bool) -> None:
-    """Columns that a key only includes are none of it; a trigger that was made for another key is made again."""
+def test_tombstones_use_the_key_as_defined_now(destination_database: str, altered: bool) -> None:
+    """Columns that a key only includes are not part of it; a trigger for another key is recreated."""
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE c (was int4, a text, b text, t int4, n int4, u text, PRIMARY KEY (was) INCLUDE (a))")
         database = PostgresDestination(destination_database, site="b")
@@ -321,7 +316,7 @@ def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bo
             database.keep_tombstones([("public", "c")])
         user.execute("ALTER TABLE c RENAME was TO id")
         if altered:
-            assert database.preflight_times([("public", "c")], has_tombstones=True) == ()  # `up` may make it again
+            assert database.preflight_times([("public", "c")], has_tombstones=True) == ()  # `up` may recreate it
         assert len(database.keep_tombstones([("public", "c")])) == 1
         assert database.keep_tombstones([("public", "c")]) == ()
         applier = Applier(database, "a", ("b", "a", "c"))
@@ -334,7 +329,7 @@ def test_tombstones_know_the_key_as_it_is(destination_database: str, altered: bo
         database.close()
 
 
-def test_check_names_what_a_server_lacks(
+def test_check_names_the_settings_and_rights_that_a_server_lacks(
     fresh_database: Callable[[EmbeddedServer], str], postgres_folder: Path
 ) -> None:
     server = EmbeddedServer(

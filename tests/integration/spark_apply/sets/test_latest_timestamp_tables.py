@@ -1,5 +1,5 @@
-"""latest_timestamp on real servers, by kinds of tables and of transactions: partitions, keys by a collation of their
-own, large transactions.
+"""latest_timestamp on real servers, by kinds of tables and of transactions: partitions, keys with their own collation,
+large transactions.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def network_of(
     prepared_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
 ) -> Iterator[Maker]:
-    """Makes the example's three sites, on one server or on one each, with tables of these definitions and rows with
-    these keys.
+    """Return a function that makes the example's three sites, on one server or on three, with tables of these
+    definitions and rows with these keys.
     """
     made: list[PostgresNetwork] = []
 
@@ -87,7 +87,7 @@ def rows_of(network: PostgresNetwork) -> list[list[tuple]]:
 
 
 def settled(network: PostgresNetwork) -> list[tuple]:
-    """The rows that every site has in the end."""
+    """Return the rows that every site has in the end."""
     network.settle()
     network.settle()
     first, *others = rows_of(network)
@@ -101,7 +101,7 @@ def applies_from(network: PostgresNetwork, source: str) -> list[str]:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("partitions cut differently", test=1, soak=24))
-def test_sites_whose_partitions_are_cut_differently_end_equal(network_of: Maker, seed: int) -> None:
+def test_sites_with_differently_cut_partitions_end_equal(network_of: Maker, seed: int) -> None:
     keys = list(range(1, 6))
     network = network_of(BY_RANGE, BY_HASH, PLAIN, keys=[*keys])
     rng = random.Random(seed)
@@ -121,7 +121,7 @@ def test_sites_whose_partitions_are_cut_differently_end_equal(network_of: Maker,
                     )
                 case 3:
                     run(network, site, "DELETE FROM shop.rooms WHERE id = %s", key)
-                case _:  # into another partition, where it has several
+                case _:  # into another partition, where there are several
                     run(
                         network,
                         site,
@@ -143,7 +143,7 @@ def test_sites_whose_partitions_are_cut_differently_end_equal(network_of: Maker,
     )
 
 
-def test_a_delete_in_a_partition_and_a_move_out_of_it_are_remembered(network_of: Maker) -> None:
+def test_delete_in_a_partition_and_a_move_out_of_it_are_recorded(network_of: Maker) -> None:
     network = network_of(BY_RANGE, BY_RANGE, BY_RANGE, keys=[1, 2, 5])
     run(network, "dbs2", "UPDATE shop.rooms SET name = 'older' WHERE id IN (1, 2)")
     run(network, "dbs1", "DELETE FROM shop.rooms_low WHERE id = 1")  # not through its table
@@ -154,7 +154,7 @@ def test_a_delete_in_a_partition_and_a_move_out_of_it_are_remembered(network_of:
 NUMBERED = f"CREATE TABLE shop.rooms (id numeric PRIMARY KEY, {COLUMNS})"
 
 
-def test_a_change_between_two_forms_of_one_key_is_a_change_of_one_row(network_of: Maker) -> None:
+def test_change_between_two_forms_of_one_key_changes_one_row(network_of: Maker) -> None:
     network = network_of(NUMBERED, NUMBERED, NUMBERED, keys=["1.0", "2.0", "3.0"])
     run(network, "dbs3", "UPDATE shop.rooms SET name = 'older'")
     run(network, "dbs2", "UPDATE shop.rooms SET id = 1.00, name = 'newer' WHERE id = 1")
@@ -166,8 +166,8 @@ def test_a_change_between_two_forms_of_one_key_is_a_change_of_one_row(network_of
     assert str(rows[0][0]) == "1.00"
 
 
-def test_one_key_in_two_forms_is_written_the_same_everywhere_in_the_end(network_of: Maker) -> None:
-    """The whole row is the last change's, its key too."""
+def test_key_in_two_forms_converges_to_one_form_everywhere(network_of: Maker) -> None:
+    """The whole row comes from the last change, including its key."""
     network = network_of(NUMBERED, NUMBERED, NUMBERED, keys=["1.0", "2.0", "3.0", "4.0"])
     run(network, "dbs1", "INSERT INTO shop.rooms VALUES (7.0, 'older')")
     run(network, "dbs2", "INSERT INTO shop.rooms VALUES (7.00, 'newer')")
@@ -194,19 +194,17 @@ ANY_CASE = f"""CREATE COLLATION shop.any_case (provider = icu, locale = 'und-u-k
 CREATE TABLE shop.rooms (id text COLLATE shop.any_case PRIMARY KEY, {COLUMNS})"""
 
 
-def test_a_delete_is_remembered_by_a_key_whose_collation_ignores_case(
-    network_of: Maker, pg_icu: EmbeddedServer
-) -> None:
+def test_delete_is_recorded_under_a_key_whose_collation_ignores_case(network_of: Maker, pg_icu: EmbeddedServer) -> None:
     network = network_of(ANY_CASE, ANY_CASE, ANY_CASE, keys=["Bob", "Eve"], server=pg_icu)
     run(network, "dbs2", "UPDATE shop.rooms SET name = 'older' WHERE id = 'Bob'")
     run(network, "dbs1", "DELETE FROM shop.rooms WHERE id = 'Bob'")
     assert [row[0] for row in settled(network)] == ["Eve"]
-    # An older insert of the same key in other letters is older than the delete too.
+    # An older insert of the same key in other letters is also older than the delete.
     run(network, "dbs2", "INSERT INTO shop.rooms VALUES ('bob', 'older', 1, '')")
     run(network, "dbs1", "INSERT INTO shop.rooms VALUES ('BOB', 'newer', 1, '')")
     run(network, "dbs1", "DELETE FROM shop.rooms WHERE id = 'BOB'")
     assert [row[0] for row in settled(network)] == ["Eve"]
-    # An applied row is noted by the same hash: its delete by a session meets it.
+    # An applied row is recorded by the same hash: its delete by a session meets it.
     run(network, "dbs3", "INSERT INTO shop.rooms VALUES ('Ann', 'dbs3', 1, '')")
     network.settle()
     run(network, "dbs3", "UPDATE shop.rooms SET name = 'older' WHERE id = 'Ann'")
@@ -214,8 +212,8 @@ def test_a_delete_is_remembered_by_a_key_whose_collation_ignores_case(
     assert [row[:2] for row in settled(network)] == [("ann", "newer"), ("Eve", "first")]
 
 
-def test_the_rows_of_a_transaction_that_comes_in_parts_are_decided_by_its_commit(network_of: Maker) -> None:
-    """A part is applied before the others have come; the time of the commit is in each of them."""
+def test_rows_of_a_transaction_that_arrives_in_parts_have_its_commit_time(network_of: Maker) -> None:
+    """A part is applied before the others have arrived; the time of the commit is in each of them."""
     keys = list(range(1, 61))
     network = network_of(PLAIN, PLAIN, PLAIN, keys=[*keys])
     network.rows_max = 8
@@ -223,7 +221,7 @@ def test_the_rows_of_a_transaction_that_comes_in_parts_are_decided_by_its_commit
     with network.sites["dbs1"].user.transaction():
         run(network, "dbs1", large + " WHERE id <= 40", "large", "l")
         run(network, "dbs1", "DELETE FROM shop.rooms WHERE id = 7")
-        # While it is open: it ends later than these, so it wins.
+        # It is still open: it ends later than these changes, so it wins.
         run(network, "dbs2", "UPDATE shop.rooms SET name = 'before' WHERE id IN (1, 7, 39)")
         run(network, "dbs1", large + " WHERE id > 40", "large", "l")
         run(network, "dbs1", "UPDATE shop.rooms SET name = 'twice' WHERE id = 2")
@@ -250,12 +248,12 @@ def test_the_rows_of_a_transaction_that_comes_in_parts_are_decided_by_its_commit
         ("bit(8)[]", "tu"),
         ("numeric", ""),
         ("text[]", ""),
-        ("int4range", "u"),  # the server hashes a range, and no domain over it
+        ("int4range", "u"),  # the server hashes a range, but no domain over it
     ],
 )
 def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind: str, unhashed: str) -> None:
-    """Notes are found by hashes of the key: the trigger of such a table would make users' deletes fail, and apply every
-    change.
+    """Notes are found by hashes of the key. The trigger of such a table would make users' deletes fail, and every
+    change would be applied.
     """
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute(
@@ -283,7 +281,7 @@ def test_check_names_keys_whose_type_has_no_hash(destination_database: str, kind
 @pytest.mark.parametrize(
     ("constraint", "unhashed"), [("NOT NULL", ""), ("CHECK (VALUE IS NOT NULL)", ""), ("NOT NULL", "bit(8)")]
 )
-def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(
+def test_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(
     destination_database: str, constraint: str, unhashed: str
 ) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
@@ -297,7 +295,7 @@ def test_a_key_of_a_domain_that_takes_no_null_is_checked_as_any_other(
         database.close()
 
 
-def test_check_asks_of_the_key_that_finds_rows_where_there_is_no_primary_key(destination_database: str) -> None:
+def test_check_examines_the_key_that_finds_rows_without_a_primary_key(destination_database: str) -> None:
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute("CREATE TABLE t (id int, k money NOT NULL UNIQUE)")
         database = PostgresDestination(destination_database, site="b")
@@ -316,10 +314,10 @@ DOUBLED = NUMBERS.replace(")", ", twice int GENERATED ALWAYS AS (id * 2) STORED)
     [(DOUBLED, DOUBLED, "twice = DEFAULT"), (PLAIN_NUMBERS, NUMBERS, "id = id")],
     ids=["computed", "identities alone"],
 )
-def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_row(
+def test_update_that_sets_no_column_here_is_still_its_rows_last_change(
     network_of: Maker, source: str, others: str, assigned: str
 ) -> None:
-    """A later one than a delete at a third site, which arrives behind it."""
+    """It is later than a delete at a third site, which arrives after it."""
     network = network_of(source, others, others, keys=[])
     run(network, "dbs1", "INSERT INTO shop.rooms (id) OVERRIDING SYSTEM VALUE VALUES (1), (2)")
     network.settle()
@@ -337,9 +335,7 @@ def test_an_update_of_which_a_table_can_set_nothing_is_the_last_change_of_its_ro
         "INSERT INTO shop.rooms VALUES (5, 'taken', 1, 'new')",
     ),
 )
-def test_error_transaction_is_executed_as_a_role_that_may_only_read_what_is_noted(
-    network_of: Maker, change: str
-) -> None:
+def test_error_transaction_is_executed_by_a_role_that_only_reads_the_notes(network_of: Maker, change: str) -> None:
     network = network_of(
         PLAIN, f"{PLAIN}; CREATE UNIQUE INDEX ON shop.rooms (name) WHERE name = 'taken'", PLAIN, keys=[1, 2]
     )

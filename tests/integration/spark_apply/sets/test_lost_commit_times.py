@@ -1,5 +1,5 @@
-"""Servers lose commit times by themselves, sooner than latest_timestamp must know them; what arrives then is not
-guessed at.
+"""Servers lose commit times by themselves, earlier than latest_timestamp needs them; changes that arrive afterwards are
+not decided by a guess.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WEEK_S = 7 * 86_400
 
 @pytest.fixture
 def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
-    """A server that freezes rows after 100,000 transactions, not 200 million."""
+    """Return a server that freezes rows after 100,000 transactions instead of 200 million."""
     server = EmbeddedServer(
         postgres_folder / "freezing",
         version=18,
@@ -49,22 +49,22 @@ def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 
 
 def is_known(site: Site) -> bool:
-    """Whether the server knows when its row was written."""
+    """Return whether the server knows when its row was written."""
     return site.harness._admin.execute(
         "SELECT pg_xact_commit_timestamp(xmin) IS NOT NULL FROM c WHERE id = 1"
     ).fetchone()[0]
 
 
-def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing: EmbeddedServer) -> None:
+def test_users_change_stays_when_autovacuum_has_lost_its_time(freezing: EmbeddedServer) -> None:
     other = changed(WAS, id=2)
     with site_on(freezing, freezing.dsn(), rows=[WAS, other]) as site:
         site.sample()
         before = site.user(WAS, HERE)
         site.user(other, None)
         after = site.sample()
-        until = time.monotonic() + 300  # a busy machine takes its time
+        until = time.monotonic() + 300  # a busy machine takes longer
         while is_known(site):
-            assert time.monotonic() < until, "autovacuum does not come"
+            assert time.monotonic() < until, "autovacuum did not run"
             site.harness._admin.execute(
                 "DO $$ BEGIN FOR i IN 1..20000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$"
             )
@@ -86,9 +86,7 @@ def test_what_a_user_changed_stays_where_autovacuum_has_forgotten_when(freezing:
         assert site.rows() == [THERE, other]
 
 
-def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_guessed_at(
-    freezing: EmbeddedServer,
-) -> None:
+def test_changes_from_before_a_gap_in_commit_times_are_not_guessed_at(freezing: EmbeddedServer) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS, changed(WAS, id=2)]) as site:
         site.user(changed(WAS, id=2), changed(HERE, id=2))
         early = site.sample()
@@ -102,11 +100,11 @@ def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_gu
         epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
         site = Site(site.harness, destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG))  # noqa: PLW2901 - the server's next life
         failure = site.apply(Lcr(old=HERE, new=THERE), at=before - 1)
-        assert failure is not None, "without a sample since then, everything may be later"
+        assert failure is not None, "without a sample since then, every change may be later"
         after = site.sample()
         failure = site.apply(Lcr(old=HERE, new=THERE), at=before - 1)
         assert failure is not None
-        # The numbers of transactions stay, and so does what is known by them.
+        # The numbers of transactions stay, and so do the conclusions from them.
         assert site.apply(Lcr(old=changed(HERE, id=2), new=changed(THERE, id=2)), at=early + 1) is None
         assert site.apply(Lcr(old=HERE, new=THERE), at=after + 1) is None
         assert site.rows() == [THERE, changed(THERE, id=2)]
@@ -114,7 +112,7 @@ def test_what_was_changed_before_commit_times_were_switched_off_and_on_is_not_gu
 
 
 def restarted(server: EmbeddedServer, harness: PostgresHarness) -> None:
-    """Forget all commit times."""
+    """Restart the server without any commit times."""
     for value in ("off", "on"):
         harness._admin.execute(f"ALTER SYSTEM SET track_commit_timestamp = {value}")
         server.restart()
@@ -122,16 +120,14 @@ def restarted(server: EmbeddedServer, harness: PostgresHarness) -> None:
 
 
 def opened(harness: PostgresHarness) -> Site:
-    """A site of another epoch."""
+    """Open a site with another epoch."""
     destination = harness.destination()
     epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
     return Site(harness, destination.open_session(TOPOLOGY, APPLY, server=0, epoch=epoch, tag=TAG), tombstones=False)
 
 
 @pytest.mark.parametrize("is_lost", values([False, True], True))
-def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(
-    freezing: EmbeddedServer, is_lost: bool
-) -> None:
+def test_first_sample_gives_no_bound_for_transactions_still_running(freezing: EmbeddedServer, is_lost: bool) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS]) as site:
         harness = site.harness
         restarted(freezing, harness)
@@ -153,7 +149,7 @@ def test_the_first_sample_says_nothing_of_what_began_before_it_and_still_runs(
 
 
 @pytest.mark.parametrize("name", values(["pg_15", "pg_16"], "pg_15"))
-def test_older_servers_lose_times_alike(
+def test_older_servers_also_lose_times(
     request: pytest.FixtureRequest, prepared_database: Callable[[EmbeddedServer], str], name: str
 ) -> None:
     server = request.getfixturevalue(name)
@@ -176,16 +172,14 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
 
 
 def samples(site: Site) -> list[tuple[int, float | None]]:
-    """Numbers of transactions, and when all below had ended, seconds since the epoch."""
+    """Return numbers of transactions, and the time in seconds since the epoch when all lower ones had ended."""
     return site.harness._admin.execute(
         "SELECT key1, extract(epoch FROM changed_at)::float8 FROM headrace.row_change WHERE relation = 0 AND key2 = 1"
         " ORDER BY 1"
     ).fetchall()
 
 
-def test_a_sample_says_nothing_before_every_earlier_transaction_has_ended(
-    site: Site, destination_database: str
-) -> None:
+def test_sample_gives_no_bound_before_earlier_transactions_have_ended(site: Site, destination_database: str) -> None:
     """A transaction that began before the sample can commit long after it."""
     site.sample()
     with psycopg.connect(destination_database) as user:
@@ -203,7 +197,7 @@ def test_a_sample_says_nothing_before_every_earlier_transaction_has_ended(
     assert tried(site, site.session, Lcr(old=HERE, new=THERE), at=after + 1)
 
 
-def test_samples_are_taken_now_and_then_and_kept_as_long_as_they_tell_something(site: Site) -> None:
+def test_samples_are_taken_periodically_and_kept_while_they_are_useful(site: Site) -> None:
     site.session.sample_times(age_s=WEEK_S, every_s=0)
     count = len(samples(site))
     site.session.sample_times(age_s=WEEK_S, every_s=300)
@@ -216,10 +210,10 @@ def test_samples_are_taken_now_and_then_and_kept_as_long_as_they_tell_something(
     site.session.sample_times(age_s=0, every_s=300)
     assert len(samples(site)) == 1
     assert site.session.forget_changes(age_s=0, count=0) == 1
-    assert len(samples(site)) == 1, "they are no notes"
+    assert len(samples(site)) == 1, "samples are no notes"
 
 
-def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_before(site: Site) -> None:
+def test_clock_that_is_set_back_makes_no_sample_earlier_than_the_last(site: Site) -> None:
     site.sample()
     number, _ = samples(site)[-1]
     ahead = time.time() + 3600
@@ -233,7 +227,7 @@ def test_a_clock_that_is_set_back_does_not_make_a_sample_earlier_than_the_one_be
     assert samples(site)[-1][1] == pytest.approx(ahead, abs=0.001)
 
 
-def test_the_number_of_a_transaction_is_the_newest_with_its_bits(site: Site) -> None:
+def test_full_number_of_a_transaction_is_the_newest_with_its_low_bits(site: Site) -> None:
     (end,) = site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8").fetchone()
     for xmin, whole in (
         (3, 3),
@@ -261,10 +255,8 @@ def test_samples_of_a_restored_dump_are_dropped(site: Site) -> None:
     assert not {ended for _, ended in earlier} & {ended for _, ended in samples(site)[1:]}
 
 
-def test_what_was_lost_before_the_first_sample_was_lost_before_the_oldest_time_that_is_known(
-    freezing: EmbeddedServer,
-) -> None:
-    """Times are kept since the server started with them: rows from before count as older than what is made now."""
+def test_losses_before_the_first_sample_precede_the_oldest_known_time(freezing: EmbeddedServer) -> None:
+    """Times are kept since the server started with them: older rows count as older than present changes."""
     admin = psycopg.connect(freezing.dsn(), autocommit=True)
     for value in ("off", "on"):
         admin.execute(f"ALTER SYSTEM SET track_commit_timestamp = {value}")
@@ -285,11 +277,11 @@ def test_what_was_lost_before_the_first_sample_was_lost_before_the_oldest_time_t
         (bound,) = site.harness._admin.execute(
             f"SELECT extract(epoch FROM {lost_until('c.xmin')})::float8 FROM c"
         ).fetchone()
-        assert bound < at / 1_000_000, "and not when the first sample was taken"
+        assert bound < at / 1_000_000, "the first sample's time was used"
         assert tried(site, site.session, Lcr(old=WAS, new=THERE), at=at)
 
 
-def test_a_role_with_rights_on_the_table_alone_takes_samples(site: Site, destination_database: str) -> None:
+def test_role_with_rights_on_the_table_alone_takes_samples(site: Site, destination_database: str) -> None:
     admin = site.harness._admin
     admin.execute(
         "DROP ROLE IF EXISTS headrace_sampler; CREATE ROLE headrace_sampler; GRANT USAGE ON SCHEMA headrace TO"
@@ -321,7 +313,7 @@ def test_samples_need_commit_times(fresh_database: Callable[[EmbeddedServer], st
         server.destroy()
 
 
-def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destination_database: str) -> None:
+def test_first_samples_of_several_sessions_do_not_conflict(site: Site, destination_database: str) -> None:
     """All servers of an apply process begin at the same time."""
     with (
         psycopg.connect(destination_database) as first,
@@ -341,7 +333,7 @@ def test_the_first_samples_of_several_sessions_do_not_meet(site: Site, destinati
     assert len(samples(site)) == 2
 
 
-def test_a_tie_with_a_delete_that_keeps_its_time_is_decided_as_before(site: Site) -> None:
+def test_tie_with_a_delete_whose_time_is_kept_is_decided_as_before(site: Site) -> None:
     site.user(WAS, None)
     assert site.session.forget_changes(age_s=WEEK_S, count=1000) == 0
     (at,) = site.harness._admin.execute(

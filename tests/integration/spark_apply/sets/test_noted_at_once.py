@@ -1,5 +1,5 @@
-"""latest_timestamp of several sources, where sessions of apply processes are at work at the same time, or are not what
-they were.
+"""latest_timestamp with several sources, where sessions of apply processes work at the same time, or lack rights or
+sources that they had.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
 
 @contextmanager
 def another(site: Site) -> Iterator[DestinationSession]:
-    """A session of another apply server, of another source."""
+    """Open a session of another apply server, for another source."""
     made = site.harness.destination().open_session(
         TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG
     )
@@ -84,7 +84,7 @@ def write(site: Site, session: DestinationSession, *lcrs: Lcr, at: int, source: 
 def apply_while(
     site: Site, commit: Callable[[], object], lcr: Lcr, *, at: int, waits_for: str = "Lock"
 ) -> list[object]:
-    """Apply an LCR of site a while another transaction is under way, which ends when this one waits, or when it is
+    """Apply an LCR of site a while another transaction is in progress, which ends when this one waits, or when it is
     done.
     """
     found: list[object] = []
@@ -103,9 +103,7 @@ def apply_while(
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["inserted", "moved"])
 @pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
-def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(
-    site: Site, is_moved: bool, apart: int
-) -> None:
+def test_delete_waits_for_a_row_that_another_source_is_inserting(site: Site, is_moved: bool, apart: int) -> None:
     at, new = now() - MINUTE, changed(HERE, id=9)
     with another(site) as second:
         second.begin()
@@ -116,11 +114,11 @@ def test_a_row_that_another_source_is_making_is_waited_for_by_its_delete(
 
 @pytest.mark.parametrize("unstamped", ["none", "its maker", "its delete"])
 @pytest.mark.parametrize("apart", [-10, 10], ids=["earlier", "later"])
-def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(
+def test_row_inserted_between_the_look_and_its_delete_is_examined_again(
     site: Site, apart: int, unstamped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own time is noted, but a statement asks for that of the set alone, and what a session wrote that may not
-    stamp has none.
+    """Its own time is recorded, but a statement asks only for the time of the set. Rows of a session that may not stamp
+    have no time.
     """
     at, new, look = now(), changed(HERE, id=9), site.session.last_changes
     with another(site) as second:
@@ -144,7 +142,7 @@ def test_a_row_that_came_between_the_look_and_its_delete_is_looked_at_once_more(
     assert value(site, 9) == "there"
 
 
-def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_not_taken_for_a_later_delete(
+def test_unrecorded_row_written_during_the_look_gives_no_later_delete(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = site.session.find_rows
@@ -154,7 +152,7 @@ def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_no
             found = find(asked, question)
             if value(site, 9) is None:
                 second.begin()
-                assert write(site, second, update(5), at=now())  # so its origin stands for c
+                assert write(site, second, update(5), at=now())  # its origin stands for c from here on
                 second.run_sql([HandlerSql(sql="INSERT INTO public.c VALUES (9, 'handled')")], timeout_s=STALL_S)
                 second.commit((), 0)
             return found
@@ -168,9 +166,7 @@ def test_a_row_of_which_no_time_is_noted_that_came_while_its_delete_looked_is_no
 
 
 @pytest.mark.parametrize("sites", cases({"one source": (TWO,), "two sources": (THREE,)}, core=("two sources",)))
-def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_clock_that_is_ahead(
-    site: Site, sites: tuple[str, ...]
-) -> None:
+def test_users_uncommitted_row_is_deleted_if_the_deletes_clock_is_ahead(site: Site, sites: tuple[str, ...]) -> None:
     now_of(site, *sites)
     new = changed(HERE, id=9)
     for _ in range(TRIES_MAX):
@@ -189,7 +185,7 @@ def test_a_row_that_a_user_is_making_is_deleted_if_the_delete_is_later_by_a_cloc
     assert value(site, 9) is None
 
 
-def test_a_row_that_a_user_is_making_when_its_delete_arrives_is_later(site: Site) -> None:
+def test_row_that_a_user_is_inserting_when_its_delete_arrives_is_later(site: Site) -> None:
     new = changed(HERE, id=9)
     with psycopg.connect(site.harness._dsn) as user:
         user.execute("INSERT INTO c VALUES (%s, %s, %s, %s, %s, %s)", new)
@@ -201,13 +197,10 @@ def test_a_row_that_a_user_is_making_when_its_delete_arrives_is_later(site: Site
 @pytest.mark.parametrize(
     ("sites", "stamps"), [(TWO, True), (THREE, True), (THREE, False)], ids=["one source", "by set", "by row"]
 )
-def test_a_set_that_waits_for_several_rows_of_another_source_finds_that_they_were_changed_later(
-    site: Site,
-    sites: tuple[str, ...],
-    stamps: bool,
-    new: str | None,
+def test_set_that_waits_for_another_sources_rows_finds_them_changed_later(
+    site: Site, sites: tuple[str, ...], stamps: bool, new: str | None
 ) -> None:
-    """PostgreSQL asks each of them again; with an uncorrelated subquery inside of a correlated one it crashes at the
+    """PostgreSQL evaluates each of them again; with an uncorrelated subquery inside a correlated one it crashes at the
     second or the third.
     """
     first, at, found = site.session, now(), list[bool]()
@@ -241,11 +234,11 @@ def test_a_set_that_waits_for_several_rows_of_another_source_finds_that_they_wer
 
 
 def may_not_stamp(session: DestinationSession) -> None:
-    """As for a role without the right: its commits have the time of the first one."""
+    """Behave as a role without the right: its commits have the time of the first one."""
     session._progress.stamp = ""
 
 
-def test_the_rows_of_a_session_that_could_not_stamp_have_no_times_of_their_own(site: Site) -> None:
+def test_rows_of_a_session_that_could_not_stamp_have_no_own_times(site: Site) -> None:
     with another(site) as second:
         may_not_stamp(second)
         first, site.session = site.session, second
@@ -261,9 +254,7 @@ def test_the_rows_of_a_session_that_could_not_stamp_have_no_times_of_their_own(s
         assert value(site, 2) == "there"
 
 
-def test_what_sql_of_a_handler_wrote_in_a_session_that_could_not_stamp_is_not_known_to_be_as_old_as_its_first_commit(
-    site: Site,
-) -> None:
+def test_unstamped_write_of_a_handler_is_not_dated_to_the_first_commit(site: Site) -> None:
     with another(site) as second:
         may_not_stamp(second)
         first, site.session = site.session, second
@@ -279,7 +270,7 @@ def test_what_sql_of_a_handler_wrote_in_a_session_that_could_not_stamp_is_not_kn
 
 
 @pytest.mark.parametrize("is_first_the_later_one", [True, False])
-def test_the_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_the_later_one: bool) -> None:
+def test_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_the_later_one: bool) -> None:
     at = now()
     site.session.begin()
     assert write(site, site.session, update(1), at=at + 1000 * is_first_the_later_one)
@@ -301,12 +292,12 @@ def test_the_sets_of_a_transaction_are_forgotten_together(site: Site, is_first_t
 SITES = ("b", "a", "c", "d")
 KEYS = 8
 ROUNDS = 60
-OVERTAKEN_MAX = 1000  # of a source: some are on a busy machine
+OVERTAKEN_MAX = 1000  # of a source: a busy machine needs some
 
 
 @dataclass
 class Changes:
-    """What was committed, and when, by key; None: the key was deleted."""
+    """The commits and their times, by key; None: the key was deleted."""
 
     of_key: dict[int, list[tuple[int, int, str | None]]] = field(default_factory=dict)
 
@@ -335,7 +326,7 @@ class Source:
         self.overtaken = 0
 
     def group(self, number: int) -> tuple[list[Lcr], list[int]]:
-        """Changes of a few keys, most of them of rows as they are here now, so that many are applied as sets."""
+        """Return changes of a few keys, mostly of rows in their present state, so that many are applied as sets."""
         with psycopg.connect(self.dsn, autocommit=True) as asking:
             there = {row[0]: row for row in asking.execute("SELECT id, a, b, t, n, u FROM c")}
         lcrs, times = list[Lcr](), list[int]()
@@ -398,7 +389,7 @@ class Source:
 
     def _by_row(self, batch: LcrBatch) -> bool:
         failure = apply_rows(self.session, batch, self.fits.fit, Resolution(self.settings))
-        # Others change the few rows all the time: it is tried again, as an error transaction would be.
+        # Others change the few rows all the time, so it is retried, as an error transaction would be.
         self.overtaken += failure is not None and "kept changing the row" in failure.message
         assert failure is None or self.overtaken < OVERTAKEN_MAX, failure
         assert failure is None or "kept changing the row" in failure.message, failure
@@ -406,7 +397,7 @@ class Source:
 
 
 def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, str | None]]], rounds: int) -> None:
-    """Transactions of a user of this site; what each left of the keys that it changed, by its number."""
+    """Run transactions of a user of this site; record by number what each left of its keys."""
     with psycopg.connect(dsn) as own:
         for number in range(rounds):
             left: dict[int, str | None] = {}
@@ -434,11 +425,8 @@ def user_changes(dsn: str, rng: random.Random, done: list[tuple[str, dict[int, s
 @pytest.mark.seeded
 @pytest.mark.parametrize("stamps", values([True, False], True))
 @pytest.mark.parametrize("seed", seeds("groups of three sources", test=1, soak=12))
-def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
-    destination_database: str,
-    seed: int,
-    stamps: bool,
-    monkeypatch: pytest.MonkeyPatch,
+def test_groups_of_three_sources_and_a_user_leave_each_keys_latest_change(
+    destination_database: str, seed: int, stamps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noted_sets, "_ROWS_MAX", 2)
     with psycopg.connect(destination_database, autocommit=True) as admin:
@@ -463,7 +451,7 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
                             changes.note(int(lcr.new[0] or 0), at, source.name, str(lcr.new[1]))
             except BaseException as error:  # noqa: BLE001 - raised in the test's own thread
                 failures.append(error)
-                source.session.close()  # the others would wait for its rows
+                source.session.close()  # otherwise the others would wait for its rows
 
         threads = [threading.Thread(target=sends, args=(source,)) for source in sources]
         threads.append(
@@ -488,9 +476,7 @@ def test_groups_of_three_sources_and_a_user_leave_the_latest_change_of_each_key(
         database.close()
 
 
-def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_process_has_no_table_with_latest_timestamp(
-    site: Site,
-) -> None:
+def test_handlers_write_counts_for_its_source_without_its_own_times(site: Site) -> None:
     made = site.harness.destination().open_session(
         TOPOLOGY, APPLY, server=1, epoch=site.session._identity.epoch, tag=TAG, source="a"
     )
@@ -508,14 +494,14 @@ def test_what_sql_of_a_handler_wrote_is_a_change_of_its_source_though_its_apply_
     assert value(site, 1) == "there"
 
 
-def test_a_look_for_conflicts_waits_for_rows_that_were_written_ahead(site: Site) -> None:
+def test_look_for_conflicts_waits_for_rows_that_were_written_ahead(site: Site) -> None:
     (step,) = plan_sets(
         [batch_of(site.version, [Lcr(new=changed(HERE, id=8))], first_scn=site.scn, source="c", times_us=[now()])],
         site.fits.fit,
     )
     site.session.begin()
     ahead = site.session.write_ahead([replace(step.write, times=None)])
-    site.session._times._horizon_until = 0.0  # the server is asked how far transactions are
+    site.session._times._horizon_until = 0.0  # the server is asked how far transactions have advanced
     found = site.session.conflicting(step.write)
     assert (ahead(), found.tolist()) == ((1,), [0])
     site.session.rollback()

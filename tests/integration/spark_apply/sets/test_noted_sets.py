@@ -1,4 +1,4 @@
-"""What is noted of whole sets, where changes of a table with latest_timestamp come from several sites."""
+"""Notes about whole sets, where changes of a table with latest_timestamp come from several sites."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.session.bounds import STALL_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-LATER = 100  # microseconds: how far apart the changes of a group are
+LATER = 100  # microseconds between the changes of a group
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def group(
     sql: str = "",
     is_behind_savepoint: bool = False,
 ) -> None:
-    """Transactions of one source, `apart` microseconds after each other, in one destination transaction, as sets."""
+    """Apply transactions of one source, `apart` microseconds after each other, in one destination transaction, as sets."""
     batch = batch_of(
         site.version,
         lcrs,
@@ -87,9 +87,7 @@ def test_each_row_of_a_set_has_its_own_time(site: Site, is_behind_savepoint: boo
             assert apply(site, row, mine - 1) == "here"
 
 
-def test_a_later_change_than_all_of_a_set_is_applied_as_a_set_though_it_was_committed_before_the_set_was_here(
-    site: Site,
-) -> None:
+def test_change_later_than_a_whole_set_is_applied_as_a_set(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     assert not tried(site, site.session, Lcr(old=changed(ROWS[0], a="here"), new=THERE), at=at + LATER)
@@ -97,9 +95,7 @@ def test_a_later_change_than_all_of_a_set_is_applied_as_a_set_though_it_was_comm
     assert site.rows()[0] == THERE
 
 
-def test_the_last_of_several_changes_of_a_key_in_a_transaction_counts(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_of_several_changes_of_a_key_in_a_transaction_counts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ROWS_MAX", 2)
     at = now()
     site.session.begin()
@@ -120,7 +116,7 @@ def test_the_last_of_several_changes_of_a_key_in_a_transaction_counts(
     assert apply(site, 5, at + 21) == "there"
 
 
-def test_the_bounds_of_a_set_decide_where_its_rows_times_are_forgotten(site: Site) -> None:
+def test_bounds_of_a_set_decide_when_its_rows_times_are_forgotten(site: Site) -> None:
     at = now() - MINUTE
     group(site, *(update(row) for row in range(1, 5)), at=at)
     site.harness._admin.execute("TRUNCATE headrace.row_change_set_time")
@@ -131,7 +127,7 @@ def test_the_bounds_of_a_set_decide_where_its_rows_times_are_forgotten(site: Sit
     assert apply(site, 4, at + LATER, source="c") == "there", "a source's own changes come in order"
 
 
-def test_so_many_times_of_rows_are_kept_as_fit_and_the_newest(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_row_times_are_kept_up_to_the_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PER_NOTE", 1)
     at = now() - MINUTE
     for row in range(1, 5):
@@ -147,7 +143,7 @@ def test_so_many_times_of_rows_are_kept_as_fit_and_the_newest(site: Site, monkey
     assert apply(site, 2, now()) == "there"
 
 
-def test_what_sql_of_a_handler_wrote_beside_sets_is_not_taken_for_theirs(site: Site) -> None:
+def test_handlers_writes_beside_sets_are_not_taken_for_theirs(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at, sql="UPDATE public.c SET a = 'handled' WHERE id = 3")
     assert "is not noted (any more)" in str(apply(site, 3, at + MINUTE // 2))
@@ -160,7 +156,7 @@ def test_what_sql_of_a_handler_wrote_beside_sets_is_not_taken_for_theirs(site: S
     )
 
 
-def test_a_transaction_without_sets_has_not_those_of_an_earlier_one(site: Site) -> None:
+def test_transaction_without_sets_has_none_of_an_earlier_one(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), at=at)
     site.session.begin()
@@ -170,7 +166,7 @@ def test_a_transaction_without_sets_has_not_those_of_an_earlier_one(site: Site) 
     assert value(site, 1) == "handled"
 
 
-def test_a_row_that_moved_is_found_by_its_new_key_and_its_old_one_is_gone(site: Site) -> None:
+def test_moved_row_is_found_by_its_new_key_and_its_old_one_is_gone(site: Site) -> None:
     at = now()
     group(site, Lcr(old=ROWS[0], new=changed(HERE, id=9)), Lcr(old=ROWS[1], new=changed(HERE, id=8)), at=at)
     assert site.apply(Lcr(new=changed(THERE, id=9)), at=at - 1) is None
@@ -179,7 +175,7 @@ def test_a_row_that_moved_is_found_by_its_new_key_and_its_old_one_is_gone(site: 
     assert site.rows() == [*ROWS[2:], changed(THERE, id=8), changed(HERE, id=9)]
 
 
-def test_an_insert_is_compared_with_a_delete_that_is_noted_and_a_delete_with_a_set(site: Site) -> None:
+def test_insert_is_compared_with_a_noted_delete_and_a_delete_with_a_set(site: Site) -> None:
     at = now()
     group(site, Lcr(old=ROWS[0]), update(2), at=at, apart=0)
     assert site.apply(Lcr(new=THERE), at=at - 1) is None
@@ -192,7 +188,7 @@ def test_an_insert_is_compared_with_a_delete_that_is_noted_and_a_delete_with_a_s
     assert value(site, 2) is None
 
 
-def test_where_the_second_source_goes_the_sets_that_it_left_are_compared(site: Site) -> None:
+def test_sets_of_a_source_that_left_are_still_compared(site: Site) -> None:
     at = now()
     group(site, update(1), update(2), at=at)
     now_of(site, *TWO)
@@ -200,7 +196,7 @@ def test_where_the_second_source_goes_the_sets_that_it_left_are_compared(site: S
     assert apply(site, 2, at + 1) == "here"
 
 
-def test_keys_in_another_form_do_not_compare_and_bounds_decide(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_decide_where_keys_in_another_form_do_not_compare(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     monkeypatch.setattr(HashedKey, "form", property(lambda key: 7))
@@ -208,7 +204,7 @@ def test_keys_in_another_form_do_not_compare_and_bounds_decide(site: Site, monke
     assert "is not noted" in str(apply(site, 2, at + 1))
 
 
-def test_sets_that_a_dump_brought_say_nothing(site: Site) -> None:
+def test_sets_from_a_dump_are_ignored(site: Site) -> None:
     at = now() - MINUTE
     group(site, update(1), update(2), at=at)
     site.harness._admin.execute(
@@ -219,7 +215,7 @@ def test_sets_that_a_dump_brought_say_nothing(site: Site) -> None:
     assert apply(site, 1, now()) == "there"
 
 
-def test_two_rows_of_one_site_at_one_time_are_told_apart_by_rank(site: Site) -> None:
+def test_rows_of_one_site_at_one_time_are_distinguished_by_rank(site: Site) -> None:
     at = now()
     group(site, update(1), update(2), at=at, source="c", apart=0)
     assert apply(site, 1, at, source="a") == "there", "a comes before c in the priority"

@@ -1,5 +1,5 @@
-"""Whether a row was changed later here, on real servers: what is noted where there is one source, and what is known of
-it when a second one comes.
+"""Whether a row was changed later here, on real servers: the notes with one source, and the conclusions from them when
+a second one joins.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def site(pg_destination: EmbeddedServer, destination_database: str) -> Iterator[
         yield made
 
 
-def test_where_there_is_one_source_only_deletes_and_old_keys_are_noted(site: Site) -> None:
+def test_with_one_source_only_deletes_and_old_keys_are_noted(site: Site) -> None:
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
     assert notes(site) == []
@@ -78,7 +78,7 @@ def test_where_there_is_one_source_only_deletes_and_old_keys_are_noted(site: Sit
     assert site.harness._admin.execute("SELECT count(*) FROM headrace.row_change_set").fetchone() == (0,)
     assert site.apply(Lcr(old=changed(HERE, id=3), new=THERE), at=at + 3) is None
     assert notes(site) == [(True, "a"), (True, "a"), (True, "a")], (
-        "the old key's; and the set has one time for the new one"
+        "only the old key has a note; the set has one time for the new one"
     )
     assert site.harness._admin.execute(
         "SELECT source, row_count FROM headrace.row_change_set JOIN headrace.row_change_set_time USING (origin, number)"
@@ -95,7 +95,7 @@ def test_without_the_right_to_stamp_rows_are_noted(site: Site) -> None:
 
 
 @pytest.mark.parametrize("new", [THERE, None], ids=["update", "delete"])
-def test_what_the_only_source_changed_without_a_note_is_not_guessed_at_when_a_second_one_comes(
+def test_unnoted_changes_of_the_only_source_are_not_guessed_at_later(
     site: Site, new: tuple[object, ...] | None
 ) -> None:
     at = now() - MINUTE
@@ -111,7 +111,7 @@ def test_what_the_only_source_changed_without_a_note_is_not_guessed_at_when_a_se
     assert site.rows() == [*([] if new is None else [new]), changed(WAS, id=2)]
 
 
-def test_the_first_source_goes_on_where_it_was_and_notes_what_it_changes_now(site: Site) -> None:
+def test_first_source_continues_and_notes_its_changes_from_now_on(site: Site) -> None:
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
     now_of(site, *THREE)
@@ -124,7 +124,7 @@ def test_the_first_source_goes_on_where_it_was_and_notes_what_it_changes_now(sit
     assert site.rows()[0] == changed(THERE, n=1)
 
 
-def test_where_the_second_source_goes_its_notes_are_compared(site: Site) -> None:
+def test_notes_of_a_second_source_that_left_are_still_compared(site: Site) -> None:
     now_of(site, *THREE)
     at = now()
     assert site.apply(Lcr(old=WAS, new=HERE), source="c", at=at) is None
@@ -136,7 +136,7 @@ def test_where_the_second_source_goes_its_notes_are_compared(site: Site) -> None
     assert site.rows()[0] == THERE
 
 
-def test_a_change_without_another_value_is_the_rows_last_change_too(site: Site) -> None:
+def test_change_without_another_value_is_also_the_rows_last_change(site: Site) -> None:
     now_of(site, *THREE)
     at = now() - MINUTE
     assert tried(site, site.session, Lcr(old=WAS, new=WAS), at=at)
@@ -144,10 +144,10 @@ def test_a_change_without_another_value_is_the_rows_last_change_too(site: Site) 
     assert site.rows()[0] == WAS
 
 
-def test_an_origin_stands_for_the_source_that_it_had_when_the_row_was_written(site: Site) -> None:
+def test_origin_stands_for_the_source_that_it_had_when_the_row_was_written(site: Site) -> None:
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
-    # The session goes on for another source, as one does that has an earlier one's name.
+    # The session now serves another source, like one that has an earlier source's name.
     now_of(site, "b", "c")
     assert site.apply(Lcr(old=changed(WAS, id=2), new=changed(HERE, id=2)), source="c", at=now()) is None
     assert origins(site) == ["a", "c"]
@@ -158,7 +158,7 @@ def test_an_origin_stands_for_the_source_that_it_had_when_the_row_was_written(si
     assert site.rows() == [HERE, changed(THERE, id=2)]
 
 
-def test_origins_of_a_restored_dump_say_nothing(site: Site) -> None:
+def test_origins_of_a_restored_dump_are_ignored(site: Site) -> None:
     assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
     site.harness._admin.execute(
         "CREATE TEMP TABLE dump AS SELECT * FROM headrace.row_change; TRUNCATE headrace.row_change; INSERT INTO"
@@ -166,14 +166,14 @@ def test_origins_of_a_restored_dump_say_nothing(site: Site) -> None:
     )
     now_of(site, "b", "c")
     assert site.apply(Lcr(old=HERE, new=THERE), source="c", at=now() - 2 * MINUTE) is None, (
-        "nobody knows of a row that was restored"
+        "a restored row has no known source"
     )
     assert site.rows()[0] == THERE
     assert origins(site) == ["a", "c"]
 
 
 def as_set(site: Site, lcr: Lcr, at: int) -> bool:
-    """Whether an LCR succeeds as a set."""
+    """Return whether an LCR succeeds as a set."""
     batch = batch_of(site.version, [lcr], first_scn=site.scn, times_us=[at])
     site.scn += 10
     site.session.begin()
@@ -186,9 +186,9 @@ def as_set(site: Site, lcr: Lcr, at: int) -> bool:
 
 
 def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -> tuple[list[object], int]:
-    """Apply while the user's transaction holds what is applied; the user commits when apply waits for it.
+    """Apply while the user's transaction holds the row; the user commits when apply waits for it.
 
-    What came of it, and when the user had committed.
+    Returns the result, and when the user had committed.
     """
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(apply()))
@@ -204,7 +204,7 @@ def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -
     return found, committed
 
 
-# One whose change is later than the user's has to come seconds after it.
+# A change that is later than the user's must arrive seconds after it.
 WAITING = cases(
     {
         f"{count} {'later' if is_later else 'earlier'}": (sites, is_later)
@@ -216,7 +216,7 @@ WAITING = cases(
 
 
 @pytest.mark.parametrize(("sites", "is_later"), WAITING)
-def test_what_a_user_commits_while_apply_waits_for_the_row_is_compared(
+def test_users_commit_while_apply_waits_for_the_row_is_compared(
     site: Site, sites: tuple[str, ...], is_later: bool
 ) -> None:
     now_of(site, *sites)
@@ -257,19 +257,19 @@ def test_an_insert_that_waits_for_a_users_delete_is_compared_with_it(
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_a_key_that_a_row_moves_to_may_have_been_deleted_later(site: Site, is_later: bool) -> None:
+def test_key_that_a_row_moves_to_may_have_been_deleted_later(site: Site, is_later: bool) -> None:
     before = site.user(WAS, None)
     moved = changed(WAS, id=1)
     assert site.apply(Lcr(old=changed(WAS, id=2), new=moved), at=now() if is_later else before - 1) is None
     assert site.rows() == ([moved] if is_later else [])
 
 
-def test_what_ended_before_is_known_by_its_number(site: Site) -> None:
+def test_transaction_that_ended_before_is_known_by_its_number(site: Site) -> None:
     horizon: Horizon = site.session._times.horizon
     row = WAS
 
     def has_ended() -> bool:
-        """Not while another transaction of the server runs, as autovacuum's do at times."""
+        """Return False while another transaction of the server runs, as autovacuum's do at times."""
         nonlocal row, number, later
         before, row = row, changed(HERE, n=row[4] + 1)
         assert site.apply(Lcr(old=before, new=row), at=now()) is None
@@ -285,7 +285,7 @@ def test_what_ended_before_is_known_by_its_number(site: Site) -> None:
 
 
 def in_one_transaction(site: Site, *lcrs: tuple[Lcr, int], source: str = "a") -> None:
-    """LCRs with their times, each a set of its own."""
+    """Apply LCRs with their times, each as its own set."""
     site.session.begin()
     for lcr, at in lcrs:
         batch = batch_of(site.version, [lcr], first_scn=site.scn, source=source, times_us=[at])
@@ -295,9 +295,7 @@ def in_one_transaction(site: Site, *lcrs: tuple[Lcr, int], source: str = "a") ->
 
 
 @pytest.mark.parametrize("first", [Lcr(old=WAS, new=changed(WAS, id=3)), Lcr(old=WAS)], ids=["moved", "deleted"])
-def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_transaction(
-    site: Site, first: Lcr
-) -> None:
+def test_note_of_a_delete_does_not_cover_the_row_reinserted_with_it(site: Site, first: Lcr) -> None:
     at = now() - MINUTE
     in_one_transaction(site, (first, at), (Lcr(new=HERE), at + 20))
     now_of(site, *THREE)
@@ -308,7 +306,7 @@ def test_the_note_of_a_delete_is_not_that_of_the_row_that_was_made_again_in_its_
     assert site.rows()[0] == HERE
 
 
-def test_an_origin_that_was_another_sources_before_does_not_make_every_set_fail(site: Site) -> None:
+def test_origin_with_another_former_source_does_not_make_every_set_fail(site: Site) -> None:
     row = changed(WAS, id=2)
     for number, sites in enumerate((TWO, ("b", "c"), TWO)):
         now_of(site, *sites)
@@ -319,7 +317,7 @@ def test_an_origin_that_was_another_sources_before_does_not_make_every_set_fail(
     assert tried(site, site.session, Lcr(old=row, new=changed(row, n=9)), at=at + 1)
 
 
-def test_what_an_origin_that_was_this_sources_commits_for_another_while_a_set_waits_is_compared(site: Site) -> None:
+def test_commit_by_a_reassigned_origin_while_a_set_waits_is_compared(site: Site) -> None:
     first, at = site.session, now()
     identity = first._identity
     second = site.harness.destination().open_session(TOPOLOGY, APPLY, server=1, epoch=identity.epoch, tag=TAG)
@@ -347,7 +345,7 @@ def test_what_an_origin_that_was_this_sources_commits_for_another_while_a_set_wa
 
 
 @pytest.mark.parametrize("parts", [0, 3], ids=["plain", "partitioned"])
-def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied(
+def test_under_a_long_transaction_sets_find_copied_and_applied_rows(
     pg_destination: EmbeddedServer, destination_database: str, parts: int
 ) -> None:
     if parts:
@@ -377,8 +375,8 @@ def test_under_a_long_transaction_sets_find_what_was_copied_and_what_was_applied
         assert not tried(site, site.session, Lcr(old=HERE, new=THERE), at=before - 1)
 
 
-def test_a_session_that_wrote_nothing_for_long_asks_again_how_far_transactions_are(site: Site) -> None:
-    """Else a number that is 2^31 behind would be one to come."""
+def test_long_idle_session_asks_again_how_far_transactions_have_advanced(site: Site) -> None:
+    """Otherwise a number that is 2^31 behind would count as a future one."""
     (number,) = site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
     horizon = site.session._times.horizon
     horizon._numbers, horizon._times = [number - 2**31 - 1000], [now() - MINUTE]
@@ -389,8 +387,8 @@ def test_a_session_that_wrote_nothing_for_long_asks_again_how_far_transactions_a
     assert site.rows()[0] == HERE
 
 
-def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied(site: Site) -> None:
-    """The row that is there was made after the user's delete: only its source's clock was set back."""
+def test_delete_that_is_earlier_only_by_its_clock_is_applied(site: Site) -> None:
+    """The present row was inserted after the user's delete: only its source's clock was set back."""
     site.user(WAS, None)
     at = now()
     assert site.apply(Lcr(new=HERE), at=at) is None
@@ -398,9 +396,7 @@ def test_a_delete_that_is_earlier_by_its_clock_than_a_users_before_it_is_applied
     assert site.rows() == [changed(WAS, id=2)]
 
 
-def test_a_session_that_is_interrupted_behind_its_commit_has_committed(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_interrupted_after_its_commit_has_committed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_times, "_HORIZON", Statement(sql="SELECT 1 / 0"))
     with pytest.raises(DatabaseUnavailable):
         site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE)
@@ -409,8 +405,8 @@ def test_a_session_that_is_interrupted_behind_its_commit_has_committed(
     assert site.rows()[0] == HERE
 
 
-def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_has_lost_the_time(site: Site) -> None:
-    """The price of no notes: without its time, a row has no origin either, and a user may have changed it."""
+def test_only_sources_change_is_unknown_where_the_server_has_lost_the_time(site: Site) -> None:
+    """The cost of having no notes: without its time, a row has no origin either, and a user may have changed it."""
     at = now() - MINUTE
     assert site.apply(Lcr(old=WAS, new=HERE), at=at) is None
     after = site.sample()
@@ -422,13 +418,11 @@ def test_what_the_only_source_changed_is_not_known_as_its_own_where_the_server_h
 
 
 @pytest.mark.parametrize("sites", [TWO, THREE], ids=["one source", "two sources"])
-def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decides_nothing_of_it(
-    pg_destination: EmbeddedServer,
-    destination_database: str,
-    sites: tuple[str, ...],
+def test_row_with_a_null_in_its_key_is_found_by_all_values_without_times(
+    pg_destination: EmbeddedServer, destination_database: str, sites: tuple[str, ...]
 ) -> None:
-    """No key tells it from others, and no statement asks when it was changed: what does not find it as it was enters
-    the error queue, earlier or later.
+    """No key distinguishes it from others, and no statement asks when it was changed. A change that does not find it as
+    it was becomes an error, earlier or later.
     """
     with site_on(pg_destination, destination_database, sites=sites, tombstones=False) as site:
         site.harness._admin.execute("ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id, b)")
@@ -455,10 +449,10 @@ def test_a_row_with_a_null_in_its_key_is_found_by_all_its_values_and_time_decide
 
 
 @pytest.mark.parametrize("has_tombstones", [True, False])
-def test_a_key_that_does_not_arrive_is_named_and_the_row_is_not_lost(
+def test_missing_key_is_named_and_the_row_is_not_lost(
     pg_destination: EmbeddedServer, destination_database: str, has_tombstones: bool
 ) -> None:
-    """The destination's table got a primary key of its own when `up` had checked it."""
+    """The destination's table got its own primary key after `up` had checked it."""
     with site_on(pg_destination, destination_database, sites=THREE, tombstones=has_tombstones) as site:
         site.harness._admin.execute(
             "ALTER TABLE c DROP CONSTRAINT c_pkey, ADD UNIQUE (id), ADD own int GENERATED ALWAYS AS IDENTITY PRIMARY"

@@ -1,5 +1,5 @@
-"""latest_timestamp at a destination that a dump was restored into: its rows and notes have numbers of transactions, and
-commit times, of the restore.
+"""latest_timestamp at a destination into which a dump was restored: its rows and notes have the restore's transaction
+numbers and commit times.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def site(request: pytest.FixtureRequest, pg_destination: EmbeddedServer, destina
 
 
 def restore(site: Site) -> int:
-    """What `pg_restore --single-transaction` does with a dump, and what the apply process does at its next start; the
-    moment of the dump.
+    """Restore a dump as `pg_restore --single-transaction` does, then act as the apply process at its next start; return
+    the moment of the dump.
     """
     dumped, admin = now(), site.harness._admin
     with admin.transaction():
@@ -45,12 +45,12 @@ def restore(site: Site) -> int:
     return dumped
 
 
-def test_a_change_between_the_dump_and_its_restore_is_not_taken_for_an_earlier_one(site: Site) -> None:
+def test_change_between_the_dump_and_its_restore_is_not_taken_as_earlier(site: Site) -> None:
     site.sample()
     assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
     dumped = restore(site)
     failure = site.apply(Lcr(old=HERE, new=THERE), at=dumped)
-    assert failure is not None, "the site made it as long as it ran, and lacks it now"
+    assert failure is not None, "the site had made it before the restore, and lacks it now"
     assert "does not know any more" in failure.message
     assert site.rows()[0] == HERE
     assert site.apply(Lcr(old=OTHER), at=dumped) is not None
@@ -58,7 +58,7 @@ def test_a_change_between_the_dump_and_its_restore_is_not_taken_for_an_earlier_o
     assert site.rows()[0] == THERE
 
 
-def test_a_delete_whose_note_was_restored_is_not_taken_for_a_later_one(site: Site) -> None:
+def test_delete_whose_note_was_restored_is_not_taken_as_later(site: Site) -> None:
     site.sample()
     site.user(OTHER, None)
     dumped = restore(site)
@@ -69,8 +69,8 @@ def test_a_delete_whose_note_was_restored_is_not_taken_for_a_later_one(site: Sit
     assert changed(THERE, id=2) in site.rows()
 
 
-def test_a_delete_of_a_table_that_had_another_one_s_number_where_the_dump_was_made_says_nothing(site: Site) -> None:
-    """Tables have other numbers behind a restore, and the numbers of a new server begin with the same one."""
+def test_note_under_another_tables_number_before_the_dump_is_ignored(site: Site) -> None:
+    """Tables have other numbers after a restore, and the numbers of a new server begin at the same one."""
     site.sample()
     site.harness._admin.execute(
         "INSERT INTO headrace.row_change SELECT 'c'::regclass, pg_catalog.hash_record_extended(ROW(9), 0),"
@@ -81,7 +81,7 @@ def test_a_delete_of_a_table_that_had_another_one_s_number_where_the_dump_was_ma
     assert changed(THERE, id=9) in site.rows()
 
 
-def test_what_users_change_behind_a_restore_is_compared_as_ever(site: Site) -> None:
+def test_users_changes_after_a_restore_are_compared_as_usual(site: Site) -> None:
     site.sample()
     restore(site)
     before = site.user(WAS, HERE)
@@ -91,9 +91,9 @@ def test_what_users_change_behind_a_restore_is_compared_as_ever(site: Site) -> N
     assert site.rows()[0] == THERE
 
 
-def test_sets_that_a_dump_brought_are_of_no_row_that_came_with_them(site: Site) -> None:
-    """Restored in one transaction they have its number, as the rows have: where the server loses their times, nothing
-    else would tell them apart.
+def test_sets_from_a_dump_do_not_cover_the_rows_restored_with_them(site: Site) -> None:
+    """Restored in one transaction, both have its number. Where the server loses their times, nothing else would
+    distinguish them.
     """
     site.sample()
     assert site.apply(Lcr(old=WAS, new=HERE), at=now() - MINUTE) is None
@@ -116,7 +116,7 @@ def test_each_restore_is_noticed(site: Site) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--single-transaction"]], ids=["table by table", "in one transaction"])
 @pytest.mark.parametrize("sites", list(SITES.values()), ids=list(SITES))
-def test_what_pg_restore_brought_into_another_database_is_of_no_time(
+def test_rows_from_pg_restore_into_another_database_have_no_time(
     pg_destination: EmbeddedServer,
     fresh_database: Callable[[EmbeddedServer], str],
     tmp_path: Path,
@@ -131,7 +131,7 @@ def test_what_pg_restore_brought_into_another_database_is_of_no_time(
         site.user(OTHER, None)
         subprocess.run([pg_destination.binary("pg_dump"), "-Fc", "-f", file, dsns[0]], check=True)
         dumped = now()
-    # its session is of before the restore, and all that it made goes
+    # its session predates the restore, and all its objects are dropped
     with site_on(pg_destination, dsns[1], sites=sites) as site:
         site.harness._admin.execute("DROP TABLE c; DROP SCHEMA headrace CASCADE")
         subprocess.run([pg_destination.binary("pg_restore"), *options, "-d", dsns[1], file], check=True)

@@ -1,5 +1,5 @@
-"""ALTER TABLE at the source: apply pauses and says what is missing; once it was run, nothing is lost and nothing
-failed.
+"""ALTER TABLE at the source: apply pauses and names the missing statement; after it has run, nothing is lost and
+nothing failed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ PAUSED = "PAUSED: WAITING FOR ALTER"
 
 @pytest.fixture
 def altered(one_way: System) -> Iterator[System]:
-    """The shared topology; each test alters another column of `altered`, which is left empty and equal at both sides."""
+    """Yield the shared topology; each test alters another column of `altered`, which is left empty and equal at both
+    sides.
+    """
     yield one_way
     one_way.execute("src", "TRUNCATE altered, notes")
     one_way.assert_converged(["altered", "notes"])
-    # An ALTER that may have changed older rows is said until both sides were found equal.
+    # An ALTER that may have changed older rows is reported until both sides were found equal.
     compared = one_way.call(apply_name(one_way), "compare", (("public", "altered"),), 5, 0.5)
     assert [each["equal"] for each in compared] == [True]
     wait_until("nothing is said of any table", lambda: problems(one_way) == [])
 
 
 def problems(system: System) -> list[str]:
-    """What is said of tables that are applied."""
+    """Return the problems of the applied tables."""
     return [table["problem"] for table in system.status(apply_name(system))["instantiation"] if table["problem"]]
 
 
 def write(system: System, alter: str, before: str, after: str) -> None:
-    """A row before the ALTER, with key 1, one before and one behind it in its transaction, one more, then another
-    table's.
+    """Write a row before the ALTER, with key 1, one before and one after it in its transaction, one more, then another
+    table's row.
     """
     with system.connection("src") as connection:
         for statement in (
@@ -53,9 +55,9 @@ def write(system: System, alter: str, before: str, after: str) -> None:
 
 
 def paused(system: System) -> dict[str, Any]:
-    """What was committed before the ALTER is applied, all that came behind it waits, and nothing is taken for failed."""
+    """Check that changes from before the ALTER are applied, all later ones wait, and none counts as failed."""
     system.wait_state(apply_name(system), PAUSED)
-    wait_until("what came before is applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
+    wait_until("earlier changes are applied", lambda: system.execute("dst", "SELECT id FROM altered") == [(1,)])
     assert system.execute("dst", "SELECT * FROM notes") == []
     assert system.call(apply_name(system), "errors") == []
     status = system.wait_state(apply_name(system), PAUSED)
@@ -64,7 +66,7 @@ def paused(system: System) -> dict[str, Any]:
 
 
 def goes_on(system: System, statement: str) -> list[tuple[Any, ...]]:
-    """Run what was missing: everything arrives, nothing is in the error queue. The destination's rows."""
+    """Run the missing statement: all changes arrive and the error queue is empty. Return the destination's rows."""
     system.execute("dst", statement)
     system.wait_caught_up()
     assert system.call(apply_name(system), "errors") == []
@@ -74,8 +76,8 @@ def goes_on(system: System, statement: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-def test_a_rewrite_that_fits_is_said_and_a_copy_ends_it(altered: System):
-    """Nothing of it is in the log: what was written before it stays as it was at the destination."""
+def test_rewrite_that_fits_is_reported_and_a_copy_clears_it(altered: System):
+    """The log has no part of it: earlier rows kept their old values at the destination."""
     name = apply_name(altered)
     altered.execute("src", "INSERT INTO altered (id, kind) VALUES (1, 2)")
     altered.wait_caught_up()
@@ -94,7 +96,7 @@ def test_a_rewrite_that_fits_is_said_and_a_copy_ends_it(altered: System):
     altered.wait_caught_up()
 
 
-def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
+def test_next_driver_also_waits_for_an_added_column(altered: System):
     write(
         altered,
         "ALTER TABLE altered ADD COLUMN pay numeric(8,2)",
@@ -104,7 +106,7 @@ def test_added_column_is_waited_for_by_the_next_driver_too(altered: System):
     assert paused(altered)["hint"].startswith('ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);')
     hint = 'ALTER TABLE "public"."altered" ADD COLUMN "pay" numeric(8,2);'
     name = apply_name(altered)
-    wait_until("the source has told that older rows have no value", lambda: altered.status(name)["hint"] == hint)
+    wait_until("the source has answered that older rows have no value", lambda: altered.status(name)["hint"] == hint)
     altered.wait_restarted(name, altered.kill(name))
     wait_until("the next driver waits", lambda: altered.status(name)["state"] == PAUSED)
     wait_until("it tells the next driver, too", lambda: altered.status(name)["hint"] == hint)
@@ -123,8 +125,8 @@ def test_changed_type_is_waited_for(altered: System):
     )
     paused(altered)
     hint = 'ALTER TABLE "public"."altered" ALTER COLUMN "kind" TYPE int8;'
-    # At first there are two ways; the source is asked beside which of them it is.
-    wait_until("the source has told", lambda: is_one_way(altered, hint))
+    # At first there are two fixes; the source is asked separately which one applies.
+    wait_until("the source has answered", lambda: is_one_way(altered, hint))
     goes_on(altered, hint)
     altered.assert_converged(["altered"])
 
@@ -136,7 +138,7 @@ def is_one_way(altered: System, alter: str) -> bool:
 
 @pytest.mark.soak
 def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: System):
-    """The rows from before the ALTER find the destination altered: a function says what USING said at the source."""
+    """Rows from before the ALTER find the destination altered: a function repeats the source's USING."""
     using = "CASE mood WHEN 'l' THEN 1 ELSE 2 END"
     write(
         altered,
@@ -146,7 +148,7 @@ def test_type_that_only_the_operator_can_convert_is_waited_for_twice(altered: Sy
     )
     paused(altered)
     alter = 'ALTER TABLE "public"."altered" ALTER COLUMN "mood" TYPE int4'
-    wait_until("the source has told", lambda: is_one_way(altered, f"{alter};"))
+    wait_until("the source has answered", lambda: is_one_way(altered, f"{alter};"))
     altered.execute("dst", f"{alter} USING {using}")
 
     def asks_for_the_function() -> str:
@@ -176,7 +178,7 @@ def test_renamed_column_is_waited_for_and_keeps_its_values(altered: System):
 
 
 @pytest.mark.soak
-def test_dropped_column_is_waited_for_where_the_destination_wants_a_value(altered: System):
+def test_dropped_column_is_waited_for_where_a_value_is_required(altered: System):
     write(
         altered,
         "ALTER TABLE altered DROP COLUMN gone",

@@ -1,5 +1,5 @@
-"""Columns that the source has dropped and that refuse NULL at the destination: what is printed works as printed, apply
-goes on, and both sides are the same.
+"""Columns that the source has dropped and that refuse NULL at the destination: the printed fix works, apply continues,
+and both sides are equal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A table of both sides, and what happens at the source.
+    """A table of both sides, and the change at the source.
 
     Args:
-        table: of both.
+        table: its definition at both sides.
         alter: the source's ALTER.
-        printed: what is printed, without remarks.
-        after: what still makes the tables the same there.
+        printed: the printed statement, without remarks.
+        after: the statement that finally makes the tables equal there.
     """
 
     table: str
@@ -77,7 +77,7 @@ CASES = {
 
 
 def hint_of_pause(pair: Pair, engine: Any) -> str:
-    """Apply what was committed until it pauses for an operator; what it prints then."""
+    """Apply all commits until the engine pauses for an operator; return its hint."""
     pair.redo.catch_up()
     engine.batches = list(pair.redo.mine(pair.redo.miner()))
     engine.subscribe()
@@ -88,7 +88,7 @@ def hint_of_pause(pair: Pair, engine: Any) -> str:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_what_is_printed_lets_rows_leave_the_column_out(pair: Pair, case: Case) -> None:
+def test_printed_fix_lets_rows_omit_the_column(pair: Pair, case: Case) -> None:
     pair.create(case.table, case.table)
     pair.run("INSERT INTO p (id, b, v) VALUES (1, 1, 'before'), (2, 2, 'before')")
     engine = pair.apply()
@@ -107,7 +107,7 @@ def test_what_is_printed_lets_rows_leave_the_column_out(pair: Pair, case: Case) 
     pair.assert_same("SELECT * FROM p ORDER BY 1")
 
 
-def test_of_a_column_that_says_in_which_partition_a_row_is_no_alter_is_printed(pair: Pair) -> None:
+def test_no_alter_is_printed_for_a_column_of_the_partition_key(pair: Pair) -> None:
     """No primary key can be without it, and no part of a primary key is NULL."""
     pair.create(
         "CREATE TABLE p (id int, b int, v text, PRIMARY KEY (id, b))",
@@ -122,7 +122,7 @@ def test_of_a_column_that_says_in_which_partition_a_row_is_no_alter_is_printed(p
     assert "ALTER" not in fix.partition("then")[0]
 
 
-def test_the_key_that_is_printed_has_every_column_that_says_in_which_partition_a_row_is(pair: Pair) -> None:
+def test_printed_key_has_every_column_of_the_partition_key(pair: Pair) -> None:
     pair.create(
         "CREATE TABLE p (id int, region text, extra int, PRIMARY KEY (id, region, extra))",
         "CREATE TABLE p (id int, region text, extra int, PRIMARY KEY (id, region, extra)) PARTITION BY LIST (region);"

@@ -26,14 +26,14 @@ CHANGES = (
     "DELETE FROM line WHERE id = 6",
 )
 ALL = "SELECT * FROM line ORDER BY id"
-PROGRESS_STEPS = 300  # of an engine: far more than the few rows here take
+PROGRESS_STEPS = 300  # of an engine: far more than the few rows here need
 
 
 @pytest.fixture
 def made(
     tmp_path: Path, fresh_database: Callable[[EmbeddedServer], str], prepared_database: Callable[[EmbeddedServer], str]
 ) -> Iterator[Any]:
-    """Makes a pair of databases on two servers."""
+    """Return a function that makes a pair of databases on two servers."""
     pairs: list[CopiedPair] = []
 
     def make(source: EmbeddedServer, destination: EmbeddedServer) -> CopiedPair:
@@ -52,7 +52,7 @@ def newest(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> C
 
 @pytest.fixture
 def older(made, pg_16: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
-    """From a source whose log never has the values of generated columns."""
+    """Make a pair whose source never logs the values of generated columns."""
     return made(pg_16, pg_destination)
 
 
@@ -63,7 +63,7 @@ def copied(pair: CopiedPair) -> None:
 
 
 def run_fix(pair: CopiedPair, finding: Any) -> None:
-    """The SQL of a fix, as printed."""
+    """Run the SQL of a fix as printed."""
     pair.there.execute(finding.fix.encode())
 
 
@@ -72,9 +72,7 @@ def run_fix(pair: CopiedPair, finding: Any) -> None:
     [(" PRIMARY KEY", ""), (" PRIMARY KEY", "FULL"), ("", "FULL")],
     ids=["key", "key, FULL", "no key"],
 )
-def test_stored_column_of_18_is_copied_applied_and_compared_where_it_is_plain(
-    newest: CopiedPair, key: str, identity: str
-):
+def test_stored_column_of_18_is_copied_applied_and_compared_where_plain(newest: CopiedPair, key: str, identity: str):
     here, there = (LINE.format(column).replace(" PRIMARY KEY", key) for column in (COMPUTED, "total int"))
     newest.create(here + (f"; ALTER TABLE line REPLICA IDENTITY {identity}" if identity else ""), there)
     newest.run(ROWS)
@@ -93,9 +91,7 @@ def test_stored_column_of_18_is_copied_applied_and_compared_where_it_is_plain(
 
 @pytest.mark.parametrize("kind", ["STORED of 16", "VIRTUAL of 18"])
 @pytest.mark.parametrize("plain", values(["total int", "total int NOT NULL DEFAULT 0"], "total int"))
-def test_column_whose_values_are_not_in_the_log_is_refused_where_it_is_plain_and_the_printed_fix_works(
-    request, kind: str, plain: str
-):
+def test_column_without_logged_values_is_refused_if_plain_and_fix_works(request, kind: str, plain: str):
     pair: CopiedPair = request.getfixturevalue("older" if "16" in kind else "newest")
     pair.create(LINE.format(COMPUTED.replace("STORED", kind.split(maxsplit=1)[0])), LINE.format(plain))
     pair.run(ROWS)
@@ -112,7 +108,7 @@ def test_column_whose_values_are_not_in_the_log_is_refused_where_it_is_plain_and
     assert "total" in pair.runner.compared[0]
 
 
-def test_column_that_a_transformation_leaves_out_is_the_destination_s_own(older: CopiedPair):
+def test_column_that_a_transformation_omits_belongs_to_the_destination(older: CopiedPair):
     older.create(LINE.format(COMPUTED), LINE.format("total int DEFAULT 7"))
     older.run(ROWS)
     (finding,) = older.errors_found()
@@ -128,8 +124,8 @@ def test_column_that_a_transformation_leaves_out_is_the_destination_s_own(older:
     assert older.there.execute("SELECT DISTINCT total FROM line").fetchall() == [(7,)]
 
 
-def test_verifier_sees_wrong_values_that_nobody_copies(older: CopiedPair):
-    """The operator altered the destination behind `check`."""
+def test_comparison_sees_wrong_values_that_nobody_copies(older: CopiedPair):
+    """The operator altered the destination after `check`."""
     older.create(LINE.format(COMPUTED), LINE.format(COMPUTED))
     older.run(ROWS)
     copied(older)
@@ -140,9 +136,7 @@ def test_verifier_sees_wrong_values_that_nobody_copies(older: CopiedPair):
 
 @pytest.mark.parametrize("version", ["newest", "older"])
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
-def test_plain_column_is_refused_where_the_destination_computes_it_and_the_printed_fix_works(
-    request, version: str, kind: str
-):
+def test_plain_column_is_refused_where_computed_here_and_the_fix_works(request, version: str, kind: str):
     pair: CopiedPair = request.getfixturevalue(version)
     pair.create(LINE.format("total int"), LINE.format(COMPUTED.replace("STORED", kind)))
     pair.run("INSERT INTO line SELECT g, g, 10, g * 3 FROM generate_series(1, 10) g")
@@ -157,7 +151,7 @@ def test_plain_column_is_refused_where_the_destination_computes_it_and_the_print
 
 
 @pytest.mark.parametrize("version", values(["newest", "older"], "newest"))
-def test_expression_that_the_source_drops_makes_apply_wait_for_the_same_statement(request, version: str):
+def test_expression_dropped_at_the_source_makes_apply_wait_for_the_same(request, version: str):
     pair: CopiedPair = request.getfixturevalue(version)
     pair.create(LINE.format(COMPUTED), LINE.format(COMPUTED))
     pair.run(ROWS)
@@ -187,7 +181,7 @@ def test_expression_that_the_source_drops_makes_apply_wait_for_the_same_statemen
     assert pair.verify()["line"].is_equal
 
 
-def test_expressions_that_differ_are_warned_of_and_compared(newest: CopiedPair):
+def test_differing_expressions_are_warned_of_and_compared(newest: CopiedPair):
     newest.create(LINE.format(COMPUTED), LINE.format("total int GENERATED ALWAYS AS (qty * 2) STORED"))
     newest.run(ROWS)
     (finding,) = newest.findings()
@@ -221,7 +215,7 @@ def test_generated_column_in_the_key_finds_rows(newest: CopiedPair, key: str, id
     newest.assert_same(ALL)
 
 
-def test_generated_column_in_the_key_of_an_older_source_is_refused_and_the_printed_fix_works(older: CopiedPair):
+def test_generated_column_in_an_old_sources_key_is_refused_and_fix_works(older: CopiedPair):
     table = "CREATE TABLE line (id int, y int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY, v text)"
     older.create(table, table)
     older.run("INSERT INTO line (id, v) SELECT g, 'a' FROM generate_series(1, 20) g")
@@ -238,7 +232,7 @@ def test_generated_column_in_the_key_of_an_older_source_is_refused_and_the_print
     older.assert_same(ALL)
 
 
-def test_verifier_lists_foreign_partitions_and_asks_nothing_of_them(newest: CopiedPair):
+def test_comparison_lists_foreign_partitions_without_reading_them(newest: CopiedPair):
     parts = (
         "CREATE TABLE line (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE near PARTITION OF"
         " line FOR VALUES FROM (0) TO (100)"
@@ -259,7 +253,7 @@ def test_verifier_lists_foreign_partitions_and_asks_nothing_of_them(newest: Copi
     )
 
 
-def test_verifier_lists_what_it_leaves_out(newest: CopiedPair):
+def test_comparison_lists_the_columns_that_it_omits(newest: CopiedPair):
     newest.create(
         "CREATE TABLE line (id int PRIMARY KEY, qty int, seen int GENERATED ALWAYS AS (qty * 2) VIRTUAL)",
         "CREATE TABLE line (id int PRIMARY KEY, qty int, own text); CREATE TABLE child (note text) INHERITS (line);"

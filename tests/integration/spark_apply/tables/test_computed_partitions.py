@@ -1,5 +1,7 @@
-"""Columns that both sides compute, and that the source computes in another way since: in the whole table, in the table
-and no partition, or in one partition. What is said is followed as it is printed.
+"""Columns that both sides compute, and whose expression the source has changed: in the whole table, in the table and no
+partition, or in one partition.
+
+The findings are followed as printed.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ TOTAL = "total int GENERATED ALWAYS AS (qty * 2) STORED"
 
 @pytest.fixture
 def made(fresh_database, prepared_database, pg_source) -> Iterator[Callable[..., MarkedTables]]:
-    """Makes a pair of databases, the source a PostgreSQL 18."""
+    """Return a function that makes a pair of databases whose source is a PostgreSQL 18."""
     with ExitStack() as opened:
 
         def make(destination) -> MarkedTables:
@@ -51,7 +53,7 @@ def part(name: str, number: int) -> str:
 
 
 def fill(tables: MarkedTables, *names: str) -> None:
-    """Of partitioned tables, in both partitions."""
+    """Fill the tables; partitioned ones get rows in both partitions."""
     for name in names:
         tables.run("src", f"INSERT INTO app.{name} (id, day, qty) SELECT g, 1 + g % 2, g FROM generate_series(1, 10) g")
     tables.up()
@@ -63,12 +65,12 @@ def altered(tables: MarkedTables, what: str, expression: str) -> None:
 
 
 def printed(problem: str) -> str:
-    """The statements of a fix."""
+    """Return the statements of a fix."""
     return problem.partition("; fix: ")[2].partition(" -- ")[0]
 
 
 def checked(tables: MarkedTables) -> dict[str, tuple[str, str]]:
-    """What `check` says of computed columns: problem and fix, by table."""
+    """Return the findings of `check` about computed columns: problem and fix, by table."""
     rules = (RuleSet(include=(Rule(owner="app", name="*"),)),)
     names = [TableName.of(version) for version in tables.source.table_versions(tables.source.tables(rules))]
     found = tables.destination.preflight_domains(tables.source.domain_shapes(names))
@@ -81,9 +83,7 @@ def assert_same(tables: MarkedTables, *names: str) -> None:
         assert here == there, name
 
 
-def test_an_expression_of_the_whole_table_is_set_here_too_and_what_hangs_on_the_column_stays(
-    made, pg_destination
-) -> None:
+def test_expression_of_the_whole_table_is_set_here_and_dependents_stay(made, pg_destination) -> None:
     tables = made(pg_destination)
     for name in ("t", "checked"):
         tables.run("src", table(name))
@@ -107,9 +107,7 @@ def test_an_expression_of_the_whole_table_is_set_here_too_and_what_hangs_on_the_
     assert tables.run("dst", "SELECT count(*) FROM app.t_seen") == [(10,)]
 
 
-def test_an_older_destination_drops_the_column_and_makes_it_again_with_what_hangs_on_it_or_names_that(
-    made, pg_16
-) -> None:
+def test_older_destination_recreates_the_column_or_names_its_dependents(made, pg_16) -> None:
     tables = made(pg_16)
     tables.run("src", table("t"), table("bare"), table("viewed"))
     tables.run(
@@ -146,7 +144,7 @@ def test_an_older_destination_drops_the_column_and_makes_it_again_with_what_hang
     assert list(tables.look()) == ["viewed"]
 
 
-def test_a_virtual_column_of_a_table_with_checks_is_made_again(made, pg_destination) -> None:
+def test_virtual_column_of_a_table_with_checks_is_recreated(made, pg_destination) -> None:
     tables = made(pg_destination)
     virtual = TOTAL.replace("STORED", "VIRTUAL")
     tables.run("both", table("t", virtual))
@@ -165,7 +163,7 @@ def test_a_virtual_column_of_a_table_with_checks_is_made_again(made, pg_destinat
     ) == [("v",)]
 
 
-def test_the_table_s_own_expression_is_that_of_new_partitions_alone(made, pg_destination) -> None:
+def test_tables_own_expression_applies_to_new_partitions_alone(made, pg_destination) -> None:
     tables = made(pg_destination)
     partitioned(tables, "ev")
     fill(tables, "ev")
@@ -181,7 +179,7 @@ def test_the_table_s_own_expression_is_that_of_new_partitions_alone(made, pg_des
     assert_same(tables, "ev")
 
 
-def test_the_expression_of_one_partition_is_said_of_that_one(made, pg_destination) -> None:
+def test_expression_of_one_partition_is_reported_for_that_one(made, pg_destination) -> None:
     tables = made(pg_destination)
     partitioned(tables, "ev")
     fill(tables, "ev")
@@ -195,7 +193,7 @@ def test_the_expression_of_one_partition_is_said_of_that_one(made, pg_destinatio
     assert_same(tables, "ev")
 
 
-def test_an_older_destination_has_no_statement_for_one_partition_but_takes_the_values_from_the_log(made, pg_16) -> None:
+def test_older_destination_takes_one_partitions_values_from_the_log(made, pg_16) -> None:
     tables = made(pg_16)
     partitioned(tables, "ev")
     fill(tables, "ev")
@@ -210,9 +208,7 @@ def test_an_older_destination_has_no_statement_for_one_partition_but_takes_the_v
     assert_same(tables, "ev")
 
 
-def test_rows_of_a_partition_whose_expression_changed_are_said_where_the_column_is_plain_here(
-    made, pg_destination
-) -> None:
+def test_partition_with_a_changed_expression_is_reported_if_plain_here(made, pg_destination) -> None:
     tables = made(pg_destination)
     partitioned(tables, "ev", "total int")
     fill(tables, "ev")
@@ -224,9 +220,7 @@ def test_rows_of_a_partition_whose_expression_changed_are_said_where_the_column_
     assert_same(tables, "ev")
 
 
-def test_a_partition_that_was_unlogged_while_expressions_differed_is_said_when_they_are_the_same(
-    made, pg_destination
-) -> None:
+def test_formerly_unlogged_partition_is_reported_after_equal_expressions(made, pg_destination) -> None:
     tables = made(pg_destination)
     partitioned(tables, "ev")
     fill(tables, "ev")
@@ -242,9 +236,7 @@ def test_a_partition_that_was_unlogged_while_expressions_differed_is_said_when_t
     assert "partition app.ev_1 was written anew by an ALTER TABLE" in tables.look()["ev"]
 
 
-def test_a_copy_does_not_end_what_both_sides_compute_otherwise_and_differences_from_before_are_on_purpose(
-    made, pg_destination
-) -> None:
+def test_copy_keeps_expression_findings_and_accepts_initial_differences(made, pg_destination) -> None:
     tables = made(pg_destination)
     partitioned(tables, "ev")
     partitioned(tables, "purpose", "total int GENERATED ALWAYS AS (qty * 3) STORED")

@@ -1,4 +1,4 @@
-"""Which values a column of another type takes as they are: each line of the tables in docs/keys.md, on PostgreSQL."""
+"""The values that a column of another type accepts unchanged: each line of the tables in docs/keys.md, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def destination(destination_database: str):
 
 
 def of_source(admin: psycopg.Connection, source: str, here: str):
-    """The destination's table t, and what a source with another type says of it."""
+    """Return the destination's table t, and its description by a source with another type."""
     admin.execute(f"CREATE TABLE s (id int PRIMARY KEY, v {source}); CREATE TABLE t (id int PRIMARY KEY, v {here})")
     catalog = describe_table(admin, "public", "s")
     assert catalog is not None
@@ -47,7 +47,7 @@ def test_the_document_has_lines():
 
 
 @pytest.mark.parametrize(("source", "here", "value"), TAKEN)
-def test_a_wider_column_takes_the_value_as_it_is(admin, destination, source, here, value):
+def test_wider_column_takes_the_value_unchanged(admin, destination, source, here, value):
     version = of_source(admin, source, here)
     assert not [finding for finding in destination.preflight_tables([version]) if finding.is_error]
     destination.prepare("top")
@@ -86,7 +86,7 @@ def test_another_type_does_not_fit(admin, destination, source, here):
         ("numeric(5,2)[]", "numeric(5,2)[]", True),
     ],
 )
-def test_a_domain_that_would_round_or_cut_the_value_does_not_fit(admin, destination, source, below, fits):
+def test_domain_that_would_round_or_cut_the_value_does_not_fit(admin, destination, source, below, fits):
     admin.execute(f"CREATE DOMAIN d AS {below}; CREATE DOMAIN d2 AS d")
     admin.execute(
         f"CREATE TABLE s (id int PRIMARY KEY, v {source}); CREATE TABLE t (id int PRIMARY KEY, v d); CREATE TABLE t2"

@@ -1,4 +1,4 @@
-"""Values of every type go the whole way: copied, then inserted, updated, found by their old values and deleted."""
+"""Values of every type take the whole path: copied, then inserted, updated, found by their old values and deleted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.values.type_literals import USER_TYPES, groups, literals_of, 
 pytestmark = [pytest.mark.unit("sites", order=3), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 TYPES = "replicate: [{tables: [app.types_*], from: a, to: [b]}]"
-# These keep a stream from being binary: numbers of one database's catalog inside other values, or forms PostgreSQL
-# does not take back.
+# These keep a stream from being binary: they contain numbers of one database's catalog, or forms that PostgreSQL does
+# not take back.
 ONLY_TEXT = (
     "reg",
     "aclitem",
@@ -26,7 +26,7 @@ ONLY_TEXT = (
     "app.span[]",
 )
 
-TYPES_MIN = {"binary": 130, "text": 150}  # or some were left out
+TYPES_MIN = {"binary": 130, "text": 150}  # with fewer, types were missed
 
 
 def is_binary(spelled: str) -> bool:
@@ -41,7 +41,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
     with sites.connection("a") as source, sites.connection("b") as target:
         for connection in (source, target):
             connection.execute("DROP SCHEMA IF EXISTS app CASCADE")
-        for number in range(7):  # or user types had the same numbers at both sides
+        for number in range(7):  # otherwise user types would have the same numbers at both sides
             target.execute(f"DROP TYPE IF EXISTS public.shift_{number}; CREATE TYPE public.shift_{number} AS ENUM ()")
         source.execute(USER_TYPES)
         target.execute(USER_TYPES)
@@ -52,7 +52,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
         assert sum(map(len, tables.values())) > TYPES_MIN[form]
         for name, types in tables.items():
             make_tables(source, target, name, types)
-            # Old values are compared one by one: those are what find and check a row.
+            # Old values are compared one by one: they find and check a row.
             source.execute(f"ALTER TABLE app.{name} REPLICA IDENTITY FULL")
 
         def images(connection: psycopg.Connection) -> dict[str, list[tuple[str]]]:
@@ -62,7 +62,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
             }
 
         system.up()
-        assert images(target) == images(source), "copied"
+        assert images(target) == images(source), "the copies differ"
         for name in tables:
             source.execute(f"INSERT INTO app.{name} SELECT id + 1000, {columns(source, name)} FROM app.{name}")
             source.execute(
@@ -71,8 +71,8 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
             source.execute(f"UPDATE app.{name} SET id = id + 5000 WHERE id < 1000")
             source.execute(f"DELETE FROM app.{name} WHERE id BETWEEN 2000 AND 2999 AND id % 2 = 0")
         system.assert_converged()
-        assert images(target) == images(source), "changed"
-        # the first change of a column that must be in text turned a binary stream
+        assert images(target) == images(source), "the changed rows differ"
+        # the first change of a column that must be in text switched a binary stream to text
         assert system.status("site:a")["stream_form"] == form
         # Every column is set to the value of another row.
         for name, types in tables.items():
@@ -83,7 +83,7 @@ def test_every_type_survives_copying_and_every_kind_of_change(sites: Sites, form
                 f" WHERE t.id BETWEEN 1000 AND 1999 AND o.id = 5000 + (t.id + 1) % {rows}"
             )
         system.assert_converged()
-        assert images(target) == images(source), "set to other values"
+        assert images(target) == images(source), "the rows set to other values differ"
 
 
 def columns(connection: psycopg.Connection, name: str) -> str:

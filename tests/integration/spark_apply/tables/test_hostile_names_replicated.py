@@ -1,5 +1,5 @@
-"""Schemas, tables, columns, types and labels under names that try to become something else: rows are copied, every kind
-of change is applied, both sides are compared, and no name does what it says.
+"""Schemas, tables, columns, types and labels under hostile names: rows are copied, every kind of change is applied,
+both sides are compared, and no name is executed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHANGES = (
     "INSERT INTO {n}.{n} ({n}, {c}) VALUES (1001, NULL)",
     "UPDATE {n}.{n} SET {c} = {c} || {l}, {k} = 'last' WHERE {n} % 3 = 0",
     "UPDATE {n}.{n} SET {n} = {n} + 5000 WHERE {n} % 7 = 0",
-    # a value of the second unique key goes from one row to another
+    # a value of the second unique key moves from one row to another
     "DELETE FROM {n}.{n} WHERE {n} = 1; INSERT INTO {n}.{n} ({n}, {c}) VALUES (2001, {l} || 1)",
     "DELETE FROM {n}.{n} WHERE {n} % 11 = 0",
     "INSERT INTO {n}.{keyless} SELECT i % 4, {l} FROM generate_series(1, 8) i",
@@ -46,7 +46,7 @@ _TABLE_KINDS = ("n", "keyless", "parted", "emptied")
 
 
 def _names(name: str) -> dict[str, sql.Composable]:
-    """What stands for the fields of the statements: one name everywhere, and others that are as long and differ."""
+    """Return the names for the fields of the statements: one name everywhere, and different ones of the same length."""
 
     def other(end: str) -> sql.Identifier:
         return sql.Identifier(name.encode()[: 63 - len(end)].decode(errors="ignore") + end)
@@ -64,7 +64,7 @@ def pair(copied_pair: CopiedPair) -> CopiedPair:
     return copied_pair
 
 
-def test_rows_of_tables_whose_names_try_to_be_statements_are_copied_changed_and_compared(pair: CopiedPair):
+def test_rows_of_tables_with_hostile_names_are_copied_changed_and_compared(pair: CopiedPair):
     pair.rules = RuleSet(include=tuple(Rule(owner=name) for name in HOSTILE))
     tables = "".join(_statement(_TABLES, name) for name in HOSTILE)
     pair.create(tables, tables)
@@ -82,7 +82,7 @@ def test_rows_of_tables_whose_names_try_to_be_statements_are_copied_changed_and_
     assert len(compared) == len(states)
     assert [name for name, each in compared.items() if not each.is_equal] == []
     for name in HOSTILE:
-        for kind in _TABLE_KINDS:  # the verifier must not be the only one who looks
+        for kind in _TABLE_KINDS:  # the verifier must not be the only check
             pair.assert_same(_statement(f'SELECT t.* FROM {{n}}.{{{kind}}} t ORDER BY t::text COLLATE "C"', name))
         ((left,),) = pair.there.execute(_statement("SELECT count(*) FROM {n}.{n}", name)).fetchall()
         assert left > 100

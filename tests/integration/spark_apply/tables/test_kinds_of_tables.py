@@ -10,13 +10,13 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 
 def both(system: System, query: str) -> list[tuple]:
-    """What both sides answer; they must answer the same."""
+    """Return the answer of both sides, which must be the same."""
     found = system.execute("src", query)
     assert system.execute("dst", query) == found
     return found
 
 
-def test_partitioned_table_arrives_in_partitions_that_are_cut_differently(one_way: System):
+def test_partitioned_table_arrives_in_differently_cut_partitions(one_way: System):
     one_way.execute(
         "src", "INSERT INTO parts SELECT i, date '2025-06-01' + i % 400, 'row ' || i FROM generate_series(1, 2000) i"
     )
@@ -29,18 +29,18 @@ def test_partitioned_table_arrives_in_partitions_that_are_cut_differently(one_wa
     one_way.assert_converged(["parts"])
 
 
-def test_generated_and_identity_columns_have_the_source_s_values(one_way: System):
+def test_generated_and_identity_columns_have_the_sources_values(one_way: System):
     one_way.execute("src", "INSERT INTO computed (a) SELECT i FROM generate_series(1, 100) i")
     one_way.execute("src", "UPDATE computed SET a = a + 1 WHERE id % 2 = 0")
     one_way.execute("src", "DELETE FROM computed WHERE id % 3 = 0")
-    one_way.execute("src", "UPDATE computed SET id = DEFAULT WHERE id = 1")  # the key itself moves on
+    one_way.execute("src", "UPDATE computed SET id = DEFAULT WHERE id = 1")  # the key itself advances
     one_way.assert_converged(["computed"])
     assert both(one_way, "SELECT count(*), sum(b - 2 * a), sum(c - 3 * a), max(id) FROM computed") == [(67, 0, 0, 101)]
     one_way.execute("src", "TRUNCATE computed")
     one_way.assert_converged(["computed"])
 
 
-def test_duplicates_of_a_table_without_a_key_stay_as_many_as_they_are(one_way: System):
+def test_keyless_table_keeps_its_number_of_duplicates(one_way: System):
     one_way.execute(
         "src", "INSERT INTO twins SELECT i % 3, CASE i % 2 WHEN 0 THEN 'x' END FROM generate_series(1, 120) i"
     )
@@ -65,7 +65,7 @@ def test_duplicates_of_a_table_without_a_key_stay_as_many_as_they_are(one_way: S
 
 
 @pytest.mark.parametrize("table", ["toasted", "toasted_full"])
-def test_large_values_that_an_update_leaves_alone_stay_as_they_are(one_way: System, table: str):
+def test_large_values_that_an_update_leaves_unchanged_stay(one_way: System, table: str):
     one_way.execute(
         "src",
         f"INSERT INTO {table} (id, small, big) SELECT i, 's', repeat(md5(i::text), 200) FROM generate_series(1, 50) i",
@@ -73,7 +73,8 @@ def test_large_values_that_an_update_leaves_alone_stay_as_they_are(one_way: Syst
     one_way.wait_caught_up()
     one_way.execute("src", f"UPDATE {table} SET small = 'changed' WHERE id <= 20")
     one_way.execute("src", f"UPDATE {table} SET id = id + 1000 WHERE id BETWEEN 11 AND 30")
-    # In one transaction, so in one group: inserted, then changed beside its large value, then the large value too.
+    # In one transaction, so in one group: inserted, then changed beside its large value, then the large value changed
+    # too.
     one_way.execute(
         "src",
         f"""BEGIN; INSERT INTO {table} (id, small, big) VALUES (5000, 's', repeat('new', 4000));
@@ -85,7 +86,7 @@ def test_large_values_that_an_update_leaves_alone_stay_as_they_are(one_way: Syst
     one_way.assert_converged([table])
 
 
-def test_truncate_of_several_tables_with_cascade_and_identity_arrives_between_its_neighbours(one_way: System):
+def test_truncate_of_several_tables_with_cascade_and_identity_is_in_order(one_way: System):
     fill = "INSERT INTO parent SELECT generate_series(1, 10); INSERT INTO child (id) SELECT generate_series(1, 10)"
     one_way.execute("src", fill)
     one_way.execute("src", "TRUNCATE parent RESTART IDENTITY CASCADE")

@@ -19,7 +19,7 @@ from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-# The names are the source's; what they hold is cut differently, or not at all, at most destinations.
+# The names are the source's; most destinations cut their contents differently, or not at all.
 BY_RANGE = """CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
 CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (100);
 CREATE TABLE p_high PARTITION OF p FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id);
@@ -54,9 +54,7 @@ CREATE TABLE p_rest PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1)"""
         core=("cut differently", "by hash, cut differently"),
     ),
 )
-def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(
-    pair: Pair, here: str, there: str, seed: int
-) -> None:
+def test_truncated_partitions_are_in_order_with_their_tables_rows(pair: Pair, here: str, there: str, seed: int) -> None:
     pair.create(here, there)
     rng = random.Random(seed)
     for turn in range(60):
@@ -82,14 +80,14 @@ def test_truncated_partitions_are_in_order_with_the_rows_of_their_table(
     assert len(pair.here_and_there()[1]) > 50
 
 
-def test_a_rule_that_names_the_table_takes_its_partitions_truncates(pair: Pair) -> None:
+def test_rule_for_the_table_takes_its_partitions_truncates(pair: Pair) -> None:
     pair.create(BY_RANGE, PLAIN)
     pair.run("INSERT INTO p VALUES (1, 'a'), (120, 'b')", "TRUNCATE p_150")
     pair.apply(rules=RuleSet(include=(Rule(owner="public", name="p"),)))
     assert pair.here_and_there() == ([(1, "a")], [(1, "a")])
 
 
-def test_truncate_of_a_partition_from_before_the_copy_of_its_table_is_not_applied(pair: Pair) -> None:
+def test_truncate_of_a_partition_before_its_tables_copy_is_not_applied(pair: Pair) -> None:
     pair.create(BY_RANGE, PLAIN)
     pair.run("INSERT INTO p VALUES (1, 'old')", "TRUNCATE p_low", "INSERT INTO p VALUES (2, 'copied')")
     copied = pair.redo.catch_up()
@@ -119,7 +117,7 @@ def test_truncate_of_a_partition_waits_behind_the_errors_of_its_table(pair: Pair
     pair.assert_same()
 
 
-def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pair) -> None:
+def test_partition_that_cannot_be_located_here_is_named_in_an_error(pair: Pair) -> None:
     pair.create(BY_HASH, PLAIN)
     pair.run("INSERT INTO p SELECT i FROM generate_series(1, 9) i", "TRUNCATE p_low", "INSERT INTO p VALUES (100)")
     pair.apply()
@@ -133,8 +131,8 @@ def test_a_partition_that_cannot_be_told_here_is_an_error_that_says_so(pair: Pai
     assert len(pair.here_and_there()[1]) == 9
 
 
-def test_rows_of_a_partition_are_known_as_its_tables_after_it_was_dropped_and_the_table_renamed(pair: Pair) -> None:
-    """Whoever begins to apply now cannot learn from the source where they belong."""
+def test_rows_of_a_dropped_partition_still_belong_to_its_renamed_table(pair: Pair) -> None:
+    """A driver that starts now cannot learn from the source where they belong."""
     pair.create(BY_RANGE, PLAIN)
     pair.run(
         "CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)", "INSERT INTO p VALUES (1, 'a'), (301, 'b')"
@@ -162,8 +160,8 @@ def test_rows_of_a_partition_are_known_as_its_tables_after_it_was_dropped_and_th
 NEW_PARTITION = "CREATE TABLE p_400 PARTITION OF p FOR VALUES FROM (300) TO (400)"
 
 
-def test_the_default_partition_held_what_it_held_when_it_was_truncated(pair: Pair) -> None:
-    """A new partition takes rows from what the default one may hold; the default one is described again after it."""
+def test_default_partitions_content_is_that_of_the_moment_of_its_truncate(pair: Pair) -> None:
+    """A new partition restricts what the default one may hold; the default one is described again afterwards."""
     pair.create(BY_RANGE, PLAIN)
     pair.run("INSERT INTO p VALUES (300, 'rest')", "TRUNCATE p_rest")
     pair.redo.catch_up()
@@ -175,7 +173,7 @@ def test_the_default_partition_held_what_it_held_when_it_was_truncated(pair: Pai
     assert pair.here_and_there() == ([(301, "new")], [(301, "new")])
 
 
-def test_a_partition_whose_bounds_may_have_changed_behind_its_truncate_is_an_error_not_a_guess(pair: Pair) -> None:
+def test_truncated_partition_with_possibly_changed_bounds_is_an_error(pair: Pair) -> None:
     pair.create(BY_RANGE, PLAIN)
     pair.run("INSERT INTO p VALUES (300, 'rest')")
     pair.redo.catch_up()
@@ -187,8 +185,8 @@ def test_a_partition_whose_bounds_may_have_changed_behind_its_truncate_is_an_err
     assert pair.here_and_there()[1] == [(300, "rest"), (302, "rest")]
 
 
-def test_a_partition_that_leaves_while_the_catalog_is_read_is_none(source_database: str) -> None:
-    """The server computes a condition from what there is now, whatever the snapshot shows."""
+def test_partition_that_leaves_while_the_catalog_is_read_is_not_listed(source_database: str) -> None:
+    """The server computes a condition from the present state, whatever the snapshot shows."""
     with psycopg.connect(source_database, autocommit=True) as other, psycopg.connect(source_database) as connection:
         other.execute("CREATE TABLE p (id int) PARTITION BY RANGE (id)")
         for name, low in (("stays", 0), ("detached", 10), ("dropped", 20)):

@@ -1,4 +1,4 @@
-"""A name stands for many tables over time: tables that leave the topology and come back, are made again, are renamed."""
+"""A name stands for many tables over time: tables that leave the topology and return, are recreated, are renamed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.unit("sites", order=2), pytest.mark.cluster, pytest.ma
 
 TABLES = "over_time.a, over_time.b, hr.*"
 _FILE = "replicate: [{{tables: [{tables}], from: a, to: [b]}}]"
-# Takes more than what is replicated: then the rules of the propagation decide.
+# It takes more than is replicated: then the rules of the propagation decide.
 WIDE_CAPTURE = """
 captures:
   capture_a: {site: a, source: a, queue: q_a, rules: {include: [{schema: over_time}, {schema: hr}]}}
@@ -27,8 +27,8 @@ APPLY = "apply:apply_from_a_at_b"
 
 @pytest.fixture
 def system(sites: Sites) -> Sites:
-    """Tables a, b and hr.ra, made anew even where they are replicated, of a hundred rows each, copied from one site to
-    the other.
+    """Create tables a, b and hr.ra, replacing replicated ones, with a hundred rows each, copied from one site to the
+    other.
     """
     sites.remake(
         "over_time", "".join(f"CREATE TABLE {table} (id integer PRIMARY KEY, body text);" for table in ("a", "b"))
@@ -46,7 +46,7 @@ def up(system: Sites, tables: str = TABLES, more: str = "") -> Sites:
     return system
 
 
-def test_table_that_left_the_topology_and_came_back_is_copied_again(system: Sites):
+def test_table_that_left_the_topology_and_returned_is_copied_again(system: Sites):
     system.execute("a", "INSERT INTO over_time.b VALUES (101, 'while it is there')")
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
     up(system, "over_time.a, hr.*")
@@ -62,7 +62,7 @@ def test_table_that_left_the_topology_and_came_back_is_copied_again(system: Site
 
 
 @pytest.mark.soak
-def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
+def test_recreated_or_swapped_table_is_copied_again(system: Sites):
     system.execute("a", "DROP TABLE over_time.a; CREATE TABLE over_time.a (id integer PRIMARY KEY, body text)")
     system.execute("a", "INSERT INTO over_time.a SELECT n, 'made again' FROM generate_series(50, 120) n")
     system.execute(
@@ -84,7 +84,7 @@ def test_table_that_was_made_again_or_swapped_in_is_copied_again(system: Sites):
 
 
 @pytest.mark.soak
-def test_table_that_was_renamed_at_both_sites_goes_on_with_the_next_driver_too(system: Sites):
+def test_table_renamed_at_both_sites_continues_with_the_next_driver(system: Sites):
     for site in ("a", "b"):
         system.execute(site, "ALTER TABLE hr.ra RENAME TO ra2")
     system.execute("a", "INSERT INTO hr.ra2 VALUES (101, 'renamed')")
@@ -104,7 +104,7 @@ def paused(system: Sites) -> dict[str, Any]:
     return system.wait_state(name, "PAUSED: A TABLE LEFT THE RULES")
 
 
-def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_rules_know_its_name(system: Sites):
+def test_table_renamed_out_of_its_rule_blocks_until_the_rules_know_it(system: Sites):
     scn = system.execute("b", "SELECT scn FROM headrace.instantiation WHERE name = 'b'")
     system.execute("a", "ALTER TABLE over_time.b RENAME TO b2")
     system.execute("a", "INSERT INTO over_time.b2 VALUES (300, 'renamed')")
@@ -127,7 +127,7 @@ def test_table_that_is_renamed_out_of_its_rule_holds_up_its_changes_until_the_ru
 
 
 @pytest.mark.soak
-def test_table_that_is_renamed_away_is_left_out_by_another_up(system: Sites):
+def test_another_up_removes_a_table_that_was_renamed_away(system: Sites):
     system.execute("a", "ALTER TABLE over_time.b RENAME TO b_away")
     system.execute("a", "INSERT INTO over_time.b_away VALUES (301, 'nobody wants it')")
     paused(system)
@@ -138,7 +138,7 @@ def test_table_that_is_renamed_away_is_left_out_by_another_up(system: Sites):
 
 
 @pytest.mark.soak
-def test_rename_out_of_the_rules_behind_the_capture_process_holds_up_its_changes_too(system: Sites):
+def test_rename_out_of_the_rules_after_the_capture_process_also_blocks(system: Sites):
     """A propagation that drops the new name would lose rows, and positions would advance."""
     up(system, "over_time.a, hr.*", WIDE_CAPTURE)
     system.assert_converged(["over_time.a", "hr.ra"])
@@ -162,4 +162,4 @@ def test_rename_out_of_the_rules_behind_the_capture_process_holds_up_its_changes
     up(system, "over_time.a9, hr.*", WIDE_CAPTURE)
     system.execute("a", "INSERT INTO hr.ra VALUES (901, 'after it')")
     system.assert_converged(["hr.ra"])
-    assert system.execute("b", state) == [("a9", "LEFT", scn)]  # if it comes back, it is copied again
+    assert system.execute("b", state) == [("a9", "LEFT", scn)]  # if it returns, it is copied again

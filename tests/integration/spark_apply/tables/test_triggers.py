@@ -1,4 +1,4 @@
-"""Triggers that fire for what apply writes: they find other tables as they were at the source."""
+"""Triggers that fire for applied changes: they find other tables in the state that they had at the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-# The name of the table with the trigger comes before those that it reads, and between them.
+# The name of the table with the trigger sorts before those that it reads, and between them.
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, state text);
 CREATE TABLE lines (id int PRIMARY KEY, order_id int, price int);
@@ -39,7 +39,7 @@ def prepared(pair: Pair, ddl: str) -> None:
     pair.set(TableSettings(triggers=(TriggerFiring(owner="public", name="lines", trigger="look", fire="always"),)))
 
 
-def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_no_later_ones(pair: Pair) -> None:
+def test_trigger_sees_exactly_the_other_tables_earlier_rows(pair: Pair) -> None:
     prepared(pair, TABLES)
     pair.run(
         "BEGIN; INSERT INTO orders VALUES (1, 'new'); INSERT INTO discounts VALUES (1, 10); INSERT INTO lines VALUES"
@@ -57,8 +57,10 @@ def test_a_trigger_finds_the_rows_of_other_tables_that_come_before_its_own_and_n
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("triggers of two tables", test=1, soak=40))
-def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, seed: int) -> None:
-    """Transactions are applied one after the other, so that what their triggers find does not depend on which is first."""
+def test_triggers_of_two_tables_find_the_same_rows_as_at_the_source(pair: Pair, seed: int) -> None:
+    """Transactions are applied one after the other, so the rows that their triggers find do not depend on which is
+    first.
+    """
     prepared(pair, TABLES + ALSO)
     rng = random.Random(seed)
     pair.run("INSERT INTO orders VALUES (1, 'new')", "INSERT INTO discounts VALUES (1, 0)")
@@ -86,13 +88,12 @@ def test_triggers_of_two_tables_find_what_they_found_at_the_source(pair: Pair, s
 
 
 @pytest.mark.parametrize(("enabled", "fires"), [("ENABLE", False), ("ENABLE ALWAYS", True)])
-def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_where_it_is_to_fire_always_and_else_for_neither(
-    pair: Pair,
-    enabled: str,
-    *,
-    fires: bool,
+def test_fire_always_fires_triggers_for_applied_changes_and_run_errors(
+    pair: Pair, enabled: str, *, fires: bool
 ) -> None:
-    """The firing property of the manuals. Whether users' changes of the destination fire it, it does not say: they do."""
+    """The firing property of the manuals. It does not say whether users' changes of the destination fire the trigger:
+    they do.
+    """
     table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
     pair.create(
         table,
@@ -112,7 +113,7 @@ def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_whe
     def fired() -> list[int]:
         return [line for (line,) in pair.there.execute("SELECT line FROM seen.fired ORDER BY ctid").fetchall()]
 
-    pair.there.execute("INSERT INTO lines VALUES (3, 0)")  # in the way
+    pair.there.execute("INSERT INTO lines VALUES (3, 0)")  # conflicts with the source's row
     pair.run(
         "INSERT INTO lines VALUES (1, 5), (2, 5)",
         "UPDATE lines SET price = 6 WHERE id = 1",
@@ -127,7 +128,7 @@ def test_a_trigger_fires_for_applied_changes_and_executed_error_transactions_whe
     assert fired() == [3, *([1, 2, 1, 3] if fires else [])]
 
 
-def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together(pair: Pair) -> None:
+def test_rule_of_the_destination_runs_for_every_row_of_a_set(pair: Pair) -> None:
     table = "CREATE TABLE p (id int PRIMARY KEY, v int)"
     pair.create(
         table,
@@ -142,7 +143,7 @@ def test_a_rule_of_the_destination_runs_for_every_row_however_many_come_together
     assert pair.there.execute("SELECT count(*), sum(id) FROM seen").fetchone() == (5000, 12502500)
 
 
-def test_a_trigger_that_is_to_fire_always_from_now_on_fires_for_each_change_of_a_row(pair: Pair) -> None:
+def test_trigger_switched_to_fire_always_fires_for_each_change_of_a_row(pair: Pair) -> None:
     table = "CREATE TABLE lines (id int PRIMARY KEY, price int)"
     pair.create(
         table,

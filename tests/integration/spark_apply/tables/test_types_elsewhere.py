@@ -1,5 +1,5 @@
-"""The same type in another schema at the destination: an extension where its operator has put it, an enum behind a
-schema that is renamed.
+"""The same type in another schema at the destination: an extension in the operator's schema, an enum in a renamed
+schema.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def copied(pair: CopiedPair) -> None:
 
 
 def run_fixes(pair: CopiedPair) -> None:
-    """All that `check` prints, as printed and in its order."""
+    """Run all fixes that `check` prints, as printed and in its order."""
     for finding in pair.findings():
         pair.there.execute(finding.fix.encode())
 
@@ -59,9 +59,7 @@ def test_extension_in_another_schema_is_the_same_type(pair: CopiedPair):
 
 
 @pytest.mark.parametrize("column", ["text", "bytea"])
-def test_extension_that_is_missing_is_made_by_the_statements_in_the_order_in_which_they_are_printed(
-    pair: CopiedPair, column: str
-):
+def test_missing_extension_is_created_by_the_statements_in_printed_order(pair: CopiedPair, column: str):
     pair.create(
         "CREATE SCHEMA ext; CREATE EXTENSION vector SCHEMA ext; CREATE TABLE p (id int PRIMARY KEY, v ext.vector)",
         f"CREATE TABLE p (id int PRIMARY KEY, v {column})",
@@ -74,7 +72,7 @@ def test_extension_that_is_missing_is_made_by_the_statements_in_the_order_in_whi
     assert pair.verify()["p"].is_equal
 
 
-def test_column_of_another_type_gets_the_extension_s_where_it_is(pair: CopiedPair):
+def test_column_of_another_type_gets_the_extensions_type_where_it_is(pair: CopiedPair):
     pair.create(
         "CREATE EXTENSION vector; CREATE TABLE p (id int PRIMARY KEY, v vector)",
         "CREATE SCHEMA extensions; CREATE EXTENSION vector SCHEMA extensions; CREATE TABLE p (id int PRIMARY KEY, v"
@@ -131,7 +129,7 @@ def test_enum_follows_its_table_into_another_schema(pair: CopiedPair):
     assert pair.verify()["p"].is_equal
 
 
-def test_type_that_has_only_the_name_in_common_is_refused(pair: CopiedPair):
+def test_type_with_only_the_name_in_common_is_refused(pair: CopiedPair):
     pair.create(
         "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE p (id int PRIMARY KEY, m mood)",
         "CREATE SCHEMA other; CREATE TYPE other.mood AS (a int); CREATE TABLE p (id int PRIMARY KEY, m other.mood)",
@@ -144,7 +142,7 @@ def test_type_that_has_only_the_name_in_common_is_refused(pair: CopiedPair):
     )
 
 
-def test_types_of_a_schema_whose_name_has_a_dot_are_called_what_they_are(pair: CopiedPair):
+def test_types_of_a_schema_with_a_dot_in_its_name_are_named_correctly(pair: CopiedPair):
     ddl = (
         'CREATE SCHEMA "a.b"; CREATE TYPE "a.b"."my.mood" AS ENUM (\'ok\'); CREATE TYPE "a.b".addr AS (street'
         ' text{}); CREATE TABLE p (id int PRIMARY KEY, home "a.b".addr{})'
@@ -161,8 +159,8 @@ def test_types_of_a_schema_whose_name_has_a_dot_are_called_what_they_are(pair: C
 
 
 @pytest.mark.parametrize("schema", ["my.types", "elsewhere", 'qu"o.te'])
-def test_value_of_a_type_is_read_whatever_the_schema_is_called_here(destination_database: str, schema: str):
-    """The log calls it by its schema at the source."""
+def test_value_of_a_type_is_read_under_any_name_of_the_schema_here(destination_database: str, schema: str):
+    """The log names it by its schema at the source."""
     quoted = '"' + schema.replace('"', '""') + '"'
     with psycopg.connect(destination_database, autocommit=True) as user:
         user.execute(
