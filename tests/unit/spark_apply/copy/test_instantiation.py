@@ -21,7 +21,7 @@ from headrace.lcr.table_name import TableName
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.pieces import rounds
-from spark_apply.copy.records.tables import standing
+from spark_apply.copy.records import standing
 from spark_apply.copy.records.tables import TableProgress
 from spark_apply.copy.ways.obstacles import refused
 from tests.support.copies.copying_threads import FreezingTask

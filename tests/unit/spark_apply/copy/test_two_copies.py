@@ -23,7 +23,7 @@ from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.pieces.tasks import CopyPlaces
-from spark_apply.copy.records.tables import standing
+from spark_apply.copy.records import standing
 from spark_apply.copy.records.standing import Standing
 from spark_apply.copy.records.tables import TableProgress
 from tests.support.copies.copying_threads import ThreadWorkers
