@@ -81,7 +81,7 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
 
 @on_a_server_in_soak
 def test_a_row_that_was_applied_before_its_table_took_the_method_loses_as_a_copied_one(harness, session):
-    """So nothing may be under way then: docs/conflicts.md."""
+    """So nothing may be under way then: docs/how/conflicts.md."""
     site = Site(harness, session)
     timed, site.fits = site.fits, TableFits(session.describe, session.missing_alter)
     assert site.apply(Lcr(new=HERE), source="c", at=now()) is None

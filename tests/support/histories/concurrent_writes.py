@@ -51,7 +51,7 @@ class Combination:
     """Handlers, and what users do under them.
 
     Args:
-        name: as docs/conflicts.md calls it.
+        name: as docs/how/conflicts.md calls it.
         handlers: of the apply processes at a site.
         writes: of update, set-a, set-b, insert, delete, move, add (a number alone).
         sites: how many there are.

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of who imports what is checked by import-linter; here, that the check finds what
+"""What docs/how/architecture.md says of who imports what is checked by import-linter; here, that the check finds what
 breaks it.
 """
 

@@ -242,7 +242,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
     database: PostgresDestination, destination_database: str
 ):
     """Of an apply process with something in every view; what only the destination has is the same short list here and
-    in docs/views.md.
+    in docs/reference/views.md.
     """
     table = TableToInstantiate(
         identity="1",

@@ -227,7 +227,7 @@ def test_rights_that_are_printed_are_enough_and_the_role_that_captures_can_chang
 
 def test_recipe_of_the_manual_is_enough(site: Site) -> None:
     manual = (
-        (Path(__file__).parents[4] / "docs" / "operations.md")
+        (Path(__file__).parents[4] / "docs" / "tasks" / "grant-rights.md")
         .read_text()
         .partition("### An administrator of a source")[2]
     )

@@ -113,7 +113,7 @@ def test_what_is_printed_of_one_of_three_sites_whose_rows_are_too_old_makes_all_
     said = for_topology(fix, [*pairs], at="a")
     steps = re.search(
         r"`headrace down --purge --keep-servers`, empty the replicated tables at (\w+), (\w+), and not at (\w+), then as"
-        r" for a new site of an n-way topology \(docs/operations\.md\): `headrace up`, and `headrace up --keep-existing`"
+        r" for a new site of an n-way topology \(docs/tasks/add-a-site\.md\): `headrace up`, and `headrace up --keep-existing`"
         r" once the copies are made",
         said,
     )

@@ -49,7 +49,7 @@ def test_rows_of_a_way_that_ended_and_comes_back_are_said_to_be_out_of_date(chec
     (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
     assert found.is_error
     assert "out of date" in found.problem
-    assert "docs/operations.md" in found.fix
+    assert "docs/tasks/add-a-site.md" in found.fix
     checked.execute("a", "TRUNCATE t")  # as is printed where a was restored from a backup that is too old
     assert [finding for finding in checked.about("t") if finding.is_error] == []
     assert "  at b, a has none: public.t\n" in plan_topology(checked.file, ask_databases=True).as_text()

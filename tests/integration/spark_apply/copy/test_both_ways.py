@@ -238,14 +238,14 @@ def test_rows_that_a_user_writes_at_the_empty_site_before_the_copy_are_an_operat
     both.at_b.run()
     assert both.states() == {"a": "KEPT", "b": "FAILED"}
     assert both.at_b.record is not None
-    assert "If it lacks some, docs/operations.md" in both.at_b.record.problem
+    assert "If it lacks some, docs/tasks/add-a-site.md" in both.at_b.record.problem
 
 
 def emptied_alone(said: str) -> str:
     """The statement that deletes rows at one site alone, from the section of the guide that is named."""
-    title = re.search(r'docs/operations\.md, "([^"]+)"', said)
+    title = re.search(r'docs/tasks/add-a-site\.md, "([^"]+)"', said)
     assert title, said
-    section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
+    section = (ROOT / "docs" / "tasks" / "add-a-site.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
     statement = re.search(r"`(BEGIN; SELECT headrace\.set_tag[^`]+)`", section.partition("\n## ")[0])
     assert statement, title[1]
     return statement[1].replace("shop.rooms", "public.rooms")

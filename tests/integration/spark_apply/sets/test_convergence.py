@@ -1,4 +1,4 @@
-"""Sites on a real server that change the same rows at the same time: what docs/conflicts.md says of each combination of
+"""Sites on a real server that change the same rows at the same time: what docs/how/conflicts.md says of each combination of
 handlers.
 
 The histories are those of `tests/support/histories/concurrent_writes.py`. There they run by the thousand in memory; here a few of

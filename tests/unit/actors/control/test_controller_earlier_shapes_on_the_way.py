@@ -207,7 +207,7 @@ def test_what_the_queues_keep_for_a_table_that_is_copied_is_on_the_way(spec, act
     ],
 )
 def test_what_asks_for_old_values_that_the_rows_on_the_way_may_lack_waits_too(spec, actors, asks, waits):
-    """What docs/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
+    """What docs/reference/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
 
     Rows from before have no old values: the propagation stops at them
     (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).

@@ -360,7 +360,7 @@ def _work(lives: TwoLives) -> None:
 def test_what_a_stream_still_brings_into_the_older_life_waits_and_arrives_over_the_newer_one_when_the_publisher_connects_again(
     begun: TwoLives,
 ) -> None:
-    """So docs/operations.md says to end the machine that was given up, or to stop and start the propagation."""
+    """So docs/tasks/recover.md says to end the machine that was given up, or to stop and start the propagation."""
     with pytest.raises(QueueError, match="replaced this one"):
         begun.cores.pop(OLD).step()
     for _ in range(3):
