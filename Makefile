@@ -1,4 +1,4 @@
-# make demo · check · test · soak · bench · fmt · protos · docs. Every target does the set-up first; it is quick once done.
+# make demo · check · test · soak · bench · fmt · protos · docs. Every target but site does the set-up first; it is quick once done.
 # PYTHON=/path/to/python3.11 names the Python that .venv is made from. ARGS=... is passed on (demo, check, test, soak, bench).
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,7 +9,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types bench fmt protos docs clean
+.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types bench fmt protos docs site clean
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
@@ -20,8 +20,9 @@ help:
 	@echo 'make fmt      format, and fix what the linter can fix automatically'
 	@echo 'make protos   generate protos/*_pb2*.py again'
 	@echo 'make docs     check that the documents speak of things that exist'
+	@echo 'make site     build the site of the documents into build/site'
 	@echo 'make setup    only make .venv (PYTHON=/path/to/python3.11)'
-	@echo 'make clean    remove .venv and every cache'
+	@echo 'make clean    remove .venv, .venv-site, build and every cache'
 
 setup:
 	@scripts/setup.sh
@@ -70,6 +71,17 @@ protos: setup
 docs: setup
 	@$(BIN)/python -m pytest -q tests/unit/docs
 
+# In an environment of its own, which has mkdocs and nothing of Headrace. The stamp is newer than what names the packages.
+site: .venv-site/.stamp
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet
+	@echo 'site: build/site/index.html'
+
+.venv-site/.stamp: pyproject.toml
+	@$${PYTHON:-python3.11} -m venv .venv-site
+	@.venv-site/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["site"], sep="\n")' \
+	  | .venv-site/bin/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

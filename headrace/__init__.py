@@ -21,5 +21,5 @@ An import may only point down this list:
     lcr          logical change records, and batches of them
     base         errors, clocks, files, failpoints
 
-Each process keeps a synchronous core; `docs/architecture.md` shows how a change travels through them.
+Each process keeps a synchronous core; `docs/how/architecture.md` shows how a change travels through them.
 """

@@ -284,7 +284,7 @@ def _without_its_folder(status: ComponentStatus, spec: TopologySpec) -> Componen
         status,
         problem=f"was prepared, but nothing of that is in {spec.state_dir} on its node: its redo is missing",
         fix="mount the folder's disk, or let the site run on the node that has it; if it is lost, see Backup in"
-        " docs/operations.md",
+        " docs/tasks/recover.md",
     )
 
 

@@ -44,7 +44,7 @@ def for_topology(fix: str, flows: Collection[tuple[str, str]], *, at: str = "") 
     if not any(beside.values()):
         return fix
     if COPY_ONE_AGAIN in fix and not at:  # a propagation reports a refusal of the queue after it
-        return f"{fix}. Where its site sends changes, too: see *When the log is gone* in docs/operations.md"
+        return f"{fix}. Where its site sends changes, too: see *When the log is gone* in docs/tasks/recover.md"
     if COPY_ONE_AGAIN in fix and (others := beside.get(at, [])):
         words = _with_one(at, others[0]) if len(others) == 1 else _from_one(to, beside, but=at)
         return fix.replace(COPY_ONE_AGAIN, f"{words}. {LATER_BACKUP}")
@@ -74,13 +74,13 @@ def _from_one(to: Mapping[str, Collection[str]], beside: Mapping[str, Collection
     able = [site for site, others in sorted(beside.items()) if others and destinations - {site} <= {*to[site]}]
     keepers = [site for site in able if site != but]
     if not keepers:
-        return "do not empty the tables at every site: see *When the log is gone* in docs/operations.md"
+        return "do not empty the tables at every site: see *When the log is gone* in docs/tasks/recover.md"
     emptied = sorted(destinations - {keepers[0]})
     alike = f" ({' or '.join(keepers)} can be the one; here it is {keepers[0]})" if len(keepers) > 1 else ""
     last = "then `headrace up`: they get its rows"
     if len(destinations) > 2 and len(able) > 1:
         last = (
-            "then as for a new site of an n-way topology (docs/operations.md): `headrace up`, and `headrace up"
+            "then as for a new site of an n-way topology (docs/tasks/add-a-site.md): `headrace up`, and `headrace up"
             " --keep-existing` once the copies are made"
         )
     return (

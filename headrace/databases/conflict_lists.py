@@ -136,7 +136,7 @@ def _handler_findings(
             problem="has every column outside the key in one list: where an UPDATE changes some of them alone, and the"
             " other site others of them at the same time, the sites can differ, without an error",
             fix="give each column, or columns that always change together, an entry of their own with `columns`"
-            " (docs/conflicts.md), unless every UPDATE changes all of them",
+            " (docs/how/conflicts.md), unless every UPDATE changes all of them",
         )
     of_sums = handler.columns or outside
     types = {column.name: column.type_name for column in version.columns}

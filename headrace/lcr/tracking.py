@@ -72,7 +72,7 @@ class Note:
         label: the label's text.
         source: site where the transaction was committed.
         transaction_id, order_scn, commit_scn: as in `Label`.
-        action: CAPTURED, SENT, ..., as in `docs/operations.md`.
+        action: CAPTURED, SENT, ..., as in `docs/tasks/follow-a-transaction.md`.
         peer: the other component or server of the action; empty: none.
         detail: details for output.
         rows: row LCRs, over all times.

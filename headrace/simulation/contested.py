@@ -1,7 +1,7 @@
 """Tables whose rows are changed at several sites concurrently, and the results that conflict handlers must produce.
 
 A table is contested if the topology sets conflict handlers for it, users of several sites write it, and every change
-reaches every site that has it. Its users make only changes that its handlers can resolve (docs/conflicts.md, "Who
+reaches every site that has it. Its users make only changes that its handlers can resolve (docs/how/conflicts.md, "Who
 converges"):
 
     latest_timestamp    updates and inserts; with tombstones also deletes and changes of the key
@@ -380,7 +380,7 @@ def _contested(
         raise ConfigError(
             f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal when"
             " several of them change a row",
-            hint="use handlers of the first table of docs/conflicts.md, 'Who converges'; to simulate the ways alone,"
+            hint="use handlers of the first table of docs/how/conflicts.md, 'Who converges'; to simulate the ways alone,"
             " remove these handlers",
         )
     named = dict.fromkeys(column for each in differing for column in (*each.columns, each.resolution_column) if column)

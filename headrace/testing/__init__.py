@@ -3,7 +3,7 @@
     from headrace.testing import Destination, Rules, Table, row_lcr, transform
 
 The production code runs, and gives the same results: `tests/unit/headrace/testing/test_differential.py`.
-docs/testing.md has examples. The database is in memory: types are read and written as PostgreSQL does, and the test
+docs/reference/testing.md has examples. The database is in memory: types are read and written as PostgreSQL does, and the test
 answers the SQL of handlers.
 """
 

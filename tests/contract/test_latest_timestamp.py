@@ -82,7 +82,7 @@ def test_of_two_sources_the_later_one_wins_whoever_comes_first(site):
 
 @on_a_server_in_soak
 def test_row_applied_before_its_table_had_the_method_loses_like_a_copy(harness, session):
-    """So no change may be in flight at that time: docs/conflicts.md."""
+    """So no change may be in flight at that time: docs/how/conflicts.md."""
     site = Site(harness, session)
     timed, site.fits = site.fits, TableFits(session.describe, session.missing_alter)
     assert site.apply(Lcr(new=HERE), source="c", at=now()) is None

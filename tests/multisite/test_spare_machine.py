@@ -114,7 +114,7 @@ def test_two_machines_running_one_queue_lose_and_duplicate_nothing(system: Syste
         print(f"while both lives run: {'changes go on' if len(writers.found('b')) > received else 'changes wait'}")
         assert old.is_running()
 
-        # As operations.md says.
+        # As docs/tasks/recover.md says.
         system.call("propagation:to_relay", "stop_component")
         system.wait_state("propagation:to_relay", "DISABLED")
         system.call("propagation:to_relay", "start_component")

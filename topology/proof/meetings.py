@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["meetings", "unseen_conflicts"]
 
-_FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/conflicts.md)"
+_FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/how/conflicts.md)"
 
 
 def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:

@@ -161,7 +161,7 @@ def _told(proof: Proof, late: _Late) -> Finding:
         + ". They can win there against later changes, which win elsewhere: the sites become different",
         f"replicate {table} directly between the sites that write it, and let captures.{late.hops[-1].way.capture.name}"
         f" leave out what apply processes of {hub} write in it (tagged: false); or choose another conflict handler"
-        " (docs/conflicts.md)",
+        " (docs/how/conflicts.md)",
         is_error=not deciding,
     )
 

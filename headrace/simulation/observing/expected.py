@@ -4,7 +4,7 @@ They follow from the sources' history, change by change, independently of the pi
 
 Every change of a user is followed along all ways at once (`headrace.simulation.observing.reference`), from site to
 site, under the tag of each apply process. A change that would conflict at any site is not made. A user can make
-histories that the topology cannot follow, because `where` can skip a row's INSERT (docs/rules.md: subsets exist for
+histories that the topology cannot follow, because `where` can skip a row's INSERT (docs/reference/rules.md: subsets exist for
 this). Each stream writes its own rows, so the order of streams does not matter.
 
 Every state that a row must go through is kept. A commit at a site is right when each of its rows is in the same state

@@ -99,7 +99,7 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
         else (
             "stop changes of the table at every site until everything has arrived everywhere, and delete its rows"
             f" at this site alone: {how_to_empty} "
-            '(docs/operations.md, "Adding a site to an n-way topology"): then it is copied again'
+            '(docs/tasks/add-a-site.md, "Adding a site to an n-way topology"): then it is copied again'
         )
     )
     if each.is_begun or each.is_outdated:

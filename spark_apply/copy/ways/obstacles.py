@@ -181,7 +181,9 @@ def not_as_called(table: TableToInstantiate, captured: Mapping[TableName, str], 
 
 
 # Rows from which other sites have copies are never offered for deletion.
-REPAIRED_ALONE = 'docs/operations.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
+REPAIRED_ALONE = (
+    'docs/tasks/add-a-site.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
+)
 
 
 def refused(each: Standing, how_to_empty: str = "") -> str:

@@ -52,7 +52,7 @@ class Combination:
     """Handlers, and the users' changes under them.
 
     Args:
-        name: as docs/conflicts.md calls it.
+        name: as docs/how/conflicts.md calls it.
         handlers: of the apply processes at a site.
         writes: of update, set-a, set-b, insert, delete, move, add (a number alone).
         sites: number of sites.

@@ -1,4 +1,4 @@
-"""The combinations of docs/conflicts.md: those that make sites converge, and those that do not."""
+"""The combinations of docs/how/conflicts.md: those that make sites converge, and those that do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.rules.conflict_handlers import ConflictHandler
 from tests.support.histories.concurrent_writes import Combination
 from tests.support.histories.conflicts import by_time, handler
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "conflicts.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "how" / "conflicts.md"
 MAXIMUM, MINIMUM = handler("maximum", by="t"), handler("minimum", by="t")
 INSERTS = (handler("maximum", by="t", on="insert_exists"), handler("overwrite", on="update_missing"))
 DELETE_WINS = (

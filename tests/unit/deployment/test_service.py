@@ -88,7 +88,7 @@ def test_systemd_rates_the_exposure_as_low():
 
 
 def test_guide_shows_the_unit():
-    assert UNIT.read_text().partition("\n")[2] in (ROOT / "docs" / "operations.md").read_text()
+    assert UNIT.read_text().partition("\n")[2] in (ROOT / "docs" / "tasks" / "start-at-boot.md").read_text()
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -17,13 +17,19 @@ from headrace.rules.user_code.handlers import ExecutionHandler
 from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Destination, Table, row_lcr, transform, values_of
 from tests.support.apply.handlers import Handled, code_of, inserts, row, rules_of
+from tests.support.session.guides import GUIDES, blocks
 from topology.checks.static import check
 from topology.file.reading import read_topology
 from topology.plan import make_plan
 
 ROOT = Path(__file__).parents[3]
-GUIDES = ("rules", "handlers", "conflicts", "keys", "order", "errors")
-ENVIRONMENT = {"ALERT_HOOK": "https://pager.example/hook", "ALERT_TOKEN": "secret"}
+SERVERS = {
+    f"DBS{number}{kind}_DSN": f"postgresql://headrace{kind.lower()}:secret@127.0.0.1/app{number}"
+    for number in (1, 2, 3)
+    for kind in ("", "_ADMIN")
+}
+ENVIRONMENT = {"ALERT_HOOK": "https://pager.example/hook", "ALERT_TOKEN": "secret", **SERVERS}
+SECRETS = {"dbs2": "word", "dbs2_admin": SERVERS["DBS2_ADMIN_DSN"]}  # by the name of their file
 
 
 class Loader(yaml.SafeLoader):
@@ -34,18 +40,6 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool" or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
-def blocks(kind: str) -> list[tuple[str, str]]:
-    """Every block of a language: (guide and number of the block in it, text)."""
-    found = []
-    for guide in GUIDES:
-        text = (ROOT / "docs" / f"{guide}.md").read_text(encoding="utf-8")
-        found += [
-            (f"{guide} {number}", each)
-            for number, each in enumerate(re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL), 1)
-        ]
-    return found
 
 
 def sites(*names: str) -> dict[str, Any]:
@@ -87,8 +81,33 @@ AROUND: dict[str, dict[str, Any]] = {
     "keys 4": WAY,
     "order 1": explicit("capture_shop", "apply_at_dbs2"),
     "errors 1": WAY,
+    "proof 1": explicit("capture_hr", "apply_at_dbs2", include=[{"schema": "hr", "tagged": True}, {"schema": "hr"}]),
+    "processes 1": WAY,
+    "durability 1": WAY,
+    "add-a-site 1": sites("dbs1", "dbs2"),
+    "add-a-table 1": sites("dbs1", "dbs2"),
+    "alter-a-table 1": WAY,
+    "capture-downstream 1": {
+        **sites("dbs1", "dbs2"),
+        "queues": {"q_dbs2": {"site": "dbs2"}},
+        "applies": {"apply_dbs2": {"site": "dbs2", "source": "dbs1", "queue": "q_dbs2"}},
+    },
+    "encrypt-links 1": WAY,
+    "encrypt-links 2": WAY,
+    "grant-rights 1": WAY,
+    "keep-secrets 1": WAY,
+    "resolve-conflicts 1": replicated("dbs1", "dbs2"),
+    "restore-a-destination 1": explicit("capture_hr", "apply_dbs2"),
+    "split-a-stream 1": WAY,
+    "tag-changes 1": explicit("capture_hr", "apply_dbs2"),
+    "tune 1": WAY,
+    "use-a-slow-line 1": WAY,
+    "use-a-slow-line 2": WAY,
+    "use-several-machines 1": WAY,
+    "write-a-handler 1": WAY,
 }
 CODE = {
+    "write-a-handler 1": {"handlers/orders.py": "def apply_order(lcr, session):\n    pass\n"},
     "rules 3": {"masks/masks.py": "def without_internal(lcr):\n    return lcr\ndef pseudonym(lcr):\n    return lcr\n"},
     "handlers 1": {
         "handlers/audit.py": "def committed(commit_scn, session):\n    pass\n",
@@ -116,8 +135,11 @@ def test_each_yaml_block_of_a_guide_is_read_checked_and_planned(name: str, text:
     for path, code in CODE.get(name, {}).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(code)
-    block = yaml.load(text, Loader)
-    file.write_text(yaml.safe_dump(merged(AROUND[name], block), sort_keys=False))
+    for secret, value in SECRETS.items():
+        (tmp_path / secret).write_text(value)
+    block = yaml.load(text.replace("/run/secrets", str(tmp_path)), Loader)
+    written = yaml.safe_dump(merged(AROUND[name], block), sort_keys=False)
+    file.write_text(written.replace("synchronous_commit: 'on'", "synchronous_commit: on"))  # as a person writes it
     spec = read_topology(file, ENVIRONMENT)
     assert [finding for finding in check(spec) if finding.is_error] == []
     assert make_plan(spec).ways
@@ -127,14 +149,16 @@ def test_each_yaml_block_of_a_guide_is_read_checked_and_planned(name: str, text:
 
 def function(guide: str, name: str) -> Any:
     """A function of a guide, and its text."""
-    (text,) = [text for place, text in blocks("python") if place.startswith(guide) and f"def {name}(" in text]
+    (text,) = [text for place, text in blocks("python") if place.startswith(f"{guide} ") and f"def {name}(" in text]
     found: dict[str, Any] = {"__name__": "guide"}
-    exec(compile(text, f"docs/{guide}.md", "exec"), found)
+    exec(compile(text, str(GUIDES[guide]), "exec"), found)
     return found[name], text
 
 
 def test_every_function_of_the_guides_is_run_here() -> None:
-    assert {name for _, text in blocks("python") for name in re.findall(r"^def (\w+)\(", text, re.MULTILINE)} == {
+    assert {
+        name for _, text in blocks("python") for name in re.findall(r"^def (?!test_)(\w+)\(", text, re.MULTILINE)
+    } == {
         "pseudonym",
         "apply_order",
         "skip_it",

@@ -1,4 +1,4 @@
-"""import-linter enforces the import rules of docs/architecture.md; these tests check that it finds violations."""
+"""import-linter enforces the import rules of docs/how/architecture.md; these tests check that it finds violations."""
 
 from __future__ import annotations
 

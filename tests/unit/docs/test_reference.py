@@ -27,31 +27,35 @@ from topology.file.reading import read_topology
 from topology.file.shape import models
 
 README = ROOT / "README.md"
+START = ROOT / "docs" / "start" / "two-databases.md"
+FIRST = pytest.mark.parametrize("document", [README, START], ids=lambda path: path.stem)
 FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
 SERVERS = {"DBS1_DSN": "postgresql://127.0.0.1/a", "DBS2_DSN": "postgresql://127.0.0.1/b"}
 WORDS_MAX = 1_300  # five minutes at 260 words per minute
 
 
 @pytest.fixture
-def hr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The README's first topology as a file, in the session's folder and with its environment."""
-    (block,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+def hr(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The first topology of a document as a file, in the folder of the session and with its environment."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)
     (tmp_path / "hr.yaml").write_text(block)
     monkeypatch.chdir(tmp_path)
-    exported = dict(re.findall(r'^\$ export (\w+)="(.*)"$', README.read_text(), re.MULTILINE))
+    exported = dict(re.findall(r'^\$ export (\w+)="(postgresql:.*)"$', document.read_text(), re.MULTILINE))
     assert set(exported) == set(SERVERS)
     for name, dsn in exported.items():
         monkeypatch.setenv(name, dsn)
     return tmp_path / "hr.yaml"
 
 
-def shown(verb: str) -> str:
-    """The output of a verb in the README: the lines after its command, up to the next one."""
+def shown(document: Path, verb: str) -> str:
+    """What a document says that a verb prints the last time: the lines behind its command, up to the next one."""
     printed = re.findall(
-        rf"^\$ \.venv/bin/headrace {verb} hr\.yaml\n(.*?)(?=^\$ |^```$)", README.read_text(), re.DOTALL | re.MULTILINE
+        rf"^\$ (?:\.venv/bin/)?headrace {verb} hr\.yaml\n(.*?)(?=^\$ |^```$)",
+        document.read_text(),
+        re.DOTALL | re.MULTILINE,
     )
-    assert len(printed) == 1, f"the README shows `headrace {verb}` {len(printed)} times"
-    return str(printed[0])
+    assert printed, f"{document.name} shows no `headrace {verb}`"
+    return str(printed[-1])
 
 
 @pytest.mark.parametrize("document", [README, COMMANDS], ids=lambda path: path.name)
@@ -68,7 +72,7 @@ def test_every_make_target_is_in_the_reference():
     assert [target for target in targets if f"`make {target}`" not in COMMANDS.read_text()] == []
 
 
-@pytest.mark.parametrize("document", [README, FILE], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [README, START, FILE], ids=lambda path: path.name)
 def test_first_topology_of_a_document_is_valid(document: Path, tmp_path: Path):
     block = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)[0]
     (tmp_path / "hr.yaml").write_text(block)
@@ -81,19 +85,21 @@ def test_readme_has_one_topology_and_is_read_in_five_minutes():
     assert len(text.split()) <= WORDS_MAX
 
 
+@FIRST
 @pytest.mark.parametrize("verb", ["check", "plan"])
-def test_readme_shows_the_output_of_check_and_plan(
-    verb: str, hr: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_a_command_is_shown_to_print_it_prints(
+    document: Path, verb: str, hr: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The README shows a part of the plan. The databases are not asked, and neither output mentions them."""
     monkeypatch.setattr(sys, "argv", ["headrace", verb, "--offline", hr.name])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == DONE
-    assert shown(verb).strip() in capsys.readouterr().out
+    assert shown(document, verb).strip() in capsys.readouterr().out
 
 
-def test_readme_shows_a_status_as_the_command_prints_it(hr: Path):
+@FIRST
+def test_the_status_is_shown_as_the_command_prints_it(document: Path, hr: Path):
     spec = read_topology(hr, SERVERS)
     states = {
         "site:dbs1": "IDLE",
@@ -123,10 +129,11 @@ def test_readme_shows_a_status_as_the_command_prints_it(hr: Path):
     console = Console(file=io.StringIO(), width=80)
     console.print(render(seen))
     printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert shown("status").splitlines() == printed
+    assert shown(document, "status").splitlines() == printed
 
 
-def test_readme_shows_a_comparison_as_the_command_prints_it():
+@FIRST
+def test_a_comparison_is_shown_as_the_command_prints_it(document: Path):
     line = comparison_line(
         {
             "owner": "hr",
@@ -139,7 +146,7 @@ def test_readme_shows_a_comparison_as_the_command_prints_it():
             "source_rows": 107,
         }
     )
-    assert shown("verify").splitlines() == [line, "identical"]
+    assert shown(document, "verify").splitlines() == [line, "identical"]
 
 
 def test_readme_has_ten_limits_and_links_to_the_others():

@@ -242,7 +242,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
     database: PostgresDestination, destination_database: str
 ):
     """The apply process has something in every view. The short list of destination-only columns is the same here and in
-    docs/views.md.
+    docs/reference/views.md.
     """
     table = TableToInstantiate(
         identity="1",

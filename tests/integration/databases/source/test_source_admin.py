@@ -227,7 +227,7 @@ def test_printed_rights_suffice_and_the_capturing_role_can_change_nothing(site: 
 
 def test_recipe_of_the_manual_suffices(site: Site) -> None:
     manual = (
-        (Path(__file__).parents[4] / "docs" / "operations.md")
+        (Path(__file__).parents[4] / "docs" / "tasks" / "grant-rights.md")
         .read_text()
         .partition("### An administrator of a source")[2]
     )

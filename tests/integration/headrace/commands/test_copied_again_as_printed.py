@@ -114,7 +114,7 @@ def test_remedy_for_one_of_three_sites_with_old_rows_makes_all_equal(
     said = for_topology(fix, [*pairs], at="a")
     steps = re.search(
         r"`headrace down --purge --keep-servers`, empty the replicated tables at (\w+), (\w+), and not at (\w+), then as"
-        r" for a new site of an n-way topology \(docs/operations\.md\): `headrace up`, and `headrace up --keep-existing`"
+        r" for a new site of an n-way topology \(docs/tasks/add-a-site\.md\): `headrace up`, and `headrace up --keep-existing`"
         r" once the copies are made",
         said,
     )

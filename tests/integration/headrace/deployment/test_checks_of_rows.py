@@ -49,7 +49,7 @@ def test_rows_of_a_way_that_ended_and_returns_are_reported_as_out_of_date(checke
     (found,) = [finding for finding in checked.about("t") if finding.path == "sites.b table public.t"]
     assert found.is_error
     assert "out of date" in found.problem
-    assert "docs/operations.md" in found.fix
+    assert "docs/tasks/add-a-site.md" in found.fix
     checked.execute("a", "TRUNCATE t")  # as printed if a was restored from a backup that is too old
     assert [finding for finding in checked.about("t") if finding.is_error] == []
     assert "  at b, a has none: public.t\n" in plan_topology(checked.file, ask_databases=True).as_text()

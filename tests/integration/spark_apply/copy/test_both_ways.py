@@ -238,14 +238,14 @@ def test_users_rows_at_the_empty_site_before_the_copy_need_an_operator(both: Bot
     both.at_b.run()
     assert both.states() == {"a": "KEPT", "b": "FAILED"}
     assert both.at_b.record is not None
-    assert "If it lacks some, docs/operations.md" in both.at_b.record.problem
+    assert "If it lacks some, docs/tasks/add-a-site.md" in both.at_b.record.problem
 
 
 def emptied_alone(said: str) -> str:
     """Return the statement that deletes rows at one site alone, from the named section of the guide."""
-    title = re.search(r'docs/operations\.md, "([^"]+)"', said)
+    title = re.search(r'docs/tasks/add-a-site\.md, "([^"]+)"', said)
     assert title, said
-    section = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
+    section = (ROOT / "docs" / "tasks" / "add-a-site.md").read_text(encoding="utf-8").partition(f"### {title[1]}\n")[2]
     statement = re.search(r"`(BEGIN; SELECT headrace\.set_tag[^`]+)`", section.partition("\n## ")[0])
     assert statement, title[1]
     return statement[1].replace("shop.rooms", "public.rooms")

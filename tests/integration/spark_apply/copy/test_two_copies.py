@@ -118,7 +118,9 @@ def test_remedy_for_rows_beside_another_copy_leaves_all_rows(pairs: tuple[Copyin
         two.keep_existing = True
     else:
         assert delete.startswith(", and dbs2 has every row that dbs1 has"), delete
-        printed = re.search(r"delete its rows at this site alone: (BEGIN;.*COMMIT;) \(docs/operations.md, ", delete)
+        printed = re.search(
+            r"delete its rows at this site alone: (BEGIN;.*COMMIT;) \(docs/tasks/add-a-site.md, ", delete
+        )
         assert printed, delete
         execute(two.target, printed[1])
     two.look_again()

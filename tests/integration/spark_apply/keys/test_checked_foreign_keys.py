@@ -1,4 +1,4 @@
-"""Foreign keys that are checked at the destination: each line of the table in docs/keys.md, from one real server's log
+"""Foreign keys that are checked at the destination: each line of the table in docs/reference/keys.md, from one real server's log
 to another.
 """
 

@@ -1,4 +1,4 @@
-"""Sites on a real server that change the same rows at the same time: the results that docs/conflicts.md states for each
+"""Sites on a real server that change the same rows at the same time: the results that docs/how/conflicts.md states for each
 combination of handlers.
 
 The histories are those of `tests/support/histories/concurrent_writes.py`. There they run by the thousand in memory;

@@ -1,4 +1,4 @@
-"""The values that a column of another type accepts unchanged: each line of the tables in docs/keys.md, on PostgreSQL."""
+"""The values that a column of another type accepts unchanged: each line of the tables in docs/reference/keys.md, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from tests.support.values.writes import insert
 
 pytestmark = pytest.mark.postgres
 
-DOCUMENT = (Path(__file__).parents[4] / "docs" / "keys.md").read_text(encoding="utf-8").split("\n## Triggers\n")[0]
+DOCUMENT = (
+    (Path(__file__).parents[4] / "docs" / "reference" / "keys.md")
+    .read_text(encoding="utf-8")
+    .split("\n## Triggers\n")[0]
+)
 TAKEN = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|$", DOCUMENT, re.MULTILINE)
 REFUSED = [pair for *pair, _ in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| ([^`|]+) \|$", DOCUMENT, re.MULTILINE)]
 

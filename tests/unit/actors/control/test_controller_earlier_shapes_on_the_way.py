@@ -207,7 +207,7 @@ def test_changes_kept_for_a_table_copy_are_in_flight(spec, actors):
     ],
 )
 def test_rule_that_needs_old_values_waits_for_rows_without_them(spec, actors, asks, waits):
-    """docs/rules.md changes a subset in these steps: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset,
+    """docs/reference/rules.md changes a subset in these steps: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset,
     `up`.
 
     Earlier rows have no old values, so whether one was in the subset is unknown: the propagation stops at it.

@@ -360,7 +360,7 @@ def _work(lives: TwoLives) -> None:
 def test_changes_in_the_older_life_arrive_when_the_publisher_reconnects(
     begun: TwoLives,
 ) -> None:
-    """Therefore docs/operations.md says to end the abandoned machine, or to stop and start the propagation."""
+    """Therefore docs/tasks/recover.md says to end the abandoned machine, or to stop and start the propagation."""
     with pytest.raises(QueueError, match="replaced this one"):
         begun.cores.pop(OLD).step()
     for _ in range(3):

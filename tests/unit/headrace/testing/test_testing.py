@@ -1,4 +1,4 @@
-"""`headrace.testing`: the examples of docs/testing.md, and refused input."""
+"""`headrace.testing`: the examples of docs/reference/testing.md, and refused input."""
 
 from __future__ import annotations
 
@@ -255,10 +255,10 @@ def test_statement_that_changes_rows_returns_none_and_counts_them_as_live(tmp_pa
 def test_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     root = EXAMPLES.parent
     monkeypatch.chdir(root)
-    text = (root / "docs" / "testing.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "reference" / "testing.md").read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "guide"}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(compile(block, "docs/testing.md", "exec"), names)
+        exec(compile(block, "docs/reference/testing.md", "exec"), names)
     tests = [each for name, each in names.items() if name.startswith("test_") and callable(each)]
     assert len(tests) == 3
     for each in tests:

@@ -110,7 +110,7 @@ ORDER = (key(1), b"A", b"x")
             True,
         ),
         ([insert(PARENT, *ORDER)], [insert(THIN, key(9), b"A")], True),
-        # The log does not say what the row referred to, and nothing would fail: docs/order.md.
+        # The log does not say what the row referred to, and nothing would fail: docs/how/order.md.
         ([delete(THIN, key(8), b"A")], [delete(PARENT, *ORDER)], False),
         ([Change(CHILD, Command.TRUNCATE)], [delete(PARENT, *ORDER)], True),
         ([Change(PARENT, Command.TRUNCATE)], [insert(CHILD, key(9), b"A", b"")], True),

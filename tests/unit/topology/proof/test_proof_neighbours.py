@@ -33,7 +33,7 @@ BACK = (
 )
 FIX = (
     "replicate stock.t directly between the sites that write it, and let captures.{capture} leave out what apply"
-    " processes of {hub} write in it (tagged: false); or choose another conflict handler (docs/conflicts.md)"
+    " processes of {hub} write in it (tagged: false); or choose another conflict handler (docs/how/conflicts.md)"
 )
 
 

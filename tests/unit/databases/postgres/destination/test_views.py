@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.databases.destination_views import VIEWS
 from headrace.databases.postgres.destination.records.schema import VERSIONS
 
-DOCUMENT = (Path(__file__).parents[5] / "docs" / "views.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[5] / "docs" / "reference" / "views.md").read_text(encoding="utf-8")
 
 
 def test_every_column_of_every_view_is_documented_with_its_comment():
