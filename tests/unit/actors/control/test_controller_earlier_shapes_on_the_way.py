@@ -210,7 +210,7 @@ def test_what_asks_for_old_values_that_the_rows_on_the_way_may_lack_waits_too(sp
     """What docs/rules.md says of another subset: out of the rules, `up`, REPLICA IDENTITY FULL, the new subset, `up`.
 
     Rows from before have no old values: the propagation stops at them
-    (`test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_...`).
+    (`test_row_with_unknown_subset_membership_stops_the_client`).
     """
     plain = rules(("people", None), ("others", None))
     started(clients(spec, plain, plain), actors, steps=12)

@@ -511,7 +511,7 @@ def test_rule_for_captured_table_without_changes_is_not_reported(tmp_path):
     assert reader.unmatched_rules == (new, wrong)
 
 
-def test_statistics_count_what_prefiltering_kept_and_discarded(tmp_path):
+def test_statistics_count_lcrs_kept_and_discarded_by_prefiltering(tmp_path):
     source = source_with(7)
     source.create_table("hr.audit", ["id"])
     with source.transaction() as transaction:

@@ -66,7 +66,7 @@ def test_receiver_can_begin_before_the_source_has_redo(site):
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_only_what_is_durable_at_the_source_is_shipped(site, monkeypatch):
+def test_only_redo_durable_at_the_source_is_shipped(site, monkeypatch):
     site.commit(5)
     durable = site.writer.position
     site.workload.run(5)

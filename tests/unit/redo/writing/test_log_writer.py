@@ -51,7 +51,7 @@ def attach(writer: LogWriter, source: MemorySource) -> None:
     writer.attach(source.open_stream("t", writer.start_scn, timeline=writer.timeline))
 
 
-def test_only_what_is_fsynced_is_confirmed(tmp_path, monkeypatch):
+def test_only_fsynced_data_is_confirmed(tmp_path, monkeypatch):
     source = busy()
     writer = log_writer(tmp_path, source)
     attach(writer, source)
@@ -569,7 +569,7 @@ def test_online_segment_and_its_predecessor_are_archived_and_purged(tmp_path):
     assert writer.position.scn == source.current_scn()
 
 
-def test_purge_keeps_what_mining_from_the_required_checkpoint_needs(tmp_path):
+def test_purge_keeps_redo_needed_from_the_required_checkpoint(tmp_path):
     source = busy(transactions=80, gulp=150)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=150)
     scns = random.Random(1).sample([t.commit_scn for t in source.log], 20)

@@ -84,6 +84,6 @@ def test_waiting_task_gets_a_newly_added_piece(monkeypatch) -> None:
     assert answers[0].piece.piece == 1
 
 
-def test_task_without_work_is_told_to_ask_again(monkeypatch) -> None:
+def test_task_without_work_is_asked_to_poll_again(monkeypatch) -> None:
     monkeypatch.setattr(copy_board, "_WAIT_S", 0.0)
     assert CopyBoard().next(_request(0)).wait

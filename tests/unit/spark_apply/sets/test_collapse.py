@@ -231,7 +231,7 @@ def test_partitions_with_another_column_order_are_written_in_source_order() -> N
 
 
 @pytest.mark.parametrize("columns", [63, 64, 65, 130])
-def test_tables_of_any_width_write_only_what_changed(columns: int) -> None:
+def test_tables_of_any_width_write_only_changed_columns(columns: int) -> None:
     wide = Table(77, "wide", tuple(f"c{n}" for n in range(columns)), OldImage.FULL)
     there = Destination()
     wide.create(there.store)

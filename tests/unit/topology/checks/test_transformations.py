@@ -468,7 +468,7 @@ def test_columns_for_conflict_handlers_are_listed_under_source_names(tmp_path):
         " [who]}]}, ",
     )
     spec = read_anyway(tmp_path, text + settings)
-    assert log_needs(spec, "dbs1") == ()  # what lacks is found with everything else of the table
+    assert log_needs(spec, "dbs1") == ()  # a missing column is one of the other findings of the table
     found = [
         (need.place.removeprefix("applies.app."), need.old, need.new, need.every_old)
         for need in listed_needs(spec, "dbs1")
