@@ -210,7 +210,7 @@ def test_remined_redo_is_kept_until_the_recorded_scn_is_reported(known: Required
 
 
 def test_redo_is_kept_from_the_lowest_remined_scn(known: RequiredCheckpoints) -> None:
-    """The capture process restarts where its queue is; if the queue then dies, a destination still needs the lost part."""
+    """Capture restarts at its queue's position; if the queue then dies, a destination still needs the lost part."""
     known.mine_again("c", Scn(40))
     for scn in (Scn(70), Scn(100)):
         known.mine_again("c", scn)

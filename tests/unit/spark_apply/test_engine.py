@@ -1,4 +1,4 @@
-"""The whole apply engine against a serial reference: rows, error queue and single application, whichever process dies."""
+"""The whole apply engine against a serial reference: rows, error queue and single application despite deaths."""
 
 from __future__ import annotations
 

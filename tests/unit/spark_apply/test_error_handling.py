@@ -70,7 +70,7 @@ def test_on_error_continue_tries_every_transaction_independently(
 
 
 def until_disabled(engine: Engine) -> bool:
-    """Step until everything is applied, or until an error has disabled it with nothing in flight; return if disabled."""
+    """Step until everything is applied or an error has disabled it with nothing in flight; return if disabled."""
     through = engine.batches[-1].through_scn
     for _ in range(STEPS_MAX):
         coordinator = engine.coordinator

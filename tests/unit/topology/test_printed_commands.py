@@ -157,7 +157,7 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def printed_commands(text: str) -> Iterator[tuple[list[str], bool]]:
-    """Yield the words of each command in a text after `headrace`, and whether its end is marked or followed by prose."""
+    """Yield each command's words after `headrace` in a text, and whether its end is marked (else prose follows)."""
     shown = with_file(text, FILE)
     for start, end, _ in commands_with_file(text, FILE):
         before = len(with_file(text[:start], FILE))

@@ -245,8 +245,8 @@ def test_many_paths_between_queues_are_not_enumerated(tmp_path):
 
 
 def test_unused_longer_path_is_not_a_second_path(tmp_path):
-    """The first walk that reaches queue b came over queue c, where the way continues. Another walk must be found, and the
-    shortest of these is used.
+    """The first walk that reaches queue b came over queue c, where the way continues. Another walk must be found, and
+    the shortest of these is used.
     """
     hops = {
         "q_c": "",
@@ -343,7 +343,7 @@ def test_name_in_transit_is_not_reused_while_changes_are_in_flight(tmp_path):
 
 
 def test_name_in_a_shared_queue_is_not_reused_while_in_flight(tmp_path):
-    """The rows that dbs2 got as sales.u are also pending in the queue for the propagation to dbs3, which discarded them."""
+    """The rows that dbs2 got as sales.u are also pending for the propagation to dbs3, which discards them."""
 
     def fan_out(table: str, to_dbs2: str, to_dbs3: str) -> TopologySpec:
         return read(

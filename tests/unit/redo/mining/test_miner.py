@@ -317,7 +317,7 @@ def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
 
 @pytest.mark.parametrize("away", ["since the log was read last", "while another stream began"])
 def test_truncate_with_another_partition_detached_spares_the_whole_table(tmp_path, away):
-    """The catalog that the log writer reads can show a table with this partition alone, before or after the TRUNCATE."""
+    """The catalog may show the log writer a table with this partition alone, before or after the TRUNCATE."""
     source = MemorySource()
     for name in ("s.e1", "s.e2", "s.other"):
         source.create_table(name, ["id"], key=["id"], root="s.e" if name != "s.other" else "", holds=f"in {name}")
@@ -850,7 +850,7 @@ def test_new_partition_maps_to_its_table_without_asking_the_source(tmp_path):
 
 
 def test_old_rows_of_renamed_table_pass_under_its_current_name(tmp_path):
-    """After `up` with the new name in the rules, rows written before the rename must not be skipped by their old name."""
+    """After `up` with the new name in the rules, rows from before the rename must not be skipped by their old name."""
     source, _ = renamed_source()
     names = Names(source, RuleSet(), noted(source, narrow=RA2_ONLY))
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), write_redo(tmp_path, source)))

@@ -100,7 +100,7 @@ def test_receiver_failing_around_fsync_loses_and_duplicates_nothing(site, monkey
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("killed receivers", test=4, soak=60))
 def test_receiver_killed_before_fsync_resumes_with_whole_records(tmp_path, seed):
-    """The disk decides what an unfsynced tail looks like after a crash: cut anywhere, damaged anywhere after the fsync."""
+    """After a crash an unfsynced tail can have any form: cut anywhere, damaged anywhere behind the fsync."""
     site = Site(tmp_path, seed)
     site.commit(20)
     standby = standby_log(site.folder)
@@ -140,7 +140,7 @@ def test_damaged_durable_redo_is_repaired_from_the_source(tmp_path):
 
 
 def test_restarted_source_continues_at_its_receivers_position(site):
-    """The segment is reopened, a RESUME record marks the place, a transaction is resent whole: all are ordinary bytes."""
+    """The segment is reopened, a RESUME record marks the place, a transaction is resent whole: all ordinary bytes."""
     standby = standby_log(site.folder)
     for _ in range(4):
         site.commit(6)

@@ -104,8 +104,8 @@ def mask(lcr):
 
 
 def live_together(folder: Path) -> None:
-    """Run a process with two clients: a sound one with a slow function, and one whose function ends the process while the
-    sound function runs.
+    """Run a process with two clients: a sound one with a slow function, and one whose function ends the process while
+    the sound function runs.
     """
     inside = folder / "inside"
     inside.unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def test_function_ending_a_shared_process_stops_only_its_own_client(
 
 
 def note(file: Path, scn: int, *, finishes: bool = False) -> int:
-    """Begin a call as a new process; end it only if `finishes`. Return how often a process ended in this call before."""
+    """Begin a call as a new process; end it only if `finishes`. Return how many processes ended in this call before."""
     last = LastCall(file)
     ends = last.begin("own:mask (1)", scn, 0)
     if finishes:

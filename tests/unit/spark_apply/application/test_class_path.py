@@ -1,4 +1,4 @@
-"""The class path of an application's JVMs: equal for all, to match the class archive, or another one without an archive."""
+"""The class path of an application's JVMs: equal for all to match the class archive, another one without an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway into the application master's JVM: without its secret no caller, not even another local user, runs code."""
+"""The gateway into the application master's JVM: no caller without its secret, not even a local user, runs code."""
 
 from __future__ import annotations
 

@@ -266,7 +266,7 @@ def test_alternating_row_with_known_versions_is_not_reported_as_different():
 @pytest.mark.seeded
 @pytest.mark.parametrize("number", range(scaled(30, 300)))
 def test_row_with_undelivered_changes_is_not_settled_by_a_chance_match(number: int):
-    """At the source the row alternates between the destination's value and another one: any look can match by chance."""
+    """At the source the row alternates between the destination's value and another: any look can match by chance."""
     dice = random.Random(seed_of(f"back and forth {number}"))
     stuck = Replica(
         lag=dice.randrange(4),

@@ -236,7 +236,7 @@ def test_constantly_rewritten_table_fails_alone_until_rewriting_ends(monkeypatch
 
 
 def test_truncate_in_the_log_ends_the_copy_of_a_constantly_truncated_table(monkeypatch: pytest.MonkeyPatch):
-    """Every copy finds the table rewritten. Rows already copied are removed, and from the TRUNCATE on the log has everything."""
+    """Every copy finds the table rewritten. Copied rows are removed; from the TRUNCATE on the log has everything."""
     world = World("a", "b")
     copying, _ = rewritten_always(world)
     copying.run_first()
@@ -379,7 +379,7 @@ def test_copy_requested_while_the_destination_is_away_is_not_recorded():
 
 
 def test_join_with_a_late_answer_releases_the_queue():
-    """A loop busy with its destination performs a call later. Without this the queue was held until its disk was full."""
+    """A loop busy with its destination performs a call later. Before, the queue was held until its disk was full."""
     world = with_missing_table()
     world.store.create_table("public", "late", [destination_column("id"), destination_column("v")], key=["id"])
     joins, late = Joins(world), True
@@ -550,7 +550,7 @@ def test_repeatedly_failing_copy_stays_visible_and_runs_after_others(monkeypatch
 
 
 def test_renamed_copied_table_visibly_waits_for_its_destination_name():
-    """It joined under its old name without a start SCN: its changes since the copy were skipped, and the queue forgot them."""
+    """It joined under its old name without a start SCN: changes since the copy were skipped and then forgotten."""
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)

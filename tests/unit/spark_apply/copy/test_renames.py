@@ -1,4 +1,4 @@
-"""A table that left the rules returns under another name at the destination: it is copied there and nothing is removed."""
+"""A table that left the rules returns under another destination name: it is copied there and nothing is removed."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_replicated_renamed_table_keeps_its_rows():
 
 @pytest.mark.parametrize("is_old_there", [True, False])
 def test_returning_table_without_its_transformation_is_copied(is_old_there):
-    """No advice says to drop a table, and an operator's own table of that name is not emptied, even if the renamed one was
-    dropped by hand.
+    """No advice says to drop a table, and an operator's own table of that name is not emptied, even if the renamed one
+    was dropped by hand.
     """
     back = replace(TABLE, destination=TABLE.source, transformations=())
     left = replace(RECORD, owner="sales", name="staff")

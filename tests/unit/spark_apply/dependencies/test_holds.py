@@ -19,7 +19,7 @@ LENGTH = 5_000
 
 
 def drawn(choice: random.Random) -> np.ndarray:
-    """Hashes of a transaction: rows of some tables, use or exclusive use of these, their forms, and sometimes everything."""
+    """Hashes of a transaction: rows of some tables, their (exclusive) use, their forms, and sometimes everything."""
     if choice.random() < 0.05:
         return np.array([EVERYTHING], np.uint64)
     found = []
@@ -97,7 +97,7 @@ def test_each_error_waits_for_the_last_earlier_error_it_depends_on(seed: int) ->
 
 
 def test_long_error_queue_takes_time_linear_in_its_length() -> None:
-    """Each execution once checked every other error transaction: ten thousand of them blocked the apply process for hours."""
+    """Each execution once checked all other error transactions: ten thousand blocked the apply process for hours."""
 
     def processor_time(length: int) -> float:
         choice = random.Random(1)
@@ -131,7 +131,7 @@ def bytes_taken(holds: ErrorHolds, numbers: range) -> int:
 
 
 def test_choosing_the_next_error_transactions_copies_no_other_hashes() -> None:
-    """After each failure one error is chosen alone: copying four million hashes each time blocked the coordinator's thread."""
+    """After each failure one error is chosen alone: copying four million hashes each time blocked the coordinator."""
     generator = np.random.default_rng(1)
     holds = ErrorHolds((number, some(generator, 4_000 if number <= 50 else 3)) for number in range(1, 201))
     assert holds.blocker(1) == 0  # sorts the added hashes now
@@ -179,8 +179,8 @@ def test_unchosen_uses_of_a_table_block_its_exclusive_use() -> None:
         for number in range(1, count + 1)
     )
     assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
-    # The first exclusive use waits for a use that is not chosen. So each use waits for the last exclusive use before it,
-    # and each exclusive use for the use before it.
+    # The first exclusive use waits for a use that is not chosen. So each use waits for the last exclusive use before
+    # it, and each exclusive use for the use before it.
     expected = {number: number - number % 20 if number % 20 else number - 1 for number in range(100, count + 1)}
     assert holds.blockers(range(100, count + 1)) == expected
 

@@ -65,7 +65,7 @@ def test_status_of_a_busy_coordinator_shows_its_age(monkeypatch: Any) -> None:
     ],
 )
 def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bool) -> None:
-    """The snapshot of a table copied beside can be later than the target of `headrace wait` while the table is still empty."""
+    """The snapshot of a table copied beside can be later than the target of `headrace wait`, with the table empty."""
     cores = SimpleNamespace(
         reader=SimpleNamespace(strangers=()),
         host=SimpleNamespace(
@@ -84,8 +84,8 @@ def unanswered(_access: Any) -> Any:
 
 @pytest.mark.parametrize("asked", ["rooms", "halls"])
 def test_renamed_table_is_not_excluded_for_a_copy_before_a_restart(monkeypatch: Any, asked: str) -> None:
-    """The driver knows the table by its old name, under which the source has nothing to copy: it would become FAILED with
-    its changes excluded.
+    """The driver knows the table by its old name, under which the source has nothing to copy: it would become FAILED
+    with its changes excluded.
     """
     now = (
         SimpleNamespace(identity="7", owner="shop", name="halls"),

@@ -734,7 +734,8 @@ def test_groups_applied_above_a_waiting_group_take_no_memory() -> None:
         epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),)
     )
     assert talk.coordinator.watermarks.high == 8950
-    # Unapplied changes are still tracked: the row of the first group waits for it, rows of other groups wait for nothing.
+    # Unapplied changes are still tracked: the row of the first group waits for it, rows of other groups wait for
+    # nothing.
     assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [
         (1, "Assignment", 90),
         (2, "Assignment", 91),

@@ -54,7 +54,7 @@ def test_reader_state_uses_the_manuals_words() -> None:
 
 
 def test_table_altered_between_description_and_check_is_described_again() -> None:
-    """The driver reads the catalog for both: the description from before the ALTER counted as the one that was checked."""
+    """The driver reads the catalog for both: the description from before the ALTER counted as the checked one."""
     reading = Reading(columns=1)
     database = MemoryDestination(store=reading.store)
 
@@ -182,7 +182,7 @@ def _row(batch: LcrBatch, number: int) -> object:
 
 @pytest.mark.parametrize("serialised", [False, True])
 def test_rows_of_a_renamed_table_wait_for_rows_under_its_old_name(*, serialised: bool) -> None:
-    """The table was renamed at the source and here. The hashes of its rows contain the names, so they show no dependency."""
+    """The table was renamed at the source and here. Its row hashes contain the names, so they show no dependency."""
     reading = Reading()
     assert commits(reading.read(insert_batch([10]))) == [10]
     reading.store.tables["public", "renamed"] = reading.store.tables.pop(("public", "t"))
@@ -278,7 +278,7 @@ def test_changes_awaiting_an_alter_are_kept_while_the_destination_is_away() -> N
 
 
 def truncating(rows_before: int, *, partition: Partition | None = None) -> LcrBatch:
-    """One transaction with order SCN 19 that truncates public.t after `rows_before` INSERTs, followed by one more INSERT."""
+    """One transaction with order SCN 19 that truncates public.t after `rows_before` INSERTs and before one more."""
     found = insert_batch([20], rows_each=rows_before + 2)
     numbers = np.array([number for number in range(rows_before + 2) if number != rows_before], np.int32)
     truncated = replace(found.tables[0], partition=partition)

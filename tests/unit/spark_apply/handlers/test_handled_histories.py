@@ -48,7 +48,7 @@ def with_(row_: Shown, **values: object) -> Shown:
 
 
 def test_plain_update_of_other_columns_keeps_a_value_set_by_a_handler() -> None:
-    """The handler masks b of inserted rows. The later UPDATE contains b as it was at the source, unchanged, and sets only a."""
+    """The handler masks b of inserted rows. The later UPDATE has the source's b, unchanged, and sets only a."""
     at = Handled(rules(("insert", MASK + EXECUTE)))
     at.apply([("c", Lcr(new=row(1))), update(row(1), with_(row(1), a="later"))])
     assert (at.rows(), at.errors()) == ([with_(row(1), a="later", b="***")], ())
@@ -76,7 +76,7 @@ def test_plain_update_in_a_set_without_old_values_still_compares() -> None:
 
 
 def test_rows_with_handler_columns_are_planned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run of rows with the same columns is a separate piece, made from its own rows without scanning all others."""
+    """Each run of rows with the same columns is a separate piece, made from its own rows without scanning others."""
     at = Handled(
         rules(("insert", "    lcr.delete_column('u', 'new')\n" + EXECUTE)), rows=[row(key) for key in range(100, 150)]
     )

@@ -382,8 +382,8 @@ def test_statement_conflict_and_error_handler_are_tried_in_turn() -> None:
         rows=[row(1, "x", 15), row(2, "x", 20)],
         conflicts=[MAXIMUM],
     )
-    # The conflict handler resolves the first row. It cannot resolve the second, whose statement is undone. The third row
-    # is missing.
+    # The conflict handler resolves the first row. It cannot resolve the second, whose statement is undone. The third
+    # row is missing.
     at.apply(*[updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)])
     assert (at.values(), at.errors()) == ({1: "b", 2: "x"}, ())
     assert at.values("log") == {1: "a", 2: "update_differs", 3: "update_missing"}

@@ -1,4 +1,4 @@
-"""Handlers that hang, end the process, use threads or hide errors, and servers that die in them: no loss, no duplicates.
+"""Handlers that hang, end the process, use threads or hide errors, and servers dying in them: no loss, no duplicates.
 
 Longer than 500 lines: one place lists the possible faults of a handler, so that a missing case is noticed.
 """

@@ -144,8 +144,8 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
 def test_groups_keep_the_latest_commit_of_each_key(seed: int) -> None:
-    """No history is collapsed wrongly, and a losing change is in the conflict history even if a later change of its group
-    won.
+    """No history is collapsed wrongly, and a losing change is in the conflict history even if a later change of its
+    group won.
     """
     groups, rows = concurrent(seed, one_by_one=False), concurrent(seed, one_by_one=True)
     found, expected = (

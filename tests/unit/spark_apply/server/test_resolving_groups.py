@@ -392,7 +392,7 @@ REFUSED = (Lcr(old=row(1), new=(1, None, "b", 10, 100, "u")), Lcr(new=(9, None, 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
 def test_resolved_conflict_is_not_recorded_when_a_later_row_is_refused(refused: Lcr) -> None:
-    """The destination refuses the NULL, which is no conflict. The session then accepts only a rollback, and no history."""
+    """The destination refuses the NULL, which is no conflict. The session then accepts only a rollback, no history."""
     at = Serving(MAXIMUM, rows=[row(0, time=15), row(1)], not_null="a")
     retry = _streamed(at, [[update(0), refused]])[-1]
     assert isinstance(retry, GroupRetry)

@@ -62,8 +62,8 @@ def test_groups_equal_application_of_each_transaction_alone(made) -> None:
 
 
 def test_change_with_missing_columns_gets_none_from_a_losing_change() -> None:
-    """By time, an INSERT older than the row's DELETE loses: the UPDATE after it lacks columns of the row, whether both are in
-    one group or not.
+    """By time, an INSERT older than the row's DELETE loses: the UPDATE after it lacks columns of the row, whether both
+    are in one group or not.
     """
     history = random_timed_history(125)
     (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)

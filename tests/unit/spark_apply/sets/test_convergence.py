@@ -1,4 +1,4 @@
-"""Sites that change the same rows concurrently: the handlers that make them converge, and the failures of the others."""
+"""Sites that change the same rows concurrently: handlers that make them converge, and the failures of the others."""
 
 from __future__ import annotations
 

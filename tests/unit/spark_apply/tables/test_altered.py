@@ -102,7 +102,7 @@ def test_columns_renamed_inside_a_transaction_lose_nothing(
 
 @pytest.mark.long
 def test_alter_tests_include_groups_in_flight() -> None:
-    """Rows from before the ALTER met the altered table, at the server and at the reader; otherwise the tests prove nothing."""
+    """Rows from before the ALTER must meet the altered table, at server and reader, or the tests prove nothing."""
     alters = replays = 0
     for seed in range(30):
         world, renamed = altered_world(seed)
@@ -156,7 +156,7 @@ def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: in
 
 
 def test_waiting_rows_take_the_names_of_the_latest_alter() -> None:
-    """RENAME a TO b, ADD c, RENAME b TO y in one transaction: the first rows wait for each ALTER and must not keep b."""
+    """RENAME a TO b, ADD c, RENAME b TO y in one transaction: the first rows await each ALTER and must not keep b."""
     tables = [replace(KEYED, columns=columns) for columns in (("id", "a"), ("id", "b", "c"), ("id", "y", "c"))]
     place = MemoryPlace()
     world = World(1, place, count=0, conflicts=0, tables=())

@@ -63,7 +63,7 @@ def not_asked(number: int) -> str:
 
 
 def test_rows_arriving_under_a_swapped_name_begin_at_their_tables_scn():
-    """After a restart, changes from before the swap still arrive under the old names and are in the copy of their own table."""
+    """After a restart, changes from before the swap arrive under the old names and are in their own table's copy."""
     reading = Reading(tables=arriving(t=100, b=10))
     assert commits(reading.read(batch("b", A, 50))) == []
     assert reading.reader.unfit is None
@@ -247,8 +247,8 @@ def shaped(name: str, number: int, *columns: str, root: int = 0) -> TableVersion
 
 
 def test_transformed_columns_are_not_taken_for_renamed_ones():
-    """The name of a renamed column that the transformation deletes arrives in another column's place: nothing shows which
-    column it is.
+    """The name of a renamed column that the transformation deletes arrives in another column's place: nothing shows
+    which column it is.
     """
     plain = table("t", A)
     masked = replace(plain, transformations=(Transformation(operations=(DeleteColumns(deleted=("a",)),)),))
@@ -345,8 +345,8 @@ def test_starting_driver_knows_partitions_by_their_records():
 
 
 def test_detached_partition_is_excluded_until_it_is_copied_as_a_table():
-    """It keeps its number and name. Its record as a partition would have its changes applied from 100 on while it is emptied
-    and copied.
+    """It keeps its number and name. Its record as a partition would have its changes applied from 100 on while it is
+    emptied and copied.
     """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
@@ -433,8 +433,8 @@ def test_rows_older_than_their_partitions_copy_are_dropped():
 
 
 def test_error_changes_before_an_attach_may_affect_the_copied_partition():
-    """A transaction of any size moves rows into a partition and attaches it: changes before the ATTACH may be in its first
-    part, changes after it in its last.
+    """A transaction of any size moves rows into a partition and attaches it: changes before the ATTACH may be in its
+    first part, changes after it in its last.
     """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),

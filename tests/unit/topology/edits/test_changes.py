@@ -133,7 +133,7 @@ def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
 
 
 def test_table_for_another_destination_leaves_an_apply_untouched(tmp_path):
-    """More is captured, so the propagation to the first destination gets rules; its apply process gets the same changes."""
+    """More is captured, so the propagation to the first destination gets rules; its apply gets the same changes."""
     touched = edit(tmp_path, ONE, ONE_MORE_FOR_ANOTHER)
     assert touched["capture:capture_dbs1"] == touched["propagation:dbs1_to_dbs2"] == "takes over"
     assert "apply:apply_from_dbs1_at_dbs2" not in touched
@@ -251,8 +251,8 @@ def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
     "written", ["department_id = 50", "new.status = 'shipped'", "old.id > 1 and command_type = 'DELETE'"]
 )
 def test_stored_topology_with_a_condition_refused_today_can_be_replaced(tmp_path, written):
-    """An earlier build took comments to the end of the line. No `up` could bring the corrected file if the stored topology
-    were unreadable.
+    """An earlier build took comments to the end of the line. No `up` could bring the corrected file if the stored
+    topology were unreadable.
     """
     text = (
         (EXAMPLES / "rules.yaml")

@@ -1,4 +1,4 @@
-"""A site's `admin_dsn`: where it is accepted, its absence from every record of a topology, and its resolution on use."""
+"""A site's `admin_dsn`: where it is accepted, its absence from records of a topology, and its resolution on use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order and virtual dependency definitions in a topology file: reading, refusals, plan, and checks against the tables."""
+"""Order and virtual dependency definitions in a topology file: reading, refusals, plan and table checks."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def test_expansions_of_forms_with_disjoint_tables_have_no_errors(forms):
 @pytest.mark.seeded
 @given(ENTRIES)
 def test_forms_that_share_tables_are_refused_only_for_their_combination(entries):
-    """The parts are valid and the combination is wrong: two ways between the same sites, or a site between two pairs that
-    forwards nothing.
+    """The parts are valid and the combination is wrong: two ways between the same sites, or a site between two pairs
+    that forwards nothing.
     """
     wrong = ("come home", "go round for ever", "twice", "never arrive")
     assert [
@@ -217,7 +217,7 @@ def test_change_at_any_site_of_a_tree_is_applied_once_at_every_other_site(tree):
 @pytest.mark.seeded
 @given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
 def test_forms_sharing_sites_and_tags_work_for_the_tables_of_each(forms):
-    """One pair of sites can be hub and spoke for some tables and equals for others; it has one apply process and one tag."""
+    """A pair of sites can be hub and spoke for some tables, equals for others; it has one apply process and tag."""
     spec = topology(
         [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
     )
@@ -230,7 +230,7 @@ def test_forms_sharing_sites_and_tags_work_for_the_tables_of_each(forms):
 @pytest.mark.seeded
 @given(trees())
 def test_tags_of_spokes_depend_only_on_their_names(tree):
-    """A hub's redo keeps changes for long. If a tag moved to another spoke, old changes would return to their origin."""
+    """A hub's redo keeps changes long. If a tag moved to another spoke, old changes would return to their origin."""
     for apply in expand([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))]).applies:
         assert apply.tag in (b"\x00", tag_of(apply.source))
 

@@ -119,7 +119,7 @@ def test_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
 
 
 def test_table_with_only_tagged_changes_arrives(tmp_path):
-    """An apply process at the source writes into the table and its changes are forwarded, so the table is copied first."""
+    """An apply process at the source writes the table and its changes are forwarded, so the table is copied first."""
     way = one_way(tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]")
     assert way.carry(TABLES[0], tag=None) is None
     assert way.carry(TABLES[0], tag=b"\x07") == TABLES[0]

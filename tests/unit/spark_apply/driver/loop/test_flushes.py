@@ -67,7 +67,7 @@ def test_crash_that_loses_commits_loses_nothing_acknowledged():
 
 @pytest.mark.seeded
 def test_histories_with_error_transactions_end_as_without_crashes():
-    """An error transaction is committed durably, so few commits are lost here; `World.check` also compares the error queue."""
+    """Error transactions commit durably, so few commits are lost; `World.check` also compares the error queue."""
     for seed in SEEDS[: len(SEEDS) // 2]:
         _history(seed, conflicts=3)
 

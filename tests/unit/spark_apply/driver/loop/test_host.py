@@ -84,7 +84,8 @@ def test_unreachable_destination_is_retried_with_pauses_until_it_answers(
 ) -> None:
     """A connection attempt may block the loop for seconds.
 
-    Under load nothing but a retry after a pause would query the destination, and `status` would show the problem forever.
+    Under load nothing but a retry after a pause would query the destination, and `status` would show the problem
+    forever.
     """
     driver.start_task(0)
     driver.run()

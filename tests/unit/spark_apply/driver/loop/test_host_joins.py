@@ -185,7 +185,7 @@ def test_pending_join_is_void_when_the_table_is_to_be_copied_again():
 
 
 def test_servers_get_nothing_while_the_outcome_of_a_join_is_unknown(monkeypatch: pytest.MonkeyPatch):
-    """A group has the low watermark from before the join; committed after it, the joined table would count as caught up."""
+    """A group has the low watermark from before the join; committed later, it would make the table look caught up."""
     driver = joining_driver(4)
     join, send, sent, lost = driver.destination.join_tables, driver.host._send, [], []
 

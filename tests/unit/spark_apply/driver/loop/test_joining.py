@@ -84,8 +84,8 @@ def test_join_tests_include_rewinds_and_deaths_during_joins() -> None:
 
 @pytest.mark.long
 def test_tables_truncated_during_their_copy_join_at_the_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copy contains the rows that a transaction changed before its TRUNCATE: none of them may count as missing, and no
-    step may fail.
+    """No copy contains the rows that a transaction changed before its TRUNCATE: none of them may count as missing, and
+    no step may fail.
     """
     monkeypatch.setattr(Source, "truncate_share", 0.2)
     emptied = 0
