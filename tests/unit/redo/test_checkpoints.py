@@ -1,4 +1,4 @@
-"""The SCNs of capture processes: what an operator may set, what redo is kept for them, and for how long."""
+"""SCNs of capture processes: which ones an operator can set, which redo they retain, and for how long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def known(tmp_path: Path, clock: VirtualClock) -> RequiredCheckpoints:
-    """One capture process; redo begins at 10, and is needed from 100 on."""
+    """One capture process; redo begins at 10 and is required from 100 on."""
     found = RequiredCheckpoints(tmp_path, clock)
     found.register("c", first_scn=Scn(20), start_scn=Scn(30))
     found.record("c", Scn(100))
@@ -43,14 +43,12 @@ def test_a_new_capture_process_begins_at_its_start_scn(tmp_path: Path) -> None:
     assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(30))
 
 
-def test_scns_of_the_file_are_of_a_capture_process_that_is_new(known: RequiredCheckpoints) -> None:
+def test_scns_of_the_topology_file_apply_only_to_a_new_capture_process(known: RequiredCheckpoints) -> None:
     known.register("c", first_scn=Scn(70), start_scn=Scn(80))
     assert shown(known) == CaptureScns(first_scn=Scn(20), start_scn=Scn(30), required_checkpoint_scn=Scn(100))
 
 
-def test_the_start_scn_of_one_that_begins_with_the_oldest_redo_is_that_and_rises_with_the_first_scn_when_redo_is_purged(
-    tmp_path: Path,
-) -> None:
+def test_start_scn_at_the_oldest_redo_rises_with_the_first_scn_after_purge(tmp_path: Path) -> None:
     known = RequiredCheckpoints(tmp_path)
     known.register("c")
     known.keep_from(OLDEST)
@@ -74,7 +72,7 @@ def test_first_scn_is_only_raised(known: RequiredCheckpoints) -> None:
     assert shown(known).first_scn == 50
 
 
-def test_redo_that_is_gone_raises_the_first_scn(known: RequiredCheckpoints) -> None:
+def test_purged_redo_raises_the_first_scn(known: RequiredCheckpoints) -> None:
     assert known.scns(Scn(60))["c"].first_scn == 60
     with pytest.raises(ConfigError, match=f"not above its present one, {scn_text(60)}"):
         known.set_first_scn("c", Scn(55), oldest_scn=Scn(60))
@@ -91,9 +89,9 @@ def test_first_scn_above_the_required_checkpoint_is_refused(known: RequiredCheck
     assert shown(known).first_scn == 100
 
 
-def test_raising_the_first_scn_above_the_start_scn_raises_that_too(known: RequiredCheckpoints) -> None:
+def test_first_scn_raised_above_the_start_scn_raises_the_start_scn(known: RequiredCheckpoints) -> None:
     known.set_first_scn("c", Scn(25), oldest_scn=OLDEST)
-    assert shown(known).start_scn == 30, "the start SCN is higher: it stays"
+    assert shown(known).start_scn == 30, "the start SCN is higher and does not change"
     known.set_first_scn("c", Scn(40), oldest_scn=OLDEST)
     assert shown(known).start_scn == 40
 
@@ -111,7 +109,7 @@ def test_start_scn_below_the_first_scn_is_refused(known: RequiredCheckpoints) ->
     assert shown(known).start_scn == 20
 
 
-def test_start_scn_above_what_is_applied_is_refused(known: RequiredCheckpoints) -> None:
+def test_start_scn_above_the_applied_scn_is_refused(known: RequiredCheckpoints) -> None:
     with pytest.raises(
         ConfigError,
         match=f"start SCN {scn_text(101)} of capture process c is above what every destination has applied,"
@@ -121,13 +119,13 @@ def test_start_scn_above_what_is_applied_is_refused(known: RequiredCheckpoints) 
     assert shown(known).start_scn == 30
 
 
-def test_scns_of_a_capture_process_that_is_not_known_cannot_be_set(known: RequiredCheckpoints) -> None:
+def test_scns_of_an_unknown_capture_process_cannot_be_set(known: RequiredCheckpoints) -> None:
     for change in (known.set_first_scn, known.set_start_scn):
         with pytest.raises(ConfigError, match="no redo is kept here for capture process d"):
             change("d", Scn(50), oldest_scn=OLDEST)
 
 
-def test_what_was_set_is_on_disk(known: RequiredCheckpoints, tmp_path: Path) -> None:
+def test_scns_that_were_set_survive_a_restart(known: RequiredCheckpoints, tmp_path: Path) -> None:
     known.set_first_scn("c", Scn(40), oldest_scn=OLDEST)
     known.set_start_scn("c", Scn(60), oldest_scn=OLDEST)
     assert shown(RequiredCheckpoints(tmp_path)) == CaptureScns(
@@ -135,18 +133,16 @@ def test_what_was_set_is_on_disk(known: RequiredCheckpoints, tmp_path: Path) -> 
     )
 
 
-def test_the_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_checkpoint_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "required_checkpoints.json").write_text(json.dumps({"c": 70}))
     known = RequiredCheckpoints(tmp_path)
     assert known.lowest == known.needed_scn == 70
 
 
-# --------------------------------------------------------------------------- how long redo is kept
+# --------------------------------------------------------------------------- retention
 
 
-def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(
-    tmp_path: Path, clock: VirtualClock
-) -> None:
+def test_redo_is_kept_for_the_retention_time_plus_at_most_one_sample(tmp_path: Path, clock: VirtualClock) -> None:
     known = RequiredCheckpoints(tmp_path, clock)
     known.register("c", first_scn=Scn(10), retention_s=100.0)
     seen: list[tuple[float, Scn]] = []
@@ -155,7 +151,7 @@ def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(
         kept = known.keep_from(OLDEST)
         seen.append((clock.monotonic(), Scn(10 + second)))
         was = max(scn for at, scn in seen if at <= max(0.0, clock.monotonic() - 100.0))
-        assert kept <= was, "what was passed within the retention time is kept"
+        assert kept <= was, "redo passed within the retention time is kept"
         assert kept >= was - 1 - 100 / RETENTION_SAMPLES
         if second == 200:
             known.save()
@@ -165,7 +161,7 @@ def test_redo_is_kept_for_the_retention_time_and_no_longer_than_a_sample_more(
     assert known.needed_scn == 409
 
 
-def test_raising_the_first_scn_ends_the_retention_of_what_is_below(tmp_path: Path, clock: VirtualClock) -> None:
+def test_raising_the_first_scn_ends_retention_below_it(tmp_path: Path, clock: VirtualClock) -> None:
     known = RequiredCheckpoints(tmp_path, clock)
     known.register("c", first_scn=Scn(10), retention_s=100.0)
     known.keep_from(OLDEST)
@@ -184,14 +180,14 @@ def test_raising_the_first_scn_purges_redo(tmp_path: Path) -> None:
     assert len(before) > 5
     site.writer.required_checkpoints.set_first_scn("c", site.writer.position.scn, oldest_scn=site.writer.oldest_scn)
     site.turn()
-    assert site.segments()[0] >= before[-3], "but those that mining from there reads"
+    assert site.segments()[0] >= before[-3], "all segments except those that mining from there reads"
 
 
-def test_without_a_retention_time_redo_goes_when_it_is_not_required(tmp_path: Path) -> None:
+def test_redo_without_a_retention_time_is_purged_when_not_required(tmp_path: Path) -> None:
     site = Source(tmp_path)
     site.applied()
     site.turn()
-    assert len(site.segments()) <= 3, "those that mining from there reads"
+    assert len(site.segments()) <= 3, "the segments that mining from there reads"
 
 
 def test_retained_redo_makes_room_before_the_log_writer_pauses(tmp_path: Path) -> None:
@@ -200,12 +196,12 @@ def test_retained_redo_makes_room_before_the_log_writer_pauses(tmp_path: Path) -
         site.applied()
         site.workload.run(1)
         site.turn()
-        assert not site.writer.state.startswith("PAUSED"), "redo that nobody needs holds nothing up"
+        assert not site.writer.state.startswith("PAUSED"), "redo that no capture needs blocks nothing"
         assert site.writer.statistics().redo_bytes <= 20_000
-    assert len(site.segments()) >= 3, "what there is room for is kept"
+    assert len(site.segments()) >= 3, "redo within the limit is kept"
 
 
-def test_redo_that_is_mined_again_is_kept_until_what_is_on_record_is_told(known: RequiredCheckpoints) -> None:
+def test_remined_redo_is_kept_until_the_recorded_scn_is_reported(known: RequiredCheckpoints) -> None:
     known.mine_again("c", Scn(40))
     known.record("c", Scn(90))
     assert known.needed_scn == 40
@@ -213,18 +209,16 @@ def test_redo_that_is_mined_again_is_kept_until_what_is_on_record_is_told(known:
     assert known.needed_scn == 100
 
 
-def test_redo_is_kept_from_the_lowest_scn_that_is_mined_again(known: RequiredCheckpoints) -> None:
-    """The capture process begins again where its queue is; if the queue dies then, a destination still needs what it
-    lost.
-    """
+def test_redo_is_kept_from_the_lowest_remined_scn(known: RequiredCheckpoints) -> None:
+    """Capture restarts at its queue's position; if the queue then dies, a destination still needs the lost part."""
     known.mine_again("c", Scn(40))
     for scn in (Scn(70), Scn(100)):
         known.mine_again("c", scn)
         assert known.needed_scn == 40
 
 
-def test_redo_is_kept_while_it_is_mined_again(tmp_path: Path) -> None:
-    """A destination was restored: what was durable is sent again, and segments must not go between two reads."""
+def test_redo_is_kept_while_it_is_mined_again_for_a_restored_destination(tmp_path: Path) -> None:
+    """Durable redo is sent again, and no segment may be purged between two reads."""
     site = Source(tmp_path, retention_s=60.0)
     site.applied()
     oldest, applied = site.source.log[3].commit_scn, site.writer.position.scn
@@ -239,7 +233,7 @@ def test_redo_is_kept_while_it_is_mined_again(tmp_path: Path) -> None:
     site.turn()
     batches += mine(again, site.writer, rows_max=3)
     assert received(batches, oldest) == committed(site.source, after_scn=oldest)
-    assert site.writer.required_checkpoints.lowest == applied, "the record itself does not go back"
+    assert site.writer.required_checkpoints.lowest == applied, "the recorded SCN does not decrease"
     site.applied()
     site.turn()
     site.clock.advance(100.0)

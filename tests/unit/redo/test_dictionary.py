@@ -37,7 +37,7 @@ def entry(number: int, stored: str, root: str = "", rows: str = "", *, root_numb
 
 
 def as_earlier(dictionary: Dictionary) -> Dictionary:
-    """What redo of an earlier version says of the same."""
+    """Return the same dictionary as read from redo of an earlier version."""
     fields = json.loads(zlib.decompress(encode_dictionary(dictionary.snapshot())))
     del fields["roots"], fields["computed"]
     return Dictionary.from_snapshot(decode_dictionary(zlib.compress(json.dumps(fields).encode())))
@@ -47,7 +47,7 @@ def build(scn: int, *tables: DictionaryTable) -> DictionaryBuild:
     return DictionaryBuild(scn=scn, tables=tables)
 
 
-def test_partition_is_named_like_its_table_and_a_plain_table_as_the_log_says():
+def test_partition_has_its_tables_name_and_a_plain_table_its_own():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "renamed_later")))
     assert dictionary.describe(described(1, "e1", "a"), 5).table.name == "e"
@@ -58,7 +58,7 @@ def computed(dictionary: Dictionary) -> list[str]:
     return [column.name for column in dictionary.current(1).table.columns if column.is_computed]
 
 
-def test_computed_columns_are_those_of_the_build_that_a_description_awaits():
+def test_computed_columns_come_from_the_awaited_build():
     table = entry(1, "t")
     dictionary = Dictionary()
     dictionary.add_build(build(1, replace(table, computed=("b",))))
@@ -82,7 +82,7 @@ def test_computed_columns_are_in_a_segments_head():
     assert computed(again) == ["b"]
 
 
-def test_every_column_may_be_computed_of_which_redo_of_an_earlier_version_told():
+def test_every_column_from_redo_of_an_earlier_version_may_be_computed():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "t")))
     dictionary.describe(described(1, "t", "a", "b"), 5)
@@ -103,7 +103,7 @@ def test_version_depends_on_content_only():
     assert content_version(one) != content_version(replace(one, old_image=OldImage.FULL))
 
 
-def test_attached_partition_is_mapped_from_its_next_description_on():
+def test_attached_partition_maps_to_its_table_at_its_next_description():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "t")))
     dictionary.describe(described(1, "t", "a"), 5)
@@ -123,11 +123,11 @@ def test_dropped_partition_stays_known_until_redo_no_longer_names_it():
     for one in (dictionary, again):
         assert one.describe(described(1, "e1", "a"), 10).table.name == "e"
         assert one.covers_all_partitions(1, [1, 2])
-        # Nothing tells that it was dropped: if it was only detached, it may be attached again by the next TRUNCATE.
+        # Nothing shows whether it was dropped: if only detached, it may be attached again by the next TRUNCATE.
         assert not one.covers_all_partitions(1, [2])
 
 
-def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_attached_again():
+def test_partition_detached_into_a_plain_table_may_be_attached_again():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "e2", "e")))
     known = [dictionary.describe(described(number, f"e{number}", "a"), 5) for number in (1, 2)]
@@ -136,16 +136,16 @@ def test_partition_that_became_a_table_of_its_own_counts_as_one_that_may_be_atta
     assert again.snapshot() == dictionary.snapshot()
     for one in (dictionary, again):
         assert not one.covers_all_partitions(1, [1])
-        # LCRs name it `e` until it is described again: a TRUNCATE of it alone must not become one of `e`.
+        # LCRs name it `e` until its next description: a TRUNCATE of it alone must not become one of `e`.
         assert one.current(2).table.name == "e"
         assert not one.covers_all_partitions(2, [2])
         assert one.covers_all_partitions(2, [1, 2])
-        one.rename(known[1].renamed("s", "other"))  # by the rules' names; the builds' name counts
+        one.rename(known[1].renamed("s", "other"))  # names of the rules; the build's name decides
         assert not one.covers_all_partitions(2, [2])
         assert one.covers_all_partitions(2, [1, 2])
 
 
-def test_version_says_which_table_it_belongs_to_as_far_as_that_is_known():
+def test_version_names_its_root_table_when_the_build_knows_it():
     dictionary = Dictionary()
     dictionary.add_build(
         build(1, entry(1, "e1", "e", root_number=9), entry(2, "t", root_number=2), entry(3, "old1", "old"))
@@ -156,15 +156,15 @@ def test_version_says_which_table_it_belongs_to_as_far_as_that_is_known():
 
     assert [root(1, "e1"), root(2, "t")] == [9, 2]
     assert root(3, "old1") == NO_OBJECT, "a build of an earlier version"
-    assert root(4, "made_and_dropped") == NO_OBJECT, "no build knows it: it may have been a partition"
+    assert root(4, "made_and_dropped") == NO_OBJECT, "no build contains it: it may have been a partition"
     again = Dictionary.from_snapshot(decode_dictionary(encode_dictionary(dictionary.snapshot())))
     assert [again.current(number) for number in (1, 2, 3, 4)] == [dictionary.current(number) for number in (1, 2, 3, 4)]
     dictionary.add_build(build(9, entry(1, "e1", "renamed", root_number=9)))
     assert dictionary.describe(described(1, "e1", "a"), 10).table.table_number == 9
 
 
-def test_partition_that_was_detached_before_its_table_was_renamed_still_belongs_to_the_table():
-    """Otherwise a TRUNCATE of all other partitions empties the whole table at the destination."""
+def test_partition_detached_before_a_rename_still_belongs_to_the_table():
+    """Otherwise a TRUNCATE of all other partitions would empty the whole table at the destination."""
     dictionary = Dictionary()
     dictionary.add_build(
         build(1, *(entry(n, f"e{n}", "e", root_number=9) for n in (1, 2)), entry(9, "e", root_number=9))
@@ -185,7 +185,7 @@ def test_partition_that_was_detached_before_its_table_was_renamed_still_belongs_
 
 
 @pytest.mark.parametrize("is_described_again", [False, True])
-def test_partitions_of_which_redo_of_an_earlier_version_told_belong_to_their_table(is_described_again: bool):
+def test_partitions_from_redo_of_an_earlier_version_keep_their_table(is_described_again: bool):
     root, first, third = (entry(n, f"e{n}" if n < 9 else "e", "e", root_number=9) for n in (9, 1, 3))
     dictionary = Dictionary()
     dictionary.add_build(build(1, root, first, entry(2, "e2", "e", root_number=9), third))
@@ -203,7 +203,7 @@ def test_partitions_of_which_redo_of_an_earlier_version_told_belong_to_their_tab
         assert one.covers_all_partitions(1, [1, 2, 3])
 
 
-def test_partitioned_table_that_was_made_again_has_no_partitions_of_the_dropped_one():
+def test_recreated_partitioned_table_has_no_partitions_of_the_dropped_one():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "e1", "e", root_number=9)))
     dictionary.add_build(build(5, entry(2, "e1", "e", root_number=10)))
@@ -211,7 +211,7 @@ def test_partitioned_table_that_was_made_again_has_no_partitions_of_the_dropped_
     assert dictionary.covers_all_partitions(2, [2])
 
 
-def test_snapshot_says_everything_that_is_in_force():
+def test_snapshot_contains_everything_in_force():
     dictionary = Dictionary()
     dictionary.add_build(build(1, entry(1, "e1", "e"), entry(2, "übergröße")))
     dictionary.describe(described(1, "e1", "a"), 5)
@@ -223,7 +223,7 @@ def test_snapshot_says_everything_that_is_in_force():
     assert again.current(2) == dictionary.current(2)
 
 
-def test_rows_of_a_truncated_partition_are_those_of_its_description_unless_the_catalog_was_read_later():
+def test_truncated_partition_has_the_bounds_of_its_description_or_catalog():
     dictionary = Dictionary()
     dictionary.add_build(build(10, entry(1, "e1", "e", "a < 5")))
     dictionary.describe(described(1, "e1", "a"), 12)

@@ -1,4 +1,4 @@
-"""What damage, torn writes and full disks do to redo segments."""
+"""Effects of damage, torn writes and full disks on redo segments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ few = settings(max_examples=scaled(18, 500), suppress_health_check=[HealthCheck.
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """A redo log of several segments, as (bytes by file name, what was committed, position)."""
+    """A redo log of several segments: bytes by file name, committed transactions, position."""
     folder = tmp_path_factory.mktemp("redo")
     cuts = random.Random(5)
     source = MemorySource(gulp_bytes=lambda: cuts.randint(1, 400))
@@ -58,8 +58,8 @@ def restore(folder, files):
 @pytest.mark.seeded
 @few
 @given(place=st.integers(0, 1 << 30), bit=st.integers(0, 7))
-def test_flipped_bit_anywhere_is_noticed_or_harmless(tmp_path_factory, archive, place, bit):
-    """Never other data: an error, or exactly what was committed."""
+def test_flipped_bit_anywhere_is_detected_or_harmless(tmp_path_factory, archive, place, bit):
+    """The reader raises an error or returns exactly the committed transactions, never other data."""
     files, expected, position = archive
     folder = tmp_path_factory.mktemp("flip")
     name = sorted(files)[place % len(files)]
@@ -86,7 +86,7 @@ def _all(reader, position):
 @pytest.mark.seeded
 @few
 @given(cut=st.floats(0, 1), tail=st.binary(max_size=100), seed=st.integers(0, 100))
-def test_torn_tail_is_cut_and_the_source_sends_again(tmp_path_factory, cut, tail, seed):
+def test_torn_tail_is_cut_and_the_source_resends(tmp_path_factory, cut, tail, seed):
     folder, cuts, clock = tmp_path_factory.mktemp("torn"), random.Random(seed), VirtualClock()
     source = MemorySource(gulp_bytes=lambda: cuts.randint(1, 300))
     workload = Workload(source, seed)
@@ -96,7 +96,7 @@ def test_torn_tail_is_cut_and_the_source_sends_again(tmp_path_factory, cut, tail
     before = file.path.read_bytes()
     head_end = _head_end(before)
     keep = head_end + int(cut * (len(before) - head_end))
-    # Undurable bytes only: nothing later knows that what is cut was durable.
+    # Only undurable bytes are cut: the cut records were never durable.
     file.path.write_bytes(before[:keep] + tail)
     source.confirmed_scn = Scn(0)
     workload.run(5)
@@ -132,7 +132,7 @@ def test_damage_below_a_durable_record_is_no_torn_tail(tmp_path):
     assert context["through_scn"] >= context["after_scn"]
 
 
-def test_leftover_of_a_log_switch_is_removed(tmp_path):
+def test_leftover_file_of_a_log_switch_is_removed(tmp_path):
     (tmp_path / "0000000000000001.redo.tmp").write_bytes(b"half a head")
     source = MemorySource()
     Workload(source, 1).run(5)
@@ -141,7 +141,7 @@ def test_leftover_of_a_log_switch_is_removed(tmp_path):
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_full_segment_is_archived_also_when_the_writer_ended_before_it_was_renamed(tmp_path, monkeypatch):
+def test_full_segment_is_archived_after_the_writer_ended_before_renaming(tmp_path, monkeypatch):
     def end_before(_segment):
         raise KeyboardInterrupt
 
@@ -153,7 +153,7 @@ def test_full_segment_is_archived_also_when_the_writer_ended_before_it_was_renam
     workload.run(5)
     writer = write_redo(tmp_path, source, segment_bytes=1)
     switched = archived()
-    assert switched == [True] * (len(switched) - 1) + [False]  # the last one is full, but nothing came after it
+    assert switched == [True] * (len(switched) - 1) + [False]  # the last one is full, but no data followed
     workload.run(5)
     with monkeypatch.context() as ending:
         ending.setattr(SegmentWriter, "archive", end_before)
@@ -193,7 +193,7 @@ def test_reader_never_goes_beyond_the_durable_offset(tmp_path):
     assert reader.next_header(writer.position) is not None
 
 
-def test_reader_of_a_purged_segment_is_told(tmp_path):
+def test_reader_of_a_purged_segment_fails_with_log_gone(tmp_path):
     source = MemorySource(gulp_bytes=lambda: 100)
     Workload(source, 1).run(40)
     writer = write_redo(tmp_path, source, record_bytes=100, segment_bytes=2000)
@@ -203,7 +203,7 @@ def test_reader_of_a_purged_segment_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["write", "half a write", "fsync"])
-def test_full_disk_leaves_nothing_half_written_and_ends_by_itself(tmp_path, monkeypatch, place):
+def test_full_disk_leaves_nothing_half_written_and_recovers(tmp_path, monkeypatch, place):
     source, clock = MemorySource(), VirtualClock()
     workload = Workload(source, 3)
     workload.run(10)
@@ -221,7 +221,7 @@ def test_full_disk_leaves_nothing_half_written_and_ends_by_itself(tmp_path, monk
         raise OSError(errno.ENOSPC, "full")
 
     if place == "fsync":
-        calls = iter([full_sync])  # the first only: cutting the file back must work
+        calls = iter([full_sync])  # only the first sync fails: cutting the file back must work
 
         def sync_once_full(descriptor):
             return next(calls, real_sync)(descriptor)
@@ -242,7 +242,7 @@ def test_full_disk_leaves_nothing_half_written_and_ends_by_itself(tmp_path, monk
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
+def test_full_disk_at_a_log_switch_recovers(tmp_path, monkeypatch):
     source, clock = MemorySource(gulp_bytes=lambda: 200), VirtualClock()
     Workload(source, 3).run(60)
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=200)
@@ -266,8 +266,8 @@ def test_full_disk_at_a_log_switch_ends_by_itself(tmp_path, monkeypatch):
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_what_cannot_be_cut_away_is_no_full_disk_for_which_one_waits(tmp_path, monkeypatch):
-    """A writer that went on would leave the rest of a record behind a shorter one."""
+def test_partial_record_that_cannot_be_cut_is_not_a_full_disk(tmp_path, monkeypatch):
+    """A writer that continued would leave the rest of a record behind a shorter one."""
     source = MemorySource()
     workload = Workload(source, 3)
     workload.run(10)
@@ -282,11 +282,11 @@ def test_what_cannot_be_cut_away_is_no_full_disk_for_which_one_waits(tmp_path, m
     with pytest.raises(RedoError) as told:
         writer.step(0.0)
     assert not isinstance(told.value, RedoFull)
-    assert not writer.state.startswith("PAUSED"), "the site drops the writer, and opens the segment again"
+    assert not writer.state.startswith("PAUSED"), "the site drops the writer and reopens the segment"
 
 
-def test_segment_under_another_one_s_name_is_refused_before_redo_is_said_to_be_gone(tmp_path):
-    """A copy that was put back under a wrong name: put back right, everything goes on."""
+def test_segment_with_a_wrong_file_name_is_refused_before_log_gone(tmp_path):
+    """A copy was restored under a wrong name; after it is renamed, mining works."""
     source = MemorySource(gulp_bytes=lambda: 200)
     Workload(source, 3).run(60)
     writer = write_redo(tmp_path, source, segment_bytes=3000, record_bytes=200)
@@ -323,8 +323,8 @@ def test_every_field_of_a_header_survives():
     assert len(header.pack()) == HEADER_BYTES
 
 
-def test_readers_and_writers_that_are_dropped_give_their_files_back(tmp_path):
-    """A capture process that begins again drops its miner: what that has open must not add up."""
+def test_dropped_readers_and_writers_close_their_files(tmp_path):
+    """A restarting capture process drops its miner; the miner's open files must not accumulate."""
     source = MemorySource()
     Workload(source, 1).run(3)
     end = write_redo(tmp_path, source).position
@@ -339,7 +339,7 @@ def test_readers_and_writers_that_are_dropped_give_their_files_back(tmp_path):
 
 
 def pair(folder, archive, *, cut: int = 700):
-    """A redo log with a partial copy of its second segment, of before that was complete, beside it."""
+    """A redo log with an older, partial copy next to its second segment."""
     files, expected, position = archive
     restore(folder, files)
     second = folder / "0000000000000002.archived.redo"
@@ -348,8 +348,8 @@ def pair(folder, archive, *, cut: int = 700):
     return second, stale, expected, position
 
 
-def test_the_complete_one_of_two_files_of_a_segment_is_read_listed_and_kept(tmp_path, archive, monkeypatch):
-    """As after a backup was restored beside newer files."""
+def test_complete_file_of_a_segment_wins_over_its_partial_copy(tmp_path, archive, monkeypatch):
+    """This happens when a backup is restored next to newer files."""
     second, stale, expected, position = pair(tmp_path, archive)
     content = second.read_bytes()
     for order in (sorted, lambda paths: sorted(paths, reverse=True)):
@@ -363,5 +363,5 @@ def test_the_complete_one_of_two_files_of_a_segment_is_read_listed_and_kept(tmp_
     kept.read()
     assert second.read_bytes() == content
     kept.purge(4)
-    assert not stale.exists(), "alone it would be a segment before a gap"
+    assert not stale.exists(), "without the complete file it would precede a gap"
     assert list_segments(tmp_path)[0].number == 4

@@ -1,6 +1,4 @@
-"""What an apply process makes of the rules of clients that rename tables before it: names that arrive are followed
-back.
-"""
+"""Renames by clients before an apply process: the apply process follows arriving names back to the source's names."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def kept(*clients: RuleSet) -> set[tuple[str, str]]:
             [RuleSet(include=(Rule(owner="hr", transformation=INTO_SALES),), exclude=(Rule(owner="hr", name="a"),))],
             {("sales", "b"), ("sales", "c")},
         ),
-        # The negative rule speaks of a name that no table has there any more.
+        # The negative rule names a table that no longer exists under that name.
         (
             [
                 RuleSet(
@@ -71,11 +69,11 @@ def kept(*clients: RuleSet) -> set[tuple[str, str]]:
         ),
     ],
 )
-def test_a_name_passes_if_a_table_that_passes_has_it_in_the_end(clients, names):
+def test_name_passes_when_a_captured_table_ends_up_with_it(clients, names):
     assert kept(*clients) == names
 
 
-def test_the_tag_of_a_change_is_asked_under_each_name():
+def test_tag_is_evaluated_under_each_name_of_the_table():
     before = ClientsBefore(
         clients=(
             RuleSet(include=(Rule(owner="hr", name="a", tags=ANY_TAG, transformation=INTO_SALES),)),
@@ -90,8 +88,8 @@ def test_the_tag_of_a_change_is_asked_under_each_name():
     assert not evaluation.keeps_any(table_version("a", owner="hr"))
 
 
-def test_tags_that_no_rule_lists_are_followed_once_for_all(monkeypatch):
-    """Users may give each transaction a tag of its own."""
+def test_unlisted_tags_share_one_evaluation(monkeypatch):
+    """Users can give each transaction a different tag."""
     before = ClientsBefore(
         clients=(
             RuleSet(
@@ -114,7 +112,7 @@ def test_tags_that_no_rule_lists_are_followed_once_for_all(monkeypatch):
     assert len(asked) == 3
 
 
-def test_a_table_that_two_rules_call_differently_never_comes():
+def test_table_that_two_rules_rename_differently_never_arrives():
     into_crm = Transformation(operations=(RenameSchema(owner="crm"),))
     rules = RuleSet(
         include=(Rule(owner="hr", name="a", transformation=INTO_SALES), Rule(owner="hr", transformation=into_crm))

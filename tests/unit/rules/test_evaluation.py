@@ -1,4 +1,4 @@
-"""Rule evaluation on batches, row by row compared with evaluating single LCRs."""
+"""Rule evaluation on batches, compared row by row with the evaluation of single LCRs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULES = [
 
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory) -> list[LcrBatch]:
-    """Whole batches, parts and marks, tagged and not."""
+    """Whole batches, transaction parts and progress marks, tagged and untagged."""
     folder = tmp_path_factory.mktemp("redo")
     source = MemorySource()
     Workload(source, 8, rows_max=30).run(80)
@@ -60,7 +60,7 @@ def keeps(rules: RuleSet, table: str, tag: Tag | None) -> bool:
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
+def test_filtered_batches_contain_the_rows_that_single_evaluation_keeps(batches, rules):
     expected = []
     for transaction in received(batches):
         rows = []
@@ -72,7 +72,7 @@ def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
                 rows.append(row)
         if rows:
             expected.append(replace(transaction, rows=tuple(rows)))
-    # Positions within a transaction stay those before filtering.
+    # Positions within a transaction stay as before filtering.
     filtered = [replace(RuleEvaluation(rules).filter(batch), first_position=0) for batch in batches]
     found = []
     rows_before: list = []
@@ -92,20 +92,20 @@ def test_filtered_batches_hold_what_single_evaluation_keeps(batches, rules):
 
 
 @pytest.mark.parametrize("rules", RULES)
-def test_chain_of_positions_survives_filtering(batches, rules):
+def test_positions_stay_contiguous_after_filtering(batches, rules):
     for batch in batches:
         after = RuleEvaluation(rules).filter(batch)
         assert (after.previous_scn, after.through_scn) == (batch.previous_scn, batch.through_scn)
         assert (after.is_open, after.continues) == (batch.is_open, batch.continues)
 
 
-def test_nothing_discarded_gives_the_same_object(batches):
+def test_batch_without_discarded_rows_stays_the_same_object(batches):
     for batch in batches:
         assert RuleEvaluation(ALL).filter(batch) is batch
         assert RuleEvaluation(RuleSet()).filter(batch) is batch
 
 
-def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
+def test_fully_discarded_batch_becomes_a_progress_mark_or_an_empty_part(batches):
     for batch in batches:
         after = RuleEvaluation(NOTHING).filter(batch)
         assert after.row_count == 0
@@ -114,7 +114,7 @@ def test_everything_discarded_gives_a_mark_or_an_empty_part(batches):
         assert not after.tables
 
 
-# Each with itself and with its neighbour; `make soak` has every pair.
+# Each client with itself and its neighbour; `make soak` runs every pair.
 PAIRS = [
     pytest.param(
         first, second, marks=[] if (place - other) % len(RULES) in {0, 1} else [pytest.mark.soak], id=f"{other}-{place}"
@@ -126,7 +126,7 @@ PAIRS = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("first", "second"), PAIRS)
-def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches, first, second):
+def test_several_rule_sets_filter_like_successive_clients(batches, first, second):
     for batch in batches:
         after = RuleEvaluation(first, second).filter(batch)
         other = RuleEvaluation(second).filter(RuleEvaluation(first).filter(batch))
@@ -136,7 +136,7 @@ def test_several_rule_sets_leave_what_clients_one_behind_the_other_leave(batches
         )
 
 
-def test_a_process_that_looks_at_no_row_does_not_pay_for_the_compiler():
-    """25 MB, and 0.2 s at its start: a propagation without conditions and transformations, for example."""
+def test_process_without_row_conditions_does_not_load_the_compiler():
+    """The compiler costs 25 MB and 0.2 s at start; a propagation without conditions and transformations needs none."""
     code = "import sys, actors.staging.propagation; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Rules with conditions on batches: what is kept, what migrates, and what cannot be told."""
+"""Rules with conditions on batches: kept rows, migrated rows and undecidable rows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def batch_of(*rows: tuple, tags: list[int] | None = None, table: TableVersion = 
 
 
 def shown(batch: LcrBatch) -> list[tuple]:
-    """The rows left, as `batch_of` takes them, with their transactions' commit SCNs."""
+    """Return the remaining rows in the form of `batch_of`, with their transactions' commit SCNs."""
     found = []
     for number in range(batch.row_count):
         lcr = RowLcr(batch, number)
@@ -115,7 +115,7 @@ DEPARTMENT, OTHER_TABLE, EVERY = (
 @pytest.mark.parametrize(
     ("negative", "positive", "expected"),
     [
-        # The manuals' table: a rule with a condition on a column is MAYBE before the row is looked at.
+        # The manuals' table: a rule with a condition on a column is MAYBE before the row is read.
         (OTHER_TABLE, DEPARTMENT, MAYBE),
         (DEPARTMENT, DEPARTMENT, MAYBE),
         (DEPARTMENT, EVERY, MAYBE),
@@ -127,7 +127,7 @@ DEPARTMENT, OTHER_TABLE, EVERY = (
         (EVERY, OTHER_TABLE, FALSE),
     ],
 )
-def test_prefilter_follows_the_table_of_the_manual_for_conditions(negative, positive, expected):
+def test_prefilter_of_conditions_follows_the_manuals_table(negative, positive, expected):
     rules = RuleSet(include=(positive,), exclude=(negative,))
     for tag in (None, b"\x11", UNKNOWN_TAG):
         assert rules.prefilter("hr", "employees", tag=tag) is expected
@@ -136,7 +136,7 @@ def test_prefilter_follows_the_table_of_the_manual_for_conditions(negative, posi
 @pytest.mark.parametrize(
     ("text", "known", "unknown"),
     [
-        # condition -> of hr.employees with a NULL tag, and with a tag that is not known
+        # condition -> outcome for hr.employees with a NULL tag, with an unknown tag
         ("object_owner = 'hr'", TRUE, TRUE),
         ("object_owner = 'sales'", FALSE, FALSE),
         ("tag is null", TRUE, MAYBE),
@@ -151,7 +151,7 @@ def test_prefilter_follows_the_table_of_the_manual_for_conditions(negative, posi
         ("not (tag = '1d')", FALSE, MAYBE),
     ],
 )
-def test_what_is_known_of_an_lcr_decides_its_condition_early(text, known, unknown):
+def test_known_attributes_of_an_lcr_decide_its_condition_early(text, known, unknown):
     rules = RuleSet(include=(Rule(condition=parse(text, "condition"), tags=ANY_TAG),))
     assert rules.prefilter("hr", "employees", tag=None) is known
     assert rules.prefilter("hr", "employees") is unknown
@@ -184,30 +184,30 @@ ROWS = batch_of(
         ([where("department_id = 50"), where("department_id = 60", tags=ANY_TAG)], [10, 30, 50, 60]),
     ],
 )
-def test_rows_are_kept_when_one_condition_is_true(rules, expected):
+def test_rows_are_kept_when_any_condition_is_true(rules, expected):
     assert [row[0] for row in shown(evaluation(*rules).filter(ROWS))] == expected
 
 
-def test_negative_condition_discards_only_what_it_is_true_for():
+def test_negative_condition_discards_only_rows_for_which_it_is_true():
     kept = evaluation(Rule(tags=ANY_TAG), exclude=(where("department_id = 50", tags=ANY_TAG),)).filter(ROWS)
     assert [row[0] for row in shown(kept)] == [20, 30, 50, 70]
 
 
-def test_batch_of_which_all_is_kept_is_the_same_object():
+def test_batch_with_every_row_kept_stays_the_same_object():
     assert evaluation(where("id > 0 or lcr.command_type = 'TRUNCATE'", tags=ANY_TAG)).filter(ROWS) is ROWS
 
 
-def test_batch_of_which_nothing_is_kept_becomes_a_mark():
+def test_batch_with_no_row_kept_becomes_a_progress_mark():
     assert evaluation(where("id < 0", tags=ANY_TAG)).filter(ROWS).is_progress_mark
 
 
-def test_tables_that_conditions_leave_alone_cost_nothing():
+def test_batch_of_tables_without_conditions_stays_the_same_object():
     batch = insert_batch([10, 20])
     assert evaluation(Rule(owner="public"), where("department_id = 50", owner="hr")).filter(batch) is batch
 
 
 @pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
-def test_missing_value_stops_the_client_and_says_what_is_missing(gap):
+def test_missing_value_stops_the_client_and_names_the_columns(gap):
     batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 50, gap)))
     with pytest.raises(
         ConditionError, match=r"hr.employees \(department_id, note\) that the log of dbs1 does not have"
@@ -216,7 +216,7 @@ def test_missing_value_stops_the_client_and_says_what_is_missing(gap):
     assert "headrace plan" in refused.value.hint
 
 
-def test_missing_value_does_not_matter_where_the_rest_decides():
+def test_missing_value_is_ignored_when_the_rest_of_the_condition_decides():
     batch = batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, UNCHANGED)))
     assert evaluation(where("department_id = 50 and note = 'x'")).filter(batch).is_progress_mark
     assert shown(evaluation(where("department_id = 60 or note = 'x'")).filter(batch)) == shown(batch)
@@ -224,12 +224,12 @@ def test_missing_value_does_not_matter_where_the_rest_decides():
     assert shown(both.filter(batch)) == shown(batch)
 
 
-def test_unchanged_large_value_is_the_old_one():
+def test_unchanged_large_value_is_read_from_the_old_image():
     batch = batch_of(("UPDATE", (1, 50, "long"), (1, 60, UNCHANGED)))
     assert shown(evaluation(where("new.note = 'long'")).filter(batch)) == shown(batch)
 
 
-def test_key_that_an_update_kept_is_the_new_one():
+def test_unchanged_key_is_read_from_the_new_image():
     batch = batch_of(
         ("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 60, "x")), table=replace(EMPLOYEES, old_image=OldImage.KEY)
     )
@@ -237,7 +237,7 @@ def test_key_that_an_update_kept_is_the_new_one():
 
 
 @pytest.mark.parametrize("text", ["salary = 5", "department_id = 'x'", "note = 5", "note < 'x'", "note = id"])
-def test_condition_that_does_not_fit_the_table_stops_the_client(text):
+def test_condition_unsuited_to_the_table_stops_the_client(text):
     with pytest.raises(ConditionError):
         evaluation(where(text)).filter(batch_of(("INSERT", (1, 50, "a"))))
 
@@ -245,7 +245,7 @@ def test_condition_that_does_not_fit_the_table_stops_the_client(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # decided by table and command: the table needs none of the columns
+        # decided by table and command: the rule needs no column of the table
         ("object_name = 'jobs' and new.min_salary = 5", 1),
         ("new.min_salary = 5 and object_name = 'jobs'", 1),
         ("command_type = 'INSERT' and old.min_salary = 5", 1),
@@ -253,7 +253,7 @@ def test_condition_that_does_not_fit_the_table_stops_the_client(text):
         ("command_type = 'UPDATE' and object_name <> 'employees' and old.note > 5", 1),
     ],
 )
-def test_rule_that_table_and_command_decide_asks_for_no_columns_beside_one_that_looks_at_rows(text, expected):
+def test_rule_decided_by_table_and_command_needs_no_columns(text, expected):
     decided = Rule(owner="hr", condition=parse(text, "condition"))
     assert refusals(decided, EMPLOYEES, TYPES) == []
     batch = batch_of(("INSERT", (1, 50, "a")), ("UPDATE", (2, 60, "b"), (2, 60, "c")), ("DELETE", (3, 60, "d")))
@@ -266,7 +266,7 @@ def test_rule_that_table_and_command_decide_asks_for_no_columns_beside_one_that_
         assert shown(evaluation(Rule(), exclude=(decided, where("department_id = 70"))).filter(batch)) == shown(batch)
 
 
-def test_conditions_need_types():
+def test_conditions_require_column_types():
     with pytest.raises(BugError):
         RuleEvaluation(RuleSet(include=(DEPARTMENT,)))
 
@@ -275,7 +275,7 @@ def test_conditions_need_types():
 
 FIFTY = evaluation(subset("department_id = 50", tags=ANY_TAG))
 MIGRATIONS = {
-    # a change -> what a subset rule makes of it
+    # a change -> the result of a subset rule
     ("INSERT", (1, 50, "a")): ("INSERT", (1, 50, "a")),
     ("INSERT", (1, 60, "a")): None,
     ("INSERT", (1, None, "a")): None,
@@ -294,12 +294,12 @@ MIGRATIONS = {
 
 
 @pytest.mark.parametrize(("change", "expected"), MIGRATIONS.items(), ids=str)
-def test_row_migration_follows_the_manual(change, expected):
+def test_row_migration_follows_the_manuals(change, expected):
     found = FIFTY.filter(batch_of(change))
     assert shown(found) == ([] if expected is None else shown(batch_of(expected)))
 
 
-def test_migrated_rows_keep_their_order_among_the_others():
+def test_migrated_rows_keep_their_order_among_other_rows():
     changes = [*MIGRATIONS, *MIGRATIONS]
     found = FIFTY.filter(batch_of(*changes))
     expected = [
@@ -311,7 +311,7 @@ def test_migrated_rows_keep_their_order_among_the_others():
     assert len({(group.table, group.command) for group in found.groups}) == len(found.groups)
 
 
-def test_row_that_migrates_in_without_all_of_its_values_stops_the_client():
+def test_row_migrating_in_with_missing_values_stops_the_client():
     batch = batch_of(("UPDATE", (1, 60, ABSENT), (1, 50, UNCHANGED)))
     with pytest.raises(
         ConditionError, match="moved into the subset, and the log of dbs1 does not have its value of note"
@@ -319,29 +319,29 @@ def test_row_that_migrates_in_without_all_of_its_values_stops_the_client():
         FIFTY.filter(batch)
 
 
-def test_row_of_which_it_is_not_known_whether_it_was_in_the_subset_stops_the_client():
+def test_row_with_unknown_subset_membership_stops_the_client():
     with pytest.raises(ConditionError, match="department_id"):
         FIFTY.filter(batch_of(("UPDATE", (ABSENT, ABSENT, ABSENT), (1, 50, "a"))))
     with pytest.raises(ConditionError, match="department_id"):
         FIFTY.filter(batch_of(("DELETE", (1, ABSENT, ABSENT))))
 
 
-def test_truncate_empties_the_subset_alone():
+def test_truncate_empties_only_the_subset():
     found = FIFTY.filter(batch_of(("TRUNCATE",)))
     (truncate,) = found.truncates
     table = found.tables[truncate.tables[0]]
     assert (table.owner, table.name) == ("hr", "employees")
     assert table.partition.rows == '(("department_id" = 50)) IS TRUE'
-    assert found.tables == (table,)  # the whole table is no part of the batch any more
+    assert found.tables == (table,)  # the whole table is no longer part of the batch
 
 
-def test_subset_rules_pass_what_has_migrated_as_it_is():
+def test_subset_rule_passes_migrated_rows_unchanged():
     changes = [*MIGRATIONS, ("TRUNCATE",)]
     once = FIFTY.filter(batch_of(*changes))
     assert_same_batch(FIFTY.filter(once), once)
 
 
-def test_another_rule_that_takes_a_row_takes_it_as_it_is():
+def test_another_rule_that_takes_a_row_prevents_its_migration():
     move = ("UPDATE", (1, 50, "a"), (1, 60, "b"))
     for rules in ((subset("department_id = 50"), Rule()), (Rule(), subset("department_id = 50"))):
         assert shown(evaluation(*rules).filter(batch_of(move))) == shown(batch_of(move))
@@ -363,8 +363,8 @@ def test_another_rule_that_takes_a_row_takes_it_as_it_is():
         max_size=6,
     )
 )
-def test_subset_of_the_changes_makes_the_subset_of_the_rows(drawn):
-    """Whatever happens to the whole table: its subset, and what the migrated changes make, are the same rows."""
+def test_subset_of_the_changes_produces_the_subset_of_the_rows(drawn):
+    """The subset of the whole table and the result of the migrated changes are the same rows."""
     whole: dict[int, tuple] = {}
     changes = []
     for command, key, department, new_key, new_department, note in drawn:

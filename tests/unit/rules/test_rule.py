@@ -1,4 +1,4 @@
-"""The tables of the manuals: rule sets and three-valued prefiltering."""
+"""The manuals' tables of rule sets and three-valued prefiltering."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)
 @pytest.mark.parametrize(
     ("negative", "positive", "expected"),
     [
-        # Without the tag a rule for untagged LCRs is MAYBE, one for all TRUE, one for another table FALSE.
+        # Without the tag a rule for untagged LCRs is MAYBE, a rule for all is TRUE, a rule for another table FALSE.
         (OTHER, OTHER, FALSE),
         (OTHER, UNTAGGED, MAYBE),
         (OTHER, ANY, TRUE),
@@ -26,7 +26,7 @@ OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)
         (ANY, ANY, FALSE),
     ],
 )
-def test_prefilter_follows_the_table_of_the_manual(negative, positive, expected):
+def test_prefilter_follows_the_manuals_table(negative, positive, expected):
     assert RuleSet(include=(positive,), exclude=(negative,)).prefilter("hr", "t") is expected
 
 
@@ -45,7 +45,7 @@ def test_missing_and_empty_rule_sets_differ(rules, expected):
 
 
 @pytest.mark.parametrize("tagged", [False, True])
-def test_known_tag_leaves_no_maybe(tagged):
+def test_known_tag_never_evaluates_to_maybe(tagged):
     rules = RuleSet(include=(UNTAGGED,))
     assert rules.prefilter("hr", "t", tag=b"\x00" if tagged else None) is (FALSE if tagged else TRUE)
 
@@ -53,7 +53,7 @@ def test_known_tag_leaves_no_maybe(tagged):
 ELEVEN, TWELVE = b"\x11", b"\x12"
 NULL_OR_ELEVEN, NOT_ELEVEN = TagCondition(listed=(None, ELEVEN)), TagCondition(listed=(ELEVEN,), takes_listed=False)
 TAGS_TAKEN = {
-    # condition -> what it says of: NULL, 11, 12, a tag that is not known
+    # condition -> outcome for NULL, 11, 12, an unknown tag
     NULL_TAG: (TRUE, FALSE, FALSE, MAYBE),
     ANY_TAG: (TRUE, TRUE, TRUE, TRUE),
     NULL_OR_ELEVEN: (TRUE, TRUE, FALSE, MAYBE),
@@ -76,7 +76,7 @@ def test_negative_rule_discards_the_tags_it_takes(condition, expected):
     assert found == tuple(turned[answer] for answer in expected)
 
 
-def test_tags_told_apart_are_null_the_listed_ones_and_one_more():
+def test_distinguished_tags_are_null_listed_tags_and_one_other():
     sets = [
         RuleSet(include=(Rule(tags=NOT_ELEVEN), Rule())),
         RuleSet(exclude=(Rule(tags=TagCondition(listed=(TWELVE,))),)),
@@ -88,7 +88,7 @@ def test_tags_told_apart_are_null_the_listed_ones_and_one_more():
     assert len(set(tags_told_apart([zeros]))) == 3
 
 
-def test_ddl_rules_say_nothing_of_rows():
+def test_ddl_rules_do_not_apply_to_rows():
     assert RuleSet(include=(Rule(dml=False, ddl=True),)).prefilter("hr", "t") is FALSE
 
 
@@ -106,7 +106,7 @@ def test_ddl_rules_say_nothing_of_rows():
         ("*", "a\nb", True),
     ],
 )
-def test_patterns_know_stars_and_question_marks_only(pattern, name, matches):
+def test_patterns_support_only_stars_and_question_marks(pattern, name, matches):
     assert Rule(name=pattern).matches_object("hr", name) is matches
 
 
@@ -120,7 +120,7 @@ def test_patterns_know_stars_and_question_marks_only(pattern, name, matches):
     ],
     ids=["table", "schema", "wildcard", "global"],
 )
-def test_rule_takes_its_table_its_schema_or_everything(rule, taken):
+def test_rule_takes_its_table_its_schema_or_all_tables(rule, taken):
     tables = ("hr", "jobs"), ("hr", "jobs_old"), ("hx", "jobs")
     assert [f"{owner}.{name}" for owner, name in tables if rule.matches_object(owner, name)] == taken
 

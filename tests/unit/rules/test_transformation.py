@@ -1,4 +1,4 @@
-"""Declarative transformations: one row at a time and whole batches agree, and what cannot be transformed is refused."""
+"""Declarative transformations: row by row and batch results agree, and impossible transformations are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from headrace.rules.transformations.transformation import (
 from tests.support.session.seeds import scaled
 from tests.support.values.lcr_batches import column_values, lcr_batches, transactions
 
-# of a `VirtualClock` that nobody moved: 2023-11-14 22:13:20
+# of a `VirtualClock` that was never advanced: 2023-11-14 22:13:20
 NOW = (1_700_000_000_000_000 - 946_684_800_000_000).to_bytes(8, "big")
 NAMES = ("a", "b", "c", "d", "e")
 _NAME = st.sampled_from(NAMES)
@@ -80,7 +80,7 @@ def evaluation(*operations, **more) -> RuleEvaluation:
 
 
 def images(batch: LcrBatch, number: int) -> tuple[dict[str, object], dict[str, object]]:
-    """The old and the new values that a row has, by column."""
+    """Return a row's old and new values, by column."""
     group, row = RowLcr(batch, number).place
     if group < 0:
         return {}, {}
@@ -93,7 +93,7 @@ def images(batch: LcrBatch, number: int) -> tuple[dict[str, object], dict[str, o
 
 
 def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
-    """What becomes of one LCR: schema, name, command, old and new values."""
+    """Return schema, name, command, old and new values of one transformed LCR."""
     lcr = RowLcr(batch, number)
     owner, name = lcr.object_owner, lcr.object_name
     (old, new), there = images(batch, number), list(columns)
@@ -128,7 +128,7 @@ def of_one_row(batch: LcrBatch, number: int, operations, columns: list[str]):
     deadline=None,
 )
 @given(batch=lcr_batches(), operations=st.lists(OPERATIONS, min_size=1, max_size=5), data=st.data())
-def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operations, data):
+def test_batch_transformation_equals_row_by_row_transformation(batch, operations, data):
     named = [
         replace(
             table,
@@ -174,7 +174,7 @@ def test_whole_batches_become_what_their_rows_become_one_by_one(batch, operation
 # --------------------------------------------------------------------------- order
 
 
-def test_operations_come_by_step_and_then_in_the_order_of_the_manuals():
+def test_operations_are_ordered_by_step_then_by_the_manuals_order():
     keep, delete, rename = KeepColumns(kept=("a",)), DeleteColumns(deleted=("b",)), RenameColumn(before="a", after="b")
     add, table, schema = (
         AddColumn(name="c", type_name="pg_catalog.text"),
@@ -192,13 +192,13 @@ def test_operations_come_by_step_and_then_in_the_order_of_the_manuals():
     assert in_order([(2, keep), (1, schema), (1, table), (0, add)]) == (add, table, schema, keep)
 
 
-def test_renaming_the_schema_comes_after_renaming_the_table_unless_a_step_says_otherwise():
+def test_schema_rename_follows_table_rename_unless_steps_differ():
     table, schema = RenameTable(owner="o", name="t"), RenameSchema(owner="p")
     assert Transformation(operations=in_order([(0, schema), (0, table)])).named(TableName("hr", "x")) == ("p", "t")
     assert Transformation(operations=in_order([(0, schema), (1, table)])).named(TableName("hr", "x")) == ("o", "t")
 
 
-# --------------------------------------------------------------------------- what is refused, and what is ignored
+# --------------------------------------------------------------------------- refused and ignored operations
 
 
 def batch_of(table: TableVersion, old: list[bytes | int], new: list[bytes | int]) -> LcrBatch:
@@ -230,17 +230,17 @@ ROW = batch_of(EMPLOYEES, [b"1", b"x", b"5"], [b"1", UNCHANGED, b"6"])
         ((DeleteColumns(deleted=("id", "name", "salary")),), "no column"),
     ],
 )
-def test_what_would_give_two_columns_one_name_or_leave_none_stops_the_client(operations, word):
+def test_transformation_with_duplicate_or_no_columns_stops_the_client(operations, word):
     with pytest.raises(TransformationError, match=word):
         evaluation(*operations).filter(ROW)
 
 
-def test_columns_that_are_not_there_are_ignored():
+def test_operations_on_missing_columns_are_ignored():
     found = evaluation(DeleteColumns(deleted=("missing",)), RenameColumn(before="missing", after="there")).filter(ROW)
     assert found is ROW
 
 
-def test_a_key_column_can_only_be_deleted_where_the_whole_old_row_is_logged():
+def test_key_column_deletion_requires_a_logged_old_row():
     delete = DeleteColumns(deleted=("id",))
     assert [column.name for column in evaluation(delete).filter(ROW).tables[0].columns] == ["name", "salary"]
     with pytest.raises(TransformationError, match="id"):
@@ -251,7 +251,7 @@ def test_a_key_column_can_only_be_deleted_where_the_whole_old_row_is_logged():
     assert next((column.name, column.is_key) for column in renamed.tables[0].columns) == ("number", True)
 
 
-def test_an_update_that_has_no_old_values_gets_none():
+def test_update_without_old_values_gets_none():
     keyed = replace(EMPLOYEES, old_image=OldImage.KEY)
     add = AddColumn(name="region", type_name="pg_catalog.text", value="EMEA")
     found = evaluation(add).filter(batch_of(keyed, [ABSENT] * 3, [b"1", b"y", b"6"]))
@@ -259,13 +259,13 @@ def test_an_update_that_has_no_old_values_gets_none():
     assert images(evaluation(add).filter(ROW), 0)[0] == {"region": b"EMEA", "id": b"1", "name": b"x", "salary": b"5"}
 
 
-def test_added_columns_stand_before_those_of_the_source():
-    """The apply reader tells renamed columns by their order: a new column of the source must stay the last one."""
+def test_added_columns_precede_the_source_columns():
+    """The apply reader recognises renamed columns by their order: a new column of the source must stay last."""
     found = evaluation(AddColumn(name="region", type_name="pg_catalog.text")).filter(ROW)
     assert [column.name for column in found.tables[0].columns] == ["region", "id", "name", "salary"]
 
 
-def test_overlapping_rules_that_transform_differently_stop_the_client():
+def test_overlapping_rules_with_different_transformations_stop_the_client():
     rules = RuleSet(
         include=(
             Rule(owner="hr"),
@@ -291,7 +291,7 @@ def test_overlapping_rules_that_transform_differently_stop_the_client():
     assert images(RuleEvaluation(apart, types=value_types()).filter(ROW), 0)[1] == {"id": b"1", "name": UNCHANGED}
 
 
-def test_only_the_last_of_several_clients_may_transform():
+def test_only_the_last_of_several_clients_can_transform():
     transforming = RuleSet(include=(Rule(transformation=Transformation(operations=(RenameSchema(owner="x"),))),))
     with pytest.raises(BugError):
         RuleEvaluation(transforming, RuleSet())
@@ -300,7 +300,7 @@ def test_only_the_last_of_several_clients_may_transform():
 # --------------------------------------------------------------------------- versions, partitions, TRUNCATE
 
 
-def test_versions_that_become_alike_become_one():
+def test_versions_with_equal_results_become_one():
     wide = replace(EMPLOYEES, version=8, columns=(*EMPLOYEES.columns, Column(name="note", type_name="pg_catalog.text")))
     rows = transactions([10, 20], [1, 1])
     groups = tuple(
@@ -321,7 +321,7 @@ def test_versions_that_become_alike_become_one():
     assert [images(found, number)[1] for number in (0, 1)] == [{"id": b"0", "name": b"1"}, {"id": b"1", "name": b"2"}]
 
 
-def test_a_truncate_is_of_the_table_under_its_new_name():
+def test_truncate_names_the_renamed_table():
     batch = LcrBatch(
         source="dbs1",
         previous_scn=0,
@@ -343,12 +343,12 @@ def test_a_truncate_is_of_the_table_under_its_new_name():
         (RenameTable(owner="sales", name="staff"), "(salary > 5)"),
     ],
 )
-def test_rows_of_a_partition_are_only_told_by_columns_that_arrive(operation, rows):
+def test_partition_bounds_are_kept_only_over_arriving_columns(operation, rows):
     table = replace(EMPLOYEES, partition=Partition(owner="hr", name="rich", rows="(salary > 5)"))
     assert evaluation(operation).reshaped(table).partition.rows == rows
 
 
-def test_a_row_migrates_before_its_columns_change():
+def test_row_migrates_before_its_columns_change():
     subset = parse("name = 'x'", "subset")
     rule = Rule(
         owner="hr",
@@ -363,17 +363,17 @@ def test_a_row_migrates_before_its_columns_change():
     assert (RowLcr(found, 0).command_type, images(found, 0)) == ("DELETE", ({"id": b"1", "salary": b"5"}, {}))
 
 
-def test_what_nothing_is_done_to_is_passed_on_as_it_is():
+def test_rows_outside_the_transformations_rule_are_discarded():
     assert evaluation(RenameTable(owner="a", name="b"), owner="other").filter(ROW) is not ROW  # no rule takes it
     assert not evaluation(RenameTable(owner="a", name="b"), owner="other").filter(ROW).row_count
 
 
-# --------------------------------------------------------------------------- names of columns
+# --------------------------------------------------------------------------- column names
 
 
 @pytest.mark.seeded
 @given(operations=st.lists(OPERATIONS, min_size=1, max_size=5))
-def test_names_before_and_behind_a_client_agree_with_its_shape(operations):
+def test_column_names_before_and_after_a_client_agree_with_its_shape(operations):
     transformation = Transformation(operations=tuple(operations))
     try:
         shape = transformation.shape(["a", "b", "c"], table="t")
@@ -391,8 +391,8 @@ def test_names_before_and_behind_a_client_agree_with_its_shape(operations):
         assert transformation.origin(added) is None
 
 
-def test_tables_of_which_a_batch_holds_nothing_are_not_transformed():
-    """Rows of an older shape that were left out: nobody needs what cannot be made of their table."""
+def test_tables_without_rows_in_a_batch_are_not_transformed():
+    """Rows of an older table version were filtered out: an impossible transformation of that version is harmless."""
     taken = replace(EMPLOYEES, object_number=8, name="others")
     group = RowGroup(
         table=1,
@@ -435,5 +435,5 @@ def test_tables_of_which_a_batch_holds_nothing_are_not_transformed():
         ("a = 'x' and salary > 1", True),
     ],
 )
-def test_a_word_in_a_text_of_a_partitions_condition_is_no_column(rows: str, *, names_it: bool):
+def test_word_in_a_text_literal_of_a_partition_condition_is_no_column(rows: str, *, names_it: bool):
     assert _may_name(rows, frozenset({"salary"})) is names_it

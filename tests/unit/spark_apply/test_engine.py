@@ -1,4 +1,4 @@
-"""The whole apply engine against a serial reference: rows, error queue, nothing twice, whatever dies."""
+"""The whole apply engine against a serial reference: rows, error queue and single application despite deaths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CONFLICTS = st.sampled_from([0, 0, 1, 4])
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, transactions=st.integers(1, 7), conflicts=_CONFLICTS)
-def test_parallel_groups_leave_what_one_by_one_would(
+def test_parallel_groups_equal_one_by_one_application(
     seed: int, parallelism: int, transactions: int, conflicts: int
 ) -> None:
     world = World(seed, MemoryPlace(), count=30, conflicts=conflicts)
@@ -42,9 +42,7 @@ def test_parallel_groups_leave_what_one_by_one_would(
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS)
-def test_large_transactions_are_applied_whole_or_join_the_error_queue(
-    seed: int, parallelism: int, conflicts: int
-) -> None:
+def test_large_transactions_are_applied_or_queued_whole(seed: int, parallelism: int, conflicts: int) -> None:
     world = World(seed, MemoryPlace(), count=20, conflicts=conflicts, large=5)
     world.engine(seed, parallelism=parallelism).run()
     world.check()
@@ -54,7 +52,7 @@ def test_large_transactions_are_applied_whole_or_join_the_error_queue(
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=_SERVERS, conflicts=_CONFLICTS, large=st.sampled_from([0, 3]))
-def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(
+def test_crashes_between_and_inside_steps_lose_and_duplicate_nothing(
     seed: int,
     parallelism: int,
     conflicts: int,
@@ -69,8 +67,8 @@ def test_crashes_between_and_inside_steps_lose_nothing_and_double_nothing(
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", values(range(4), 0, 1))
-def test_everything_that_can_die_does_die_in_these_tests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that never fired proves nothing."""
+def test_crash_tests_include_the_death_of_every_process(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that never fires proves nothing."""
     fired: set[str] = set()
     for number in range(seed * 10, seed * 10 + 10):
         world = World(number, MemoryPlace(), count=20, conflicts=2, large=2)
@@ -82,7 +80,7 @@ def test_everything_that_can_die_does_die_in_these_tests(seed: int, monkeypatch:
     assert fired == {"server", "driver", "lost commit", "inside"}
 
 
-def test_independent_groups_overlap_and_wait_only_for_what_they_depend_on() -> None:
+def test_independent_groups_overlap_and_wait_only_for_dependencies() -> None:
     waits = commits = 0
     for seed in range(10):
         world = World(seed, MemoryPlace(), count=30, conflicts=0)
@@ -97,7 +95,7 @@ ONE = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 
 
 def stuck_world(seed: int) -> World:
-    """The destination lacks rows, so that transactions fail and others are held behind them."""
+    """The destination lacks rows, so that transactions fail and hold later ones."""
     for attempt in range(seed, seed + 100_000, 1000):
         world = World(attempt, MemoryPlace(), count=25, conflicts=3, tables=(ONE,), changes=2)
         if world.reference.failed and len(world.reference.held) > 2:
@@ -106,13 +104,13 @@ def stuck_world(seed: int) -> World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_errors_executed_in_order_after_mending_bring_the_destination_to_the_source(seed: int) -> None:
+def test_executing_repaired_errors_in_order_converges_the_destination(seed: int) -> None:
     world = stuck_world(seed)
     engine = world.engine(seed, parallelism=2)
     engine.run()
     world.check()
     numbers = [error.number for error in world.errors()]
-    # Mend: the destination becomes what the source was before the first of them.
+    # The repair: the destination gets the source's rows from before the first error.
     place = world.place
     assert isinstance(place, MemoryPlace)
     stored = place.store.tables["public", "plain"]
@@ -133,7 +131,7 @@ def test_errors_executed_in_order_after_mending_bring_the_destination_to_the_sou
     assert in_order(place.rows(ONE)) == in_order(world.source_rows["plain"])
 
 
-def test_an_error_that_depends_on_one_that_fails_again_is_refused() -> None:
+def test_error_depending_on_one_that_fails_again_is_refused() -> None:
     world = stuck_world(77)
     engine = world.engine(77)
     engine.run()
@@ -142,7 +140,7 @@ def test_an_error_that_depends_on_one_that_fails_again_is_refused() -> None:
     assert "depends on error transaction" in outcomes[held.number]
 
 
-def test_rules_of_the_apply_process_and_the_instantiation_leave_out_what_they_should() -> None:
+def test_apply_rules_and_instantiation_discard_the_right_changes() -> None:
     world = World(3, MemoryPlace(), count=20, conflicts=0)
     before = {table.name: world.place.rows(table) for table in world.tables}
     engine = world.engine(
@@ -158,7 +156,7 @@ def test_rules_of_the_apply_process_and_the_instantiation_leave_out_what_they_sh
     assert engine.reader.statistics.rows_discarded > 0
 
 
-def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_the_alter() -> None:
+def test_apply_pauses_at_the_first_unfit_lcr_until_the_alter() -> None:
     world = World(5, MemoryPlace(), count=6, conflicts=0, tables=(ONE,))
     wide = Table(11, "plain", ("id", "v", "big", "added"), OldImage.KEY)
     key = (99).to_bytes(4, "big")
@@ -181,7 +179,7 @@ def test_apply_pauses_before_the_first_lcr_that_does_not_fit_and_goes_on_after_t
 
 
 @pytest.mark.parametrize("large", [0, 4])
-def test_labelled_transactions_are_noted_as_applied_or_in_the_error_queue_each_with_its_server(large: int) -> None:
+def test_labelled_transactions_are_noted_with_outcome_and_server(large: int) -> None:
     world = World(12, MemoryPlace(), count=30, conflicts=4, large=large)
     world.batches = [
         replace(

@@ -1,4 +1,4 @@
-"""What an error transaction stops, what an operator may change in it, and that no death loses or doubles one."""
+"""What an error transaction blocks, what an operator can change in it, and that no death loses or duplicates one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def key(number: int) -> bytes:
 
 
 def one_by_one(world: World) -> Reference:
-    """The destination after each transaction was tried alone, and those that failed were left out."""
+    """Return the destination's rows after each transaction was tried alone and failed ones were skipped."""
     reference = Reference({name: list(rows) for name, rows in world.rows_before.items()})
     for transaction in world.history:
         reference.apply(transaction)
@@ -51,7 +51,7 @@ def assert_rows(world: World, reference: Reference) -> None:
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
-def test_continue_tries_every_transaction_for_itself(
+def test_on_error_continue_tries_every_transaction_independently(
     seed: int,
     parallelism: int,
     crash: float,
@@ -70,7 +70,7 @@ def test_continue_tries_every_transaction_for_itself(
 
 
 def until_disabled(engine: Engine) -> bool:
-    """Step until everything is applied, or an error has disabled it and nothing is on its way; whether it is disabled."""
+    """Step until everything is applied or an error has disabled it with nothing in flight; return if disabled."""
     through = engine.batches[-1].through_scn
     for _ in range(STEPS_MAX):
         coordinator = engine.coordinator
@@ -87,7 +87,7 @@ def until_disabled(engine: Engine) -> bool:
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), crash=st.sampled_from([0.0, 0.01]), large=st.sampled_from([0, 2]))
-def test_disable_applies_nothing_until_the_error_queue_is_empty(
+def test_on_error_disable_applies_nothing_until_the_error_queue_is_empty(
     seed: int,
     parallelism: int,
     crash: float,
@@ -116,7 +116,7 @@ def test_disable_applies_nothing_until_the_error_queue_is_empty(
     assert sorted(failed) == expected.failed
 
 
-def test_disabled_apply_process_executes_and_goes_on_by_itself() -> None:
+def test_disabled_apply_process_executes_errors_and_resumes_by_itself() -> None:
     place = MemoryPlace()
     engine = apply_of(
         place,
@@ -133,7 +133,7 @@ def test_disabled_apply_process_executes_and_goes_on_by_itself() -> None:
     assert "insert_exists" in error.conflict_type
     assert engine.execute_errors([error.number])[error.number] != ""
     assert until_disabled(engine)
-    # what depends on it is not in the queue: it was not applied yet
+    # its dependent is not in the queue: it was not applied yet
     assert len(place.destination.errors(TOPOLOGY)) == 1
     place.store.tables["public", "plain"].put(1, None)
     assert engine.execute_errors([error.number]) == {error.number: ""}
@@ -179,7 +179,7 @@ def new(column: str, raw: bytes | None, after: str = "?") -> ValueEdit:
 
 
 def conflicting() -> tuple[MemoryPlace, Engine, int]:
-    """An INSERT of a row that is there, and one behind it that depends on it."""
+    """An INSERT of an existing row, and a later transaction that depends on it."""
     place = MemoryPlace()
     engine = apply_of(
         place,
@@ -198,7 +198,7 @@ def conflicting() -> tuple[MemoryPlace, Engine, int]:
     return place, engine, first.number
 
 
-def test_edited_transaction_is_applied_as_it_is_now_and_its_original_is_kept_until_then() -> None:
+def test_edited_transaction_is_applied_and_its_original_kept_until_then() -> None:
     place, engine, number = conflicting()
     original = list(place.destination.error_batches(number))
     assert store(engine, edit_of(engine, number, new("id", key(9), "9"), new("v", b"edited")))
@@ -213,7 +213,7 @@ def test_edited_transaction_is_applied_as_it_is_now_and_its_original_is_kept_unt
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_later_transactions_wait_behind_a_key_that_an_edit_gave(restart: bool) -> None:
+def test_later_transactions_wait_for_a_key_set_by_an_edit(restart: bool) -> None:
     place, engine, number = conflicting()
     assert store(engine, edit_of(engine, number, new("id", key(9))))
     last = engine.batches[-1].through_scn
@@ -225,7 +225,7 @@ def test_later_transactions_wait_behind_a_key_that_an_edit_gave(restart: bool) -
     assert (third.transaction_id, third.depends_on) == (3, number)
 
 
-def test_edit_that_another_one_came_before_is_refused_and_changes_nothing() -> None:
+def test_edit_overtaken_by_another_edit_is_refused() -> None:
     place, engine, number = conflicting()
     mine, theirs = edit_of(engine, number, new("v", b"mine")), edit_of(engine, number, new("v", b"theirs"))
     assert store(engine, theirs)
@@ -236,7 +236,7 @@ def test_edit_that_another_one_came_before_is_refused_and_changes_nothing() -> N
     assert [edit.edit for edit in place.destination.error_edits(TOPOLOGY, number)] == [1, 2]
 
 
-def test_edit_of_a_transaction_that_was_executed_or_deleted_meanwhile_is_refused() -> None:
+def test_edit_of_an_executed_or_deleted_transaction_is_refused() -> None:
     place, engine, number = conflicting()
     made = edit_of(engine, number, new("v", b"late"))
     place.store.tables["public", "plain"].put(1, None)
@@ -246,7 +246,7 @@ def test_edit_of_a_transaction_that_was_executed_or_deleted_meanwhile_is_refused
     assert place.destination.error_edits(TOPOLOGY) == ()
 
 
-def test_row_or_column_that_is_not_there_and_values_that_a_command_has_not_are_refused() -> None:
+def test_edit_of_a_missing_row_column_or_value_is_refused() -> None:
     _, engine, number = conflicting()
     with pytest.raises(ConfigError, match="has no row 2"):
         edit_of(engine, number, new("v", b"x"), position=2)
@@ -259,9 +259,7 @@ def test_row_or_column_that_is_not_there_and_values_that_a_command_has_not_are_r
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS)
-def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edited_transaction_is_applied_once_when_servers_die(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     place, engine, number = conflicting()
     assert store(engine, edit_of(engine, number, new("id", key(9))))
     engine.rng, engine.crash = random.Random(seed), 0.02
@@ -276,7 +274,7 @@ def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
         for _ in range(500):
             engine.step()
             if engine.coordinator is not driver:
-                break  # the operator is told that the apply process ended, and asks again
+                break  # the operator sees that the apply process ended, and asks again
     assert in_order(place.rows(ONE)) == [(key(7), b"ours", b""), (key(8), b"later", b""), (key(9), b"theirs", b"")]
     assert [edit.outcome for edit in place.destination.error_edits(TOPOLOGY)] == ["EXECUTED"]
 
@@ -284,7 +282,7 @@ def test_servers_that_die_while_an_edited_transaction_is_executed_apply_it_once(
 # --------------------------------------------------------------------------- as another role
 
 
-def test_transaction_is_executed_as_a_role_and_one_that_cannot_be_taken_leaves_it_in_the_queue() -> None:
+def test_error_is_executed_as_a_role_or_stays_if_the_role_is_refused() -> None:
     place, engine, number = conflicting()
     place.store.tables["public", "plain"].put(1, None)
     problem = engine.execute_errors([number], role="nobody")[number]
@@ -295,7 +293,7 @@ def test_transaction_is_executed_as_a_role_and_one_that_cannot_be_taken_leaves_i
     assert engine.execute_errors([number + 1]) == {number + 1: ""}
 
 
-def test_edit_names_who_when_and_what() -> None:
+def test_edit_records_author_time_and_changes() -> None:
     place, engine, number = conflicting()
     made = edit_of(engine, number, new("v", None, "NULL"))
     assert made.edit == ErrorEdit(
@@ -314,7 +312,7 @@ def test_edit_names_who_when_and_what() -> None:
     assert kept.edited_us > 0
 
 
-def test_a_change_waits_behind_the_error_transaction_of_its_row_though_the_table_was_renamed_meanwhile() -> None:
+def test_change_waits_for_the_error_of_its_row_after_a_table_rename() -> None:
     place = MemoryPlace()
     renamed = replace(ONE, name="renamed")
     engine = apply_of(

@@ -1,5 +1,5 @@
-"""The whole apply engine behind transformations: rows and error queue are those of the untransformed history, whatever
-dies.
+"""The whole apply engine with transformations: rows and error queue equal those of the untransformed history, whichever
+process dies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.histories.apply_history import TABLES, Reference, Row, Table
 from tests.support.histories.apply_world import MemoryPlace, World, in_order
 from tests.support.session.seeds import scaled
 
-# Names of tables and columns are exchanged: what is keyed by one of them and not transformed meets another one's.
+# Table and column names are swapped: an untransformed lookup by name finds another table or column.
 NAMES = {
     "plain": ("public", "full"),
     "full": ("public", "plain"),
@@ -52,7 +52,7 @@ RULES = RuleSet(
 
 
 class TransformedPlace(MemoryPlace):
-    """Tables in memory as they arrive; shown as the source has them."""
+    """Tables in memory in their arriving form; rows are shown in the source's form."""
 
     def create(self, table: Table) -> None:
         columns = list(transformation(table).shape(table.columns, table=table.name).columns)
@@ -110,7 +110,7 @@ _SEEDS = st.integers(0, 2**32)
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 4), conflicts=st.sampled_from([0, 1, 4]), large=st.sampled_from([0, 3]))
-def test_transformed_history_leaves_what_the_untransformed_one_would(
+def test_transformed_history_equals_the_untransformed_history(
     seed: int,
     parallelism: int,
     conflicts: int,
@@ -123,8 +123,8 @@ def test_transformed_history_leaves_what_the_untransformed_one_would(
     world.check()
 
 
-def test_errors_are_kept_as_they_were_to_be_applied_and_executed_so() -> None:
-    """Executing them again transforms nothing: with the names exchanged, a second time would look for another table."""
+def test_errors_are_stored_and_executed_in_transformed_form() -> None:
+    """Execution must not transform again: with swapped names a second transformation would find another table."""
     plain = TABLES[0]
     seed = next(
         seed
@@ -158,9 +158,9 @@ def test_errors_are_kept_as_they_were_to_be_applied_and_executed_so() -> None:
     assert in_order(place.rows(plain)) == in_order(world.source_rows["plain"])
 
 
-def test_where_a_copy_begins_is_asked_by_the_name_at_the_destination() -> None:
+def test_start_of_a_copy_is_looked_up_by_the_destination_name() -> None:
     world = World(5, TransformedPlace(), count=20, conflicts=0)
-    starts = {("public", "full"): TableStart(scn=1 << 40)}  # what comes as public.plain is in the copy for ever
+    starts = {("public", "full"): TableStart(scn=1 << 40)}  # rows arriving as public.plain are always in the copy
     engine = world.engine(5, rules=RULES, instantiation=starts)
     engine.run()
     plain, full = TABLES[0], TABLES[1]

@@ -1,4 +1,4 @@
-"""Every kind of status says what its fields are, and survives the border."""
+"""Every kind of status documents its fields and survives conversion to JSON and back."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ STATUSES = {
 
 
 def own_fields(kind: Any) -> list[str]:
-    """Without those of its bases."""
+    """Return the fields without those of the base classes."""
     inherited = {field.name for base in kind.__mro__[1:] if base is not object for field in dataclasses.fields(base)}
     return [field.name for field in dataclasses.fields(kind) if field.name not in inherited]
 
 
 def filled(kind: Any, number: int = 1) -> Any:
-    """A value of a type, in which every field is set, each to another one."""
+    """Return a value of a type with every field set to a different value."""
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         fields = dataclasses.fields(kind)
@@ -54,13 +54,13 @@ def filled(kind: Any, number: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("kind", STATUSES.values(), ids=STATUSES.keys())
-def test_every_field_is_described_and_nothing_else_is(kind: Any):
+def test_status_docstring_describes_exactly_its_fields(kind: Any):
     assert list(re.findall(r"^    (\w+): \S", inspect.getdoc(kind) or "", re.MULTILINE)) == own_fields(kind)
 
 
 @pytest.mark.parametrize("kind", STATUSES.values(), ids=STATUSES.keys())
-def test_an_idea_has_one_spelling(kind: Any):
-    """See `headrace.status`: `rows_total`, never `total_rows`, `cnum_msgs` or `row_count`."""
+def test_status_field_names_follow_one_spelling(kind: Any):
+    """The spelling rule of `headrace.status`: `rows_total`, never `total_rows`, `cnum_msgs` or `row_count`."""
     assert [name for name in own_fields(kind) if re.search(r"^total_|msgs?(_|$)|^c?num_|_count$|_time_us$", name)] in (
         [],
         ["last_commit_time_us"],
@@ -68,14 +68,14 @@ def test_an_idea_has_one_spelling(kind: Any):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_status_of_each_kind_comes_back_from_json_as_it_was(name: str):
+def test_status_of_each_kind_round_trips_through_json(name: str):
     status = dataclasses.replace(filled(KINDS[name]), name=f"{name}:x", kind=name)
     plain = json.loads(json.dumps(plain_status(status)))
     assert set(plain) == {field.name for field in dataclasses.fields(KINDS[name])}
     assert status_of(plain) == status
 
 
-def test_an_overview_comes_back_from_json_as_it_was():
+def test_overview_round_trips_through_json():
     components = tuple(dataclasses.replace(filled(kind), kind=name) for name, kind in KINDS.items())
     overview = Overview(
         **{
@@ -88,7 +88,7 @@ def test_an_overview_comes_back_from_json_as_it_was():
     assert overview_of(json.loads(json.dumps(plain_overview(overview)))) == overview
 
 
-def test_what_is_unknown_is_left_out_of_a_component_and_null_in_its_parts():
+def test_unknown_values_are_omitted_in_components_and_null_in_parts():
     subscriber = QueueSubscriber(subscriber="apply_x", source="a")
     plain = plain_status(QueueStatus(name="queue:q", kind="queue", subscribers=(subscriber,)))
     assert "rows_per_s" not in plain
@@ -101,12 +101,12 @@ def test_what_is_unknown_is_left_out_of_a_component_and_null_in_its_parts():
     )
 
 
-def test_a_component_that_does_not_answer_has_no_figures():
+def test_unreachable_component_has_no_figures():
     away = ComponentStatus(name="queue:q", kind="queue", site="a", state="UNREACHABLE", problem="no answer")
     assert status_of(plain_status(away)) == away
 
 
-def test_an_answer_of_another_version_is_read_as_far_as_it_can_be():
+def test_status_of_another_version_is_read_as_far_as_possible():
     later = status_of({"name": "queue:q", "kind": "queue", "rows": 3, "invented_later": 1, "subscribers": []})
     assert isinstance(later, QueueStatus)
     assert later.rows == 3
@@ -117,7 +117,7 @@ def test_an_answer_of_another_version_is_read_as_far_as_it_can_be():
     assert status_of({}) == ComponentStatus(name="")
 
 
-def test_a_part_is_read_by_the_types_of_its_fields():
+def test_status_parts_are_read_by_their_field_types():
     status = status_of(
         {
             "name": "apply:x",

@@ -1,4 +1,4 @@
-"""Every test is in a lane, and in one part of it; a test of servers says so by its marker."""
+"""Every test is in one part of a lane; a test that starts servers has the marker for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.session.collected import Collected, collected
 from tests.support.session.reporting import REPORT, Report, Reporting, note_started, read_report
 from tests.support.session.seeds import SEED, seed_of
 
-# Fixtures from which everything that starts a server follows, and the markers of the tests that use them.
+# Fixtures that start servers, and the markers required of the tests that use them.
 _NEEDS = {
     "postgres_folder": "postgres",
     "copied_database": "postgres",
@@ -26,7 +26,7 @@ _NEEDS = {
     "one_way": "cluster",
     "lent": "cluster",
 }
-# A statement that may import a test: of the others no syntax tree is needed.
+# A statement that may import a test. Files without a match need no syntax tree.
 _MAY_IMPORT = re.compile(r"^\s*(?:from|import)\s[^#\n]*(?:\(|\btest_)", re.MULTILINE)
 
 
@@ -35,9 +35,9 @@ def every_test(pytestconfig: pytest.Config) -> list[Collected]:
     return collected(pytestconfig)
 
 
-@functools.cache  # thousands of tests have few sets of markers
+@functools.cache  # thousands of tests have few different marker sets
 def parts_with(lane: str, markers: frozenset[str], folder: str) -> list[str]:
-    """The parts of a lane that a test with these markers is in."""
+    """Return the parts of a lane that contain a test with these markers."""
     return [
         part.name
         for part in LANES[lane]
@@ -47,11 +47,11 @@ def parts_with(lane: str, markers: frozenset[str], folder: str) -> list[str]:
 
 
 def folder_of(each: Collected) -> str:
-    """The first two of the folders of its file."""
+    """Return the first two folders of the test's file."""
     return "/".join(each.name.split("/")[:2])
 
 
-def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(every_test: list[Collected]):
+def test_every_test_has_one_lane_part_and_seeded_tests_have_two(every_test: list[Collected]):
     assert len(every_test) > 7000
     for each in every_test:
         test, soak, check = (parts_with(lane, each.markers, folder_of(each)) for lane in ("test", "soak", "check"))
@@ -64,12 +64,12 @@ def test_every_test_is_in_one_part_of_one_lane_and_a_seeded_one_in_two(every_tes
     }
 
 
-def test_every_file_of_tests_has_tests(every_test: list[Collected]):
+def test_every_test_file_contains_tests(every_test: list[Collected]):
     files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert files == {each.name.partition("::")[0] for each in every_test}
 
 
-def test_who_starts_a_server_says_so_by_a_marker(every_test: list[Collected]):
+def test_tests_that_start_a_server_have_its_marker(every_test: list[Collected]):
     assert [
         (each.name, fixture)
         for each in every_test
@@ -78,18 +78,18 @@ def test_who_starts_a_server_says_so_by_a_marker(every_test: list[Collected]):
     ] == []
 
 
-def test_each_kind_of_fault_is_met_on_ray_and_spark_in_the_lane_that_ci_runs(every_test: list[Collected]):
+def test_ci_lane_covers_every_fault_kind_on_ray_and_spark(every_test: list[Collected]):
     on_ray = [each for each in every_test if "Ray and Spark" in parts_with("test", each.markers, folder_of(each))]
     assert frozenset().union(*(each.faults for each in on_ray)) == EVERY_FAULT
 
 
-def test_what_hypothesis_makes_up_is_made_up_anew_in_the_soak(every_test: list[Collected]):
+def test_hypothesis_tests_are_seeded_or_in_the_soak(every_test: list[Collected]):
     assert sum(each.is_random for each in every_test) > 50
     assert [each.name for each in every_test if each.is_random and not each.markers & {"seeded", "soak"}] == []
 
 
-def test_no_test_imports_another_one():
-    """What two of them need is in `tests.support`."""
+def test_no_test_imports_another_test():
+    """Code that two tests need is in `tests.support`."""
     texts = {path: text for path in (ROOT / "tests").rglob("*.py") if _MAY_IMPORT.search(text := path.read_text())}
     assert texts
     found = [
@@ -104,13 +104,13 @@ def test_no_test_imports_another_one():
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """What a statement imports, as modules."""
+    """Return the modules that a statement imports."""
     if isinstance(node, ast.Import):
         return [each.name for each in node.names]
     return [str(node.module), *(f"{node.module}.{each.name}" for each in node.names)]
 
 
-def test_seeds_are_fixed_unless_the_session_has_one(monkeypatch: pytest.MonkeyPatch):
+def test_seeds_are_fixed_unless_the_session_sets_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(SEED, raising=False)
     fixed = seed_of("a history")
     assert fixed == seed_of("a history") != seed_of("another one")
@@ -118,7 +118,7 @@ def test_seeds_are_fixed_unless_the_session_has_one(monkeypatch: pytest.MonkeyPa
     assert seed_of("a history") not in {fixed, seed_of("another one")}
 
 
-def test_what_was_started_is_counted_by_whoever_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_started_servers_are_read_from_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(REPORT, str(tmp_path))
     note_started("topology")
     note_started("Ray")
@@ -126,7 +126,7 @@ def test_what_was_started_is_counted_by_whoever_reports(tmp_path: Path, monkeypa
     assert read_report(tmp_path / "nothing").started == []
 
 
-def test_what_failed_is_named_with_what_it_said_and_printed_last(
+def test_failed_tests_are_printed_last_with_their_errors(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     pytester.makepyfile(
@@ -159,9 +159,7 @@ def test_what_failed_is_named_with_what_it_said_and_printed_last(
     assert capsys.readouterr().out.rstrip().splitlines()[-1] == "setup: RuntimeError: the server is [gone]"
 
 
-def test_a_lane_ends_with_the_seconds_of_its_parts_the_twenty_slowest_tests_and_what_was_started(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_lane_summary_shows_part_times_slowest_tests_and_started_servers(capsys: pytest.CaptureFixture[str]):
     server, cluster = (
         next(part for part in LANES["test"] if part.name == name) for name in ("PostgreSQL", "Ray and Spark")
     )
@@ -201,9 +199,7 @@ def test_a_lane_ends_with_the_seconds_of_its_parts_the_twenty_slowest_tests_and_
     assert "started: 3 x Ray, 2 x topology" in printed
 
 
-def test_a_lane_that_started_nothing_says_so_and_a_part_that_failed_how_many_tests_did(
-    capsys: pytest.CaptureFixture[str],
-):
+def test_lane_summary_counts_failed_tests_and_reports_no_started_servers(capsys: pytest.CaptureFixture[str]):
     part = LANES["check"][0]
     show(
         "check",

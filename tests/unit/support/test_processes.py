@@ -1,4 +1,4 @@
-"""The check that nothing outlives a test session must itself be able to find something."""
+"""The check for processes that outlive a test session finds such processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.session.processes import end, is_server, left_over
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc")
 
 
-def test_a_server_is_found_by_the_environment_it_inherited_and_ended(tmp_path):
+def test_server_is_found_by_its_inherited_environment_and_ended(tmp_path):
     marker = f"HEADRACE_TEST_MARKER={uuid.uuid4().hex}"
     program = tmp_path / "postgres"
     program.symlink_to(Path(sys.executable).resolve())
@@ -34,7 +34,7 @@ def test_a_server_is_found_by_the_environment_it_inherited_and_ended(tmp_path):
     assert left_over(marker) == []
 
 
-def test_a_process_without_the_marker_is_never_found():
+def test_process_without_the_marker_is_never_found():
     assert left_over(f"HEADRACE_TEST_MARKER={uuid.uuid4().hex}") == []
 
 
@@ -49,5 +49,5 @@ def test_a_process_without_the_marker_is_never_found():
         ([b"/bin/bash", b"-c", b"postgres"], False),
     ],
 )
-def test_servers_are_told_by_their_program(arguments, expected):
+def test_servers_are_recognised_by_their_program(arguments, expected):
     assert is_server(arguments) is expected

@@ -1,4 +1,4 @@
-"""What tests share is made once, lent to one after the other, and made anew behind one that leaves it sick."""
+"""Shared resources of tests: created once, lent to one test after another, and recreated after a test breaks them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.session.shared import FAILED, Shared, end_unit, sort_by_unit
 
 
 class Things:
-    """What is made and ended, in order; the last one is sick where `illness` says so."""
+    """Records resources that were made and ended, in order; `illness` marks the last one as broken."""
 
     def __init__(self) -> None:
         self.made, self.ended, self.illness = [], [], ""
@@ -41,19 +41,19 @@ def config() -> Any:
 
 
 def used(things: Things, item: Any, illness: str = "") -> int:
-    """What a test gets that leaves behind this illness."""
+    """Lend a resource to a test that leaves it with this illness; return the resource's number."""
     with things.shared.lend(item) as thing:
         things.illness = illness
     return int(thing)
 
 
-def test_one_that_is_well_is_lent_to_the_next_test(config):
+def test_healthy_resource_is_lent_to_the_next_test(config):
     things = Things()
     assert [used(things, Item(config)) for _ in range(3)] == [0, 0, 0]
     assert things.ended == []
 
 
-def test_a_test_that_leaves_it_sick_fails_alone_and_the_next_one_gets_another(config):
+def test_test_that_breaks_the_resource_fails_alone(config):
     things = Things()
     assert used(things, Item(config)) == 0
     with pytest.raises(pytest.fail.Exception, match="left what it shares with others sick: it is stopped"):
@@ -63,14 +63,14 @@ def test_a_test_that_leaves_it_sick_fails_alone_and_the_next_one_gets_another(co
     assert used(things, Item(config)) == 1
 
 
-def test_a_test_that_has_failed_is_not_failed_once_more(config):
+def test_failed_test_is_not_failed_again_for_a_broken_resource(config):
     things, item = Things(), Item(config)
     item.stash[FAILED] = True
     assert used(things, item, "it is stopped") == 0
     assert things.ended == [0]
 
 
-def test_whatever_keeps_it_from_being_looked_at_is_an_illness(config):
+def test_failing_health_check_counts_as_broken(config):
     things = Things()
     things.shared.illness = lambda _: 1 / 0
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
@@ -78,7 +78,7 @@ def test_whatever_keeps_it_from_being_looked_at_is_an_illness(config):
     assert things.ended == [0]
 
 
-def test_one_that_cannot_be_made_leaves_nothing_and_is_tried_again(config):
+def test_failed_creation_leaves_nothing_and_is_retried(config):
     things = Things()
     things.shared.open = lambda stack, config: things.open(stack, config) // 0
     with pytest.raises(ZeroDivisionError):
@@ -88,7 +88,7 @@ def test_one_that_cannot_be_made_leaves_nothing_and_is_tried_again(config):
     assert used(things, Item(config)) == 1
 
 
-def test_it_ends_with_the_last_test_of_its_unit(config):
+def test_resource_ends_with_the_last_test_of_its_unit(config):
     first, second = Things(), Things()
     last, of_another = Item(config), Item(config, unit="hub")
     used(first, last)
@@ -102,7 +102,7 @@ def test_it_ends_with_the_last_test_of_its_unit(config):
     assert first.ended == [0, 1]
 
 
-def test_units_come_in_their_order_and_their_modules_by_number(config):
+def test_units_run_in_order_and_their_modules_by_number(config):
     items = [
         Item(config, unit="", name="z.py::test_z"),
         Item(config, unit="sites", order=2, name="b.py::test_b"),

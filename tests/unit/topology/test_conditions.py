@@ -1,6 +1,4 @@
-"""Conditions and subsets in a topology: read, stored, proven as far as they can be, carried, and not changed in
-passing.
-"""
+"""Conditions and subsets in a topology: reading, storage, proof, effects on arriving tables, and edits."""
 
 from __future__ import annotations
 
@@ -49,12 +47,12 @@ def one_way(
     [
         ("{table: hr.employees, where: 'salary > 5'}", UNTAGGED),
         ("{condition: \"object_owner = 'hr'\"}", UNTAGGED),
-        ("{condition: \"object_owner = 'hr' and tag is null\"}", ANY_TAG),  # the condition itself says which tags
+        ("{condition: \"object_owner = 'hr' and tag is null\"}", ANY_TAG),  # the condition itself names the tags
         ("{table: hr.employees, where: 'lcr.tag is null'}", ANY_TAG),
         ("{table: hr.employees, subset: 'department_id = 50', tagged: true}", ANY_TAG),
     ],
 )
-def test_rule_with_a_condition_takes_untagged_changes_unless_it_speaks_of_tags(tmp_path, rule, tags):
+def test_conditional_rule_takes_untagged_changes_unless_it_names_tags(tmp_path, rule, tags):
     (found,) = read(tmp_path, one_way(rule)).captures[0].rules.include
     assert found.tags == tags
 
@@ -73,7 +71,7 @@ def test_topology_with_conditions_is_stored_and_read_again(tmp_path: Path) -> No
     assert again.applies[0].rules.include[0].subset.tree == spec.applies[0].rules.include[0].subset.tree
 
 
-def test_edit_of_a_condition_changes_its_client_and_what_applies_behind_it(tmp_path: Path) -> None:
+def test_edited_condition_changes_its_client_and_the_applies_behind_it(tmp_path: Path) -> None:
     def changed(before: str, after: str) -> dict[str, str]:
         return {
             change.component: change.action
@@ -87,10 +85,10 @@ def test_edit_of_a_condition_changes_its_client_and_what_applies_behind_it(tmp_p
     assert changed(*where)["apply:app"] == "restarts"
 
 
-# --------------------------------------------------------------------------- what is proven
+# --------------------------------------------------------------------------- proof
 
 
-def test_proof_says_whose_conditions_decide(tmp_path: Path) -> None:
+def test_proof_names_the_clients_whose_conditions_decide(tmp_path: Path) -> None:
     spec = read(
         tmp_path,
         one_way(sent="{table: hr.employees, where: 'a = 1'}", applied="{table: hr.employees, subset: 'b = 1'}"),
@@ -113,19 +111,19 @@ def test_proof_says_whose_conditions_decide(tmp_path: Path) -> None:
         ("lcr.command_type = 'INSERT' and a = 1", "UPDATE or DELETE or TRUNCATE"),
     ],
 )
-def test_plan_says_which_commands_a_condition_never_takes(tmp_path, text, never):
+def test_plan_shows_commands_that_a_condition_never_takes(tmp_path, text, never):
     shown = make_plan(read(tmp_path, one_way(f'{{table: hr.employees, where: "{text}"}}'))).ways[0].rules[0]
     assert shown == f"cap: hr.employees where {text}" + (f" (never {never})" if never else "")
 
 
-def test_condition_that_the_tag_decides_is_proven(tmp_path: Path) -> None:
+def test_condition_decided_by_the_tag_is_proven(tmp_path: Path) -> None:
     spec = read(tmp_path, one_way("{condition: 'tag is null'}"))
     reached = {line.tags: line.reached for line in Proof(spec).reach()}
     assert list(reached) == [("none",)]
     assert reached["none",][0].conditions == ()
 
 
-def test_negative_condition_lets_a_change_pass_at_most(tmp_path: Path) -> None:
+def test_negative_condition_leaves_a_change_undecided(tmp_path: Path) -> None:
     spec = read(tmp_path, one_way(excluded="{table: hr.employees, where: 'a = 1'}"))
     classes = ChangeClasses.of(spec)
     rules = spec.captures[0].rules
@@ -148,7 +146,7 @@ applies:
 """
 
 
-def test_changes_that_arrive_twice_unless_conditions_differ_are_a_warning_that_names_them(tmp_path: Path) -> None:
+def test_possible_duplicates_under_conditions_are_a_warning_naming_them(tmp_path: Path) -> None:
     rules = ", rules: {{include: [{{table: hr.employees, where: 'a = {}'}}]}}"
     found = [
         each
@@ -190,13 +188,13 @@ def test_two_paths_that_conditions_divide_are_refused(tmp_path: Path) -> None:
     ), found
 
 
-def test_path_that_takes_everything_is_used_rather_than_one_with_conditions(tmp_path: Path) -> None:
+def test_path_without_conditions_is_preferred_over_one_with_conditions(tmp_path: Path) -> None:
     spec = read(tmp_path, TWO_PATHS.replace("RELAYED", "{table: hr.employees}"))
     (way,) = ways_to(spec, spec.applies[0])
     assert [each.name for each in way.propagations] == ["to_relay", "from_relay"]
 
 
-def test_subset_beside_another_rule_for_the_table_is_refused(tmp_path: Path) -> None:
+def test_subset_with_another_rule_for_the_table_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, one_way("{schema: hr}, {table: hr.employees, subset: 'a = 1'}"))
     assert found.startswith("captures.cap.rules.include[1].subset (line 7): include[0] takes hr.employees too")
     (found,) = problems(
@@ -232,7 +230,7 @@ def test_subset_among_negative_rules_is_refused(tmp_path: Path) -> None:
     assert "captures.cap.rules.exclude (line 7): has a subset" in found
 
 
-# --------------------------------------------------------------------------- what arrives
+# --------------------------------------------------------------------------- arriving rows
 
 
 def test_rows_that_arrive_pass_every_subset_on_the_way(tmp_path: Path) -> None:
@@ -281,7 +279,7 @@ def test_apply_process_evaluates_its_conditions_and_every_subset_before_it(tmp_p
     ],
 )
 @pytest.mark.parametrize("where", ["captured", "sent", "applied"])
-def test_change_of_a_subset_is_refused_because_rows_would_be_left(tmp_path, before, after, is_refused, where):
+def test_changed_subset_is_refused_because_rows_would_remain(tmp_path, before, after, is_refused, where):
     found = list(subset_changes(read(tmp_path, one_way(**{where: before})), read(tmp_path, one_way(**{where: after}))))
     assert bool(found) is is_refused
     if found:
@@ -289,7 +287,7 @@ def test_change_of_a_subset_is_refused_because_rows_would_be_left(tmp_path, befo
         assert "take hr.employees out of the rules" in found[0].fix
 
 
-def test_every_rule_that_looks_at_rows_is_a_need_of_the_log(tmp_path: Path) -> None:
+def test_every_rule_that_reads_rows_is_a_need_of_the_log(tmp_path: Path) -> None:
     spec = read(
         tmp_path,
         one_way(

@@ -1,4 +1,4 @@
-"""Every example file is a topology without a problem or a warning, and says what its name promises."""
+"""Every example file is a topology without findings that does what its name promises."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ENVIRONMENT = {"DBS1_DSN": "postgresql://headrace@one/app", "DBS2_DSN": "postgre
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_an_example_reads_without_a_finding(file):
+def test_example_has_no_findings(file):
     found = check(read_topology(file, ENVIRONMENT))
     assert [finding for finding in found if "no conflict handler" not in finding.problem] == []
     assert bool(found) == (file.stem in SEVERAL_WRITERS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_an_example_keeps_its_state_out_of_version_control(file):
+def test_example_state_is_ignored_by_version_control(file):
     assert ".headrace" in read_topology(file, ENVIRONMENT).state_dir.parts
 
 
-def test_one_way_takes_the_pgbench_tables_from_dbs1_to_dbs2():
+def test_one_way_example_sends_the_pgbench_tables_from_dbs1_to_dbs2():
     spec = read_topology(FOLDER / "one_way.yaml", {})
     assert [(apply.source, apply.site) for apply in spec.applies] == [("dbs1", "dbs2")]
     (capture,) = spec.captures
@@ -51,12 +51,12 @@ def test_one_way_takes_the_pgbench_tables_from_dbs1_to_dbs2():
     )
 
 
-def test_two_way_replicates_in_both_directions():
+def test_two_way_example_replicates_in_both_directions():
     spec = read_topology(FOLDER / "two_way.yaml", {})
     assert {(apply.source, apply.site) for apply in spec.applies} == {("dbs1", "dbs2"), ("dbs2", "dbs1")}
 
 
-def test_the_explicit_hub_and_spoke_is_what_the_short_form_expands_into():
+def test_explicit_hub_and_spoke_example_equals_the_expanded_short_form():
     short, explicit = (read_topology(FOLDER / f"hub_and_spoke{suffix}.yaml", {}) for suffix in ("", "_explicit"))
     for kind in ("queues", "captures", "propagations", "applies"):
         assert {each.name: each for each in getattr(short, kind)} == {
@@ -64,7 +64,7 @@ def test_the_explicit_hub_and_spoke_is_what_the_short_form_expands_into():
         }
 
 
-def test_the_relay_passes_on_to_two_destinations_what_comes_over_one_propagation():
+def test_relay_example_forwards_one_propagation_to_two_destinations():
     plan = make_plan(read_topology(FOLDER / "relay.yaml", {}))
     assert [way.components for way in plan.ways] == [
         ("capture_news", "q_news", "news_to_relay", "q_news_relay", f"apply_news_at_{site}")
@@ -97,13 +97,13 @@ FLOWS = {
 
 
 @pytest.mark.parametrize(("name", "flows"), FLOWS.items(), ids=FLOWS.keys())
-def test_an_example_replicates_between_the_sites_its_form_says(name, flows):
+def test_example_replicates_between_the_sites_of_its_form(name, flows):
     plan = make_plan(read_topology(FOLDER / f"{name}.yaml", {}))
     assert {(way.source, way.destination) for way in plan.ways} == flows
     assert len(plan.ways) == len(flows)
 
 
-def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(tmp_path):
+def test_tls_example_has_no_findings_with_headraces_certificates(tmp_path):
     file = tmp_path / "tls.yaml"
     file.write_text((FOLDER / "tls.yaml").read_text())
     missing = check_topology(file, ask_databases=False).findings
@@ -129,7 +129,7 @@ def test_the_tls_example_is_in_order_with_the_certificates_that_headrace_makes(t
     assert check_topology(file, ask_databases=False).findings == ()
 
 
-def test_what_certs_prints_is_what_the_file_needs(tmp_path):
+def test_certs_prints_the_settings_that_the_file_needs(tmp_path):
     plain = (FOLDER / "two_way.yaml").read_text()
     file = tmp_path / "two_way.yaml"
     file.write_text(plain)
@@ -147,12 +147,12 @@ def test_what_certs_prints_is_what_the_file_needs(tmp_path):
     assert tls.key.parent == tmp_path / "keys"
 
 
-def test_own_servers_takes_its_connection_strings_from_the_environment():
+def test_own_servers_example_reads_connection_strings_from_environment():
     spec = read_topology(FOLDER / "own_servers.yaml", ENVIRONMENT)
     assert [site.database.environment for site in spec.sites] == [("DBS1_DSN",), ("DBS2_DSN",)]
 
 
-def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_path):
+def test_downstream_example_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_path):
     plan = make_plan(read_topology(FOLDER / "downstream.yaml", {}))
     work = {actor.name: (actor.site, actor.work) for actor in plan.actors}
     assert work["redo:dbs1@dbs2"] == (
@@ -165,7 +165,7 @@ def test_downstream_capture_copies_the_redo_of_dbs1_and_mines_it_at_dbs2(tmp_pat
     assert [way.components for way in plan.ways] == [("capture_dbs1", "apply_from_dbs1")]
 
 
-def test_slow_line_spares_its_line_and_keeps_its_queues():
+def test_slow_line_example_compresses_and_keeps_its_queues():
     spec = read_topology(FOLDER / "slow_line.yaml", {})
     (propagation,) = spec.propagations
     assert (propagation.compression, propagation.bandwidth_max) == ("zstd", 500 << 10)
@@ -177,7 +177,7 @@ def test_slow_line_spares_its_line_and_keeps_its_queues():
     assert "no  capture_dbs1: combined capture and apply: dbs1_to_dbs2 compresses what it sends" in plan.as_text()
 
 
-def test_archived_logs_of_two_sources_are_mined_at_one_site(tmp_path):
+def test_archived_log_example_mines_two_sources_at_one_site(tmp_path):
     plan = make_plan(read_topology(FOLDER / "archived_logs.yaml", {}))
     work = {actor.name: actor.work for actor in plan.actors}
     assert work["redo:dbs1@dbs3"].startswith("redo receiver: takes the complete segments of dbs1 that are copied into ")

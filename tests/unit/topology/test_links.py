@@ -1,4 +1,4 @@
-"""How links are protected by what a file says of `tls`, and that an operator who leaves them open says so."""
+"""Protection of links by the `tls` setting, and the operator's explicit choice of open links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = ONE_WAY.replace("  b: {", "  b: {node: {site_b: 1}, ").lstrip()
 PLAIN = f"tls: none\n{ONE_WAY.lstrip()}"
 
 
-def test_file_that_says_nothing_names_the_files_that_up_makes(tmp_path: Path) -> None:
+def test_file_without_tls_gets_the_certificate_files_that_up_makes(tmp_path: Path) -> None:
     spec = read(tmp_path, ONE_WAY)
     assert makes_certificates(spec)
     assert [site.tls for site in spec.sites] == [made_certificate(spec.state_dir, name) for name in ("a", "b")]
@@ -33,7 +33,7 @@ def test_file_that_says_nothing_names_the_files_that_up_makes(tmp_path: Path) ->
     )
 
 
-def test_file_that_says_none_is_warned_of_by_check_and_plan(tmp_path: Path) -> None:
+def test_tls_none_is_a_warning_of_check_and_plan(tmp_path: Path) -> None:
     spec, found = findings(tmp_path, PLAIN)
     assert spec is not None
     assert [site.tls for site in spec.sites] == [None, None]
@@ -43,16 +43,16 @@ def test_file_that_says_none_is_warned_of_by_check_and_plan(tmp_path: Path) -> N
     assert "Links between components: neither encrypted nor authenticated" in plan.as_text()
     assert [finding.path for finding in plan.findings] == ["tls (line 1)"]
     assert [finding.path for finding in check_topology(spec.file, ask_databases=False).findings] == ["tls (line 1)"]
-    # As it advises.
+    # The change that the warning advises.
     spec.file.write_text(spec.file.read_text().replace("tls: none\n", ""))
     assert check_topology(spec.file, ask_databases=False).findings == ()
 
 
-def test_sites_with_nodes_need_the_operators_word_and_each_way_that_is_printed_is_accepted(tmp_path: Path) -> None:
+def test_sites_with_nodes_require_a_tls_setting_and_each_printed_one_works(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, NODES)
     assert problem.startswith("tls: is missing, and b has a node")
     file = tmp_path / "topology.yaml"
-    # What an earlier version started is seen and stopped, with links as it has them.
+    # A topology started by an earlier version is read and stopped with its existing links.
     running = read_topology(file, to_start=False)
     assert [site.tls for site in running.sites] == [None, None]
     assert problem.endswith(both_ways(running))
@@ -69,26 +69,24 @@ def test_sites_with_nodes_need_the_operators_word_and_each_way_that_is_printed_i
 
 
 @pytest.mark.parametrize("said", ["yes", "off", "required", "[none]"])
-def test_another_word_is_refused_with_what_may_be_said(tmp_path: Path, said: str) -> None:
+def test_unknown_tls_value_is_refused_with_the_allowed_values(tmp_path: Path, said: str) -> None:
     (problem,) = problems(tmp_path, f"tls: {said}\n{ONE_WAY.lstrip()}")
     assert problem.startswith("tls (line 1): ")
     assert "or write none" in problem
 
 
-def test_site_that_names_files_beside_sites_that_do_not_is_refused(tmp_path: Path) -> None:
+def test_certificate_files_at_only_some_sites_are_refused(tmp_path: Path) -> None:
     text = ONE_WAY.replace("  a: {", "  a: {tls: {authority: x, certificate: y, key: z}, ")
     for more in ("", "tls: none\n"):
         with pytest.raises(TopologyError, match=r"sites\.b .*: has no tls, and a has"):
             read(tmp_path, more + text.lstrip())
 
 
-def test_topology_of_an_earlier_version_gets_certificates_by_an_edit_that_restarts_its_components(
-    tmp_path: Path,
-) -> None:
+def test_topology_of_an_earlier_version_gets_certificates_by_a_restart(tmp_path: Path) -> None:
     before = read(tmp_path, PLAIN)
     after = read(tmp_path, ONE_WAY)
     assert before.state_dir == after.state_dir
     found = changes(before, after)
     assert {change.action for change in found} == {"restarts"}
-    # the controller has the sites
+    # the controller knows the sites
     assert {facet for change in found for facet in change.facets} == {"certificate", "sites"}

@@ -1,4 +1,4 @@
-"""Patterns of tables: what they match, and whether two can match the same table."""
+"""Patterns of tables: the names that they match, and whether two patterns can match the same table."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ NAMES = st.text('ab.[] "', min_size=1, max_size=6)
         ("hr.a[1]", ("hr", "a[1]")),
     ],
 )
-def test_a_table_pattern_is_split_at_the_dot_outside_quotes(text, expected):
+def test_table_pattern_is_split_at_the_dot_outside_quotes(text, expected):
     assert parse_table(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "t", "a.b.c", ".t", "a.", 'a."', "a b.c", 'a"b".c', '"a*".b', 'a."b?"'])
-def test_what_is_not_schema_dot_table_is_refused(text):
+def test_name_without_schema_and_table_is_refused(text):
     with pytest.raises(ValueError, match=r"is not of the form schema\.table"):
         parse_table(text)
 
 
 @pytest.mark.seeded
 @given(NAMES, NAMES)
-def test_a_quoted_name_matches_itself_and_nothing_else(owner, name):
+def test_quoted_name_matches_only_itself(owner, name):
     quoted = '"{}"."{}"'.format(owner.replace('"', '""'), name.replace('"', '""'))
     pattern_owner, pattern_name = parse_table(quoted)
     rule = Rule(owner=pattern_owner, name=pattern_name)
@@ -77,7 +77,7 @@ def test_every_name_matches_the_same_patterns_as_one_of_the_examples(patterns, n
         (["x"], {"x", "y"}),
     ],
 )
-def test_examples_are_the_shortest_names_that_the_patterns_tell_apart(patterns, expected):
+def test_examples_are_the_shortest_names_that_patterns_distinguish(patterns, expected):
     assert set(examples(patterns)) == expected
 
 

@@ -1,4 +1,4 @@
-"""The plan names everything that would be made, where, and what it locks."""
+"""The plan names every object that `up` would create, its site, and its locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER = "combined: never\n"
 TWO_WAY = SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2]}]"
 
 
-def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it(tmp_path):
+def test_plan_has_one_way_with_all_components_for_every_apply(tmp_path):
     plan = make_plan(read(tmp_path, NEVER + TWO_WAY))
     assert [(way.source, way.destination, way.components) for way in plan.ways] == [
         ("dbs1", "dbs2", ("capture_dbs1", "q_dbs1", "dbs1_to_dbs2", "q_dbs2_in", "apply_from_dbs1_at_dbs2")),
@@ -27,7 +27,7 @@ def test_the_plan_has_one_way_for_every_apply_process_with_every_component_on_it
     ]
 
 
-def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_have(tmp_path):
+def test_plan_lists_every_actor_once_with_its_site_and_requirements(tmp_path):
     text = TWO_WAY.replace(
         "dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, node: {site_dbs2: 1}}"
     )
@@ -63,7 +63,7 @@ def test_the_plan_lists_every_actor_once_at_its_site_with_what_its_node_must_hav
     }
 
 
-def test_the_plan_says_how_much_memory_reading_the_log_takes_at_the_source(tmp_path):
+def test_plan_shows_the_memory_for_reading_the_log_at_the_source(tmp_path):
     def work(text):
         return next(actor.work for actor in make_plan(read(tmp_path, text)).actors if actor.name == "site:dbs1")
 
@@ -73,7 +73,7 @@ def test_the_plan_says_how_much_memory_reading_the_log_takes_at_the_source(tmp_p
     )
 
 
-def test_who_gets_what_is_shown_with_hops_and_not_again_for_what_a_hub_forwards(tmp_path):
+def test_plan_shows_the_reach_with_hops_once_per_table_group(tmp_path):
     text = (
         SITES
         + """
@@ -100,7 +100,7 @@ replicate:
     ]
 
 
-def test_rules_are_shown_where_they_stand_and_nowhere_else(tmp_path):
+def test_plan_shows_rules_only_at_their_clients(tmp_path):
     text = (
         SITES
         + """
@@ -114,7 +114,7 @@ replicate:
     assert second.rules == ("capture_dbs1: hr.*, crm.c*",)
 
 
-def test_tags_that_rules_list_and_the_tags_of_apply_processes_are_shown(tmp_path):
+def test_plan_shows_tags_of_rules_and_of_apply_processes(tmp_path):
     text = (
         SITES
         + """
@@ -138,7 +138,7 @@ applies:
     ]
 
 
-def test_a_way_over_an_intermediate_site_shows_every_hop(tmp_path):
+def test_plan_shows_every_hop_over_an_intermediate_site(tmp_path):
     text = (
         SITES
         + """
@@ -172,7 +172,7 @@ LIVE = LiveSite(
 )
 
 
-def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
+def test_plan_text_shows_statements_locks_and_failures(tmp_path):
     text = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LIVE}).as_text()
     for line in (
         "  1 tables are captured",
@@ -190,7 +190,7 @@ def test_the_text_says_what_is_done_what_it_locks_and_what_will_fail(tmp_path):
     assert text.count("not asked: its statements are not listed") == 2
 
 
-def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path):
+def test_plan_shows_a_common_lock_once_below_its_statements(tmp_path):
     steps = tuple(PlannedStatement(statement=f"CREATE {name}", effect=f"makes {name}", lock="L") for name in "ab")
     lines = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LiveSite(statements=steps)}).as_text().splitlines()
     start = lines.index("  + CREATE a")
@@ -203,7 +203,7 @@ def test_a_lock_that_statements_have_in_common_is_said_once_below_them(tmp_path)
     ]
 
 
-def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
+def test_plan_dictionary_is_json_with_everything_in_the_text(tmp_path):
     plan = make_plan(read(tmp_path, TWO_WAY), {"dbs1": LIVE})
     again = json.loads(json.dumps(plan.as_dict()))
     assert again["topology"] == "t"
@@ -212,7 +212,7 @@ def test_the_dictionary_is_json_and_has_everything_the_text_has(tmp_path):
     assert again["findings"][-1]["problem"] == "too few senders"
 
 
-def test_the_plan_names_the_environment_variable_and_never_the_connection_string(tmp_path):
+def test_plan_names_the_environment_variable_never_the_connection_string(tmp_path):
     spec = read(
         tmp_path,
         'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A_DSN}"}}}',
@@ -223,7 +223,7 @@ def test_the_plan_names_the_environment_variable_and_never_the_connection_string
     assert "hunter2" not in plan.as_text() + json.dumps(plan.as_dict())
 
 
-def test_optimisations_say_why_they_apply_or_not(tmp_path):
+def test_plan_explains_each_optimisation(tmp_path):
     text = (
         SITES
         + """
@@ -244,7 +244,7 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2, parallelism: 1, group_transa
     }
 
 
-def test_the_plan_says_that_capture_and_apply_are_combined_and_what_does_not_run(tmp_path):
+def test_plan_shows_combined_capture_and_the_bypassed_components(tmp_path):
     plan = make_plan(read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]"))
     assert (
         "  yes capture_dbs1: combined capture and apply: q_dbs1 has one publisher, and one way without rules leads to"
@@ -252,7 +252,7 @@ def test_the_plan_says_that_capture_and_apply_are_combined_and_what_does_not_run
     )
 
 
-def test_the_plan_says_which_components_restart_and_why(tmp_path):
+def test_plan_shows_restarting_components_with_reasons(tmp_path):
     before = read(tmp_path, NEVER + SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2]}]")
     after = read(tmp_path, NEVER + SITES + "replicate: [{tables: [hr.a, hr.b], from: dbs1, to: [dbs2]}]")
     lines = make_plan(after, prepared=before).as_text().splitlines()
@@ -267,7 +267,7 @@ def test_the_plan_says_which_components_restart_and_why(tmp_path):
     assert "Changes to what runs" not in make_plan(after).as_text()
 
 
-def test_the_plan_says_which_actors_share_a_process_and_that_they_restart_when_that_changes(tmp_path):
+def test_plan_shows_shared_processes_and_restarts_when_they_change(tmp_path):
     shared, apart = (read(tmp_path, f"processes: {how}\n{NEVER}" + TWO_WAY) for how in ("shared", "apart"))
     assert (
         "Actors (processes: shared: queues and propagations of a site share one, and so do its capture processes, its"
@@ -281,7 +281,7 @@ def test_the_plan_says_which_actors_share_a_process_and_that_they_restart_when_t
     assert "  not touched: site:dbs1, site:dbs2, site:dbs3, site:relay, spark:dbs2, spark:dbs1" in lines
 
 
-def test_plan_says_which_propagations_can_be_split_off_and_shows_what_is(tmp_path):
+def test_plan_shows_split_and_splittable_propagations(tmp_path):
     file = tmp_path / "fan_out.yaml"
     file.write_text("""
 topology: t
@@ -300,7 +300,7 @@ propagations: {a_to_c: {from: q_a, to: q_c_in, split: never}}
         propagation="a_to_b", queue="q_a", to_queue="q_b_in", phase=SPLIT, merges=True, by="threshold", since_us=1
     )
     plan = make_plan(spec, prepared=with_splits(spec, [split]), splits=[split])
-    assert {change.action for change in plan.changes} == {"same"}  # `up` with this file leaves it split off
+    assert {change.action for change in plan.changes} == {"same"}  # `up` with this file keeps it split off
     assert "a -> b: capture_a.a_to_b -> q_a.a_to_b -> apply_from_a_at_b" in plan.as_text()
     moved = replace(spec, propagations=tuple(replace(each, from_queue="q_b_in") for each in spec.propagations))
     assert any(

@@ -1,4 +1,4 @@
-"""Commands in messages can be taken into a shell as they are printed."""
+"""Commands in messages can be pasted into a shell as printed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.session.packages import PACKAGES, ROOT
 from topology.printed_commands import FILE_VERBS, commands_with_file, with_file
 
 FILE = "hr.yaml"
-# Not to be typed as they are.
+# Mentioned in prose, not to be typed as printed.
 SPOKEN_OF = {
     ("headrace/databases/connectors.py", "copy hr.yaml"): "what a session calls itself",
     ("headrace/databases/postgres/copying/table_copy.py", "copy hr.yaml"): "what a session calls itself",
@@ -56,7 +56,7 @@ SPOKEN_OF = {
         ("""`headrace verify FILE '"Odd Schema".t'`""", ["verify"]),
     ],
 )
-def test_command_names_the_reader_s_file(text: str, words: list[str], file: str):
+def test_printed_command_names_the_users_file(text: str, words: list[str], file: str):
     shown = with_file(text, file)
     command = shown[shown.index("headrace") :].partition("`")[0]
     assert shlex.split(command.replace(", or", " or"))[: len(words) + 2] == ["headrace", *words, file]
@@ -65,7 +65,7 @@ def test_command_names_the_reader_s_file(text: str, words: list[str], file: str)
 
 
 @pytest.mark.parametrize("file", ["hr.yaml", "my hr.yaml", "hr.conf", "my file's.yaml", "/etc/$(reboot)"])
-def test_file_is_named_once_in_whatever_is_shown(
+def test_file_is_inserted_once_per_shown_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: str
 ):
     monkeypatch.setattr(Output, "file", file)
@@ -93,18 +93,18 @@ def test_file_is_named_once_in_whatever_is_shown(
         "headrace up EARLIER_FILE",
     ],
 )
-def test_nothing_else_is_touched(text: str):
+def test_other_texts_are_left_unchanged(text: str):
     assert with_file(text, "hr.yaml") == text
     assert with_file("headrace up", "") == "headrace up"
 
 
-def test_commands_in_a_json_document_leave_it_one():
+def test_commands_in_a_json_document_keep_it_valid_json():
     document = {"hint": 'say "headrace up FILE"', "at": ["headrace status"]}
     shown = json.loads(with_file(json.dumps(document), 'a "b".yaml', in_json=True))
     assert shown == {"hint": 'say "headrace up \'a "b".yaml\'"', "at": ["headrace status 'a \"b\".yaml'"]}
 
 
-def test_verbs_are_those_of_the_command_line_that_take_a_file():
+def test_file_verbs_are_the_commands_that_take_a_file():
     def verbs(command: object, before: str = "") -> set[str]:
         found: set[str] = set()
         for name, each in getattr(command, "commands", {}).items():
@@ -122,8 +122,8 @@ def test_verbs_are_those_of_the_command_line_that_take_a_file():
     assert set(FILE_VERBS) == verbs(get_command(app)) - {"doctor"}  # that one can do without
 
 
-def test_no_message_names_the_file_by_itself():
-    """It would not be quoted; written as FILE, or left out, it is put in where the message is shown."""
+def test_no_message_inserts_the_file_name_itself():
+    """Such a file name would not be quoted. Messages write FILE or omit it; the output inserts the user's file name."""
     places = re.compile(r"headrace (" + "|".join(FILE_VERBS) + r") $")
     found = []
     for package in PACKAGES:
@@ -142,7 +142,7 @@ def test_no_message_names_the_file_by_itself():
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Texts of a module that are no docstrings; 7 stands for each value that is put in."""
+    """Yield the texts of a module except docstrings; 7 stands for each inserted value."""
     found: list[str] = []
     pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     for node in pending:
@@ -152,12 +152,12 @@ def texts(path: Path) -> Iterator[str]:
             found.append(node.value)
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             pending += ast.iter_child_nodes(node)
-    # What is said of another file is a command like any other.
+    # A command on another file is checked like any other command.
     yield from (re.sub(r"\b[A-Z]+_FILE\b", "FILE", text) for text in found if "headrace " in text)
 
 
 def printed_commands(text: str) -> Iterator[tuple[list[str], bool]]:
-    """The words of each command of a text behind `headrace`, and whether its end is marked: what follows is prose."""
+    """Yield each command's words after `headrace` in a text, and whether its end is marked (else prose follows)."""
     shown = with_file(text, FILE)
     for start, end, _ in commands_with_file(text, FILE):
         before = len(with_file(text[:start], FILE))
@@ -171,7 +171,7 @@ def printed_commands(text: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def wrong(words: Sequence[str]) -> str:
-    """Why the command line does not take these words, or does nothing by them; empty: it does."""
+    """Return why the command line rejects these words or does nothing with them; empty if it accepts them."""
     command, rest = get_command(app), list(words)
     while hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]
@@ -189,8 +189,8 @@ def wrong(words: Sequence[str]) -> str:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_every_command_that_is_printed_is_one_that_the_command_line_takes(package: str):
-    """Whoever types it gets what was promised, and not a word about what is missing."""
+def test_every_printed_command_is_accepted_by_the_command_line(package: str):
+    """A user who types the command gets the promised result, not a message about a missing argument."""
     found = []
     for path in sorted((ROOT / package).rglob("*.py")):
         place = str(path.relative_to(ROOT))

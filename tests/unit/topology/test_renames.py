@@ -1,4 +1,4 @@
-"""Tables that are renamed on the way: what their clients need, what is refused, and who gets what."""
+"""Tables renamed in transit: log needs of their clients, refusals, and the reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from topology.spec import TopologySpec
 from topology.split import MERGING, SPLIT, SPLITTING, Split, with_splits
 
 
-def test_clients_behind_a_renaming_one_have_the_new_name_and_need_values_of_the_old_one(tmp_path):
+def test_clients_after_a_rename_need_log_values_under_the_old_name(tmp_path):
     text = one_way(
         RENAME,
         '{table: sales.staff, where: "new.full_name = \'x\'"}, {table: sales.staff, where: "old.salary > 5"}',
@@ -54,7 +54,7 @@ def test_clients_behind_a_renaming_one_have_the_new_name_and_need_values_of_the_
     assert combination(spec, spec.capture("cap")).apply is None
 
 
-def test_a_schema_may_be_renamed_at_a_capture_process_and_a_table_again_at_the_apply_process(tmp_path):
+def test_schema_rename_at_capture_and_table_rename_at_apply_combine(tmp_path):
     spec = read(
         tmp_path,
         one_way(
@@ -86,8 +86,8 @@ def test_a_schema_may_be_renamed_at_a_capture_process_and_a_table_again_at_the_a
 @pytest.mark.parametrize(
     "sent", ["{table: '*.t', transform: [{rename_schema: y}]}", "{global: true, transform: [{rename_schema: y}]}"]
 )
-def test_a_schema_that_a_table_only_gets_may_be_renamed_again_by_a_wildcard(tmp_path, sent):
-    """No rule names crm: it stands in a rename_table alone."""
+def test_schema_from_a_table_rename_can_be_renamed_by_a_wildcard(tmp_path, sent):
+    """No rule names crm: it occurs only in a rename_table."""
     spec = read(tmp_path, one_way("{table: hr.a, transform: [{rename_table: crm.t}]}", sent, "{schema: y}"))
     assert the_way(spec).carry(TableName("hr", "a")) == ("y", "t")
     evaluation = RuleEvaluation(*rules_at_the_end([the_way(spec)]))
@@ -97,10 +97,8 @@ def test_a_schema_that_a_table_only_gets_may_be_renamed_again_by_a_wildcard(tmp_
     ]
 
 
-def test_two_sites_may_call_one_table_differently(tmp_path):
-    """What dbs1 calls hr.t is sales.u at dbs2, and the other way round: each capture process gives it the other site's
-    name.
-    """
+def test_two_sites_can_use_different_names_for_one_table(tmp_path):
+    """hr.t of dbs1 is sales.u at dbs2 and vice versa: each capture process uses the other site's name."""
     text = """
 topology: t
 sites: {dbs1: {database: {kind: embedded}}, dbs2: {database: {kind: embedded}}}
@@ -130,11 +128,11 @@ applies:
         if "return there" in each
     )
     _, warned = findings(tmp_path, text.replace(" TAGGED", ""))
-    # both write it, and nothing resolves conflicts
+    # both sites write it, and no handler resolves conflicts
     assert [each.partition("such as ")[2].partition(",")[0] for each in warned] == ["sales.u", "hr.t"]
 
 
-def test_plan_shows_what_tables_are_called_where_they_arrive(tmp_path):
+def test_plan_shows_table_names_at_the_destination(tmp_path):
     spec = read(
         tmp_path,
         """
@@ -155,8 +153,8 @@ applies:
     ]
 
 
-def test_rows_that_are_in_two_tables_of_a_site_do_not_meet(tmp_path):
-    """Both sites write hr.t, and each gets the other's rows as x.t."""
+def test_rows_in_two_tables_of_a_site_do_not_conflict(tmp_path):
+    """Both sites write hr.t, and each gets the other site's rows as x.t."""
     _, warned = findings(
         tmp_path,
         """
@@ -173,8 +171,8 @@ applies: {a2: {site: dbs2, source: dbs1, queue: to2}, a1: {site: dbs1, source: d
     assert warned == []
 
 
-def test_two_tables_of_a_site_do_not_become_one_over_another_site(tmp_path):
-    """a sends its hr.t to h as hr.u, and its hr.u to b, which sends it on to h."""
+def test_two_tables_of_a_site_merged_by_another_site_are_refused(tmp_path):
+    """a sends its hr.t to h as hr.u, and its hr.u to b, which forwards it to h."""
     text = """
 topology: t
 sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}, h: {database: {kind: embedded}}}
@@ -199,7 +197,7 @@ applies:
     read(tmp_path, text.replace("NEW", "w"))
 
 
-def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
+def test_table_arriving_under_two_names_over_two_paths_is_refused(tmp_path):
     text = (
         one_way(applied="{schema: hr}, {schema: x}")
         .replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}}")
@@ -213,8 +211,8 @@ def test_a_table_that_comes_under_two_names_over_two_paths_is_refused(tmp_path):
     assert any("as hr." in each and "as x." in each and "one path alone is used" in each for each in found), found
 
 
-def test_many_paths_between_queues_are_not_walked_one_by_one(tmp_path):
-    """Ten queues, each sending to every other one, and no path takes all: there are 100,000 paths to the last queue."""
+def test_many_paths_between_queues_are_not_enumerated(tmp_path):
+    """Ten queues each send to every other queue, and no path takes all: there are 100,000 paths to the last queue."""
     numbers = range(10)
     last = numbers[-1]
     only = dict.fromkeys(numbers, " rules: {include: [{schema: sales}]}") | {
@@ -246,9 +244,9 @@ def test_many_paths_between_queues_are_not_walked_one_by_one(tmp_path):
     assert any("no single path takes all changes of s0" in each for each in found), found
 
 
-def test_a_longer_path_beside_the_one_that_is_used_is_no_second_one(tmp_path):
-    """The walk that is first at queue b came over queue c, from where the way goes on: another walk must be found, and
-    of these the shortest is used.
+def test_unused_longer_path_is_not_a_second_path(tmp_path):
+    """The first walk that reaches queue b came over queue c, where the way continues. Another walk must be found, and
+    the shortest of these is used.
     """
     hops = {
         "q_c": "",
@@ -286,15 +284,15 @@ def test_a_longer_path_beside_the_one_that_is_used_is_no_second_one(tmp_path):
 
 
 @pytest.mark.parametrize("condition", ["where: \"new.a = 'x'\"", "subset: \"a = 'x'\""])
-def test_a_table_that_is_left_out_says_nothing_of_the_one_that_has_its_name_behind(tmp_path, condition):
-    """hr.t would be called s.t, without its column a; but the source's own s.t comes in its place."""
+def test_excluded_table_does_not_affect_a_table_with_its_target_name(tmp_path, condition):
+    """hr.t would become s.t without its column a, but is excluded; the source's own s.t arrives instead."""
     captured = (
         "{schema: hr, transform: [{rename_schema: s}, {delete_columns: [a]}]}, {table: s.t}], exclude: [{table: hr.t}"
     )
     read(tmp_path, one_way(captured, "{schema: s}", f"{{table: s.t, {condition}}}, {{table: s.v}}"))
 
 
-def test_capture_tells_who_loses_a_table_by_the_names_on_the_way(tmp_path):
+def test_capture_reports_applies_that_lose_a_table_by_names_on_the_way(tmp_path):
     spec = read(
         tmp_path,
         one_way(
@@ -310,7 +308,7 @@ def test_capture_tells_who_loses_a_table_by_the_names_on_the_way(tmp_path):
 
 
 @pytest.mark.parametrize("client", ["captured", "sent", "applied"])
-def test_another_name_is_another_shape(tmp_path, client):
+def test_changed_name_is_a_changed_shape(tmp_path, client):
     rules = {
         "captured": "{schema: hr}, {schema: x}",
         "sent": "{schema: hr}, {schema: x}",
@@ -323,8 +321,8 @@ def test_another_name_is_another_shape(tmp_path, client):
     assert "copied as it is" in found.problem
 
 
-def test_a_name_on_the_way_is_not_passed_on_to_another_table_while_changes_of_the_first_may_be_there(tmp_path):
-    """The rules between would take rows of the one for rows of the other; once they have passed, the name is free."""
+def test_name_in_transit_is_not_reused_while_changes_are_in_flight(tmp_path):
+    """The rules in between would confuse rows of the two tables; when the old rows have passed, the name is free."""
 
     def renaming(table: str) -> str:
         return one_way(
@@ -344,8 +342,8 @@ def test_a_name_on_the_way_is_not_passed_on_to_another_table_while_changes_of_th
     assert list(shape_changes(before, before)) == []
 
 
-def test_a_name_in_a_queue_that_several_read_is_not_passed_on_either(tmp_path):
-    """What dbs2 got as sales.u waits in the queue for the propagation to dbs3, too, which did not want it."""
+def test_name_in_a_shared_queue_is_not_reused_while_in_flight(tmp_path):
+    """The rows that dbs2 got as sales.u are also pending for the propagation to dbs3, which discards them."""
 
     def fan_out(table: str, to_dbs2: str, to_dbs3: str) -> TopologySpec:
         return read(
@@ -371,13 +369,13 @@ applies: {{a2: {{site: dbs2, source: dbs1, queue: q2}}, a3: {{site: dbs3, source
         "hr.b would come as sales.u on the way to dbs3, and that was the name of hr.a" in found.problem,
     ) == ("applies.a3", True)
     assert [each.apply for each in strangers_on_the_way(before, after)] == ["a3"]
-    # the same table, for another one
+    # hr.a keeps its name; dbs2 gets another table
     assert (
         list(shape_changes(before, fan_out("hr.a", "{table: hr.c}", "{table: sales.u, where: \"new.a = 'x'\"}"))) == []
     )
 
 
-def test_two_tables_of_one_name_that_tags_tell_apart_take_no_name_over(tmp_path):
+def test_tables_of_one_name_distinguished_by_tags_are_no_reuse(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -400,7 +398,7 @@ applies:
     assert [*shape_changes(spec, spec), *strangers_on_the_way(spec, spec)] == []
 
 
-def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path):
+def test_subsets_and_conditions_are_compared_under_names_in_transit(tmp_path):
     subset = "{table: sales.staff, subset: \"name = 'x'\"}"
     before, after = (
         read(
@@ -422,9 +420,9 @@ def test_subsets_and_conditions_are_compared_under_the_names_on_the_way(tmp_path
     assert any("captures.cap" in each and "takes a subset" in each for each in warned), warned
 
 
-def test_a_subset_that_moves_to_a_client_before_a_rename_would_leave_what_queues_hold_uncut(tmp_path):
-    """Behind another name the apply process does not evaluate subsets of clients before it: rows outside would be
-    inserted, and `verify` would not see them.
+def test_subset_moved_before_a_rename_is_refused(tmp_path):
+    """After a rename the apply process does not evaluate subsets of earlier clients: it would insert rows outside the
+    subset, and `verify` would not see them.
     """
 
     def edit(*, first: bool, second: bool, renames: bool = True):
@@ -453,7 +451,7 @@ def test_a_subset_that_moves_to_a_client_before_a_rename_would_leave_what_queues
 
 
 @pytest.mark.parametrize("phase", [SPLITTING, SPLIT, MERGING])
-def test_a_stream_that_is_split_off_has_the_names_that_it_had(tmp_path, phase):
+def test_split_stream_keeps_its_table_names(tmp_path, phase):
     text = one_way(
         "{table: hr.t, transform: [{rename_table: x.u}]}", "{table: x.u, transform: [{rename_schema: y}]}"
     ).replace("[{schema: hr}]}}\n", "[{schema: y}]}}\n")

@@ -1,4 +1,4 @@
-"""When a schedule is open: overlaps, days, and days on which the clocks change."""
+"""Opening times of a schedule: overlaps, days, and days of clock changes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 
 
 def at(schedule: Schedule, local: str, zone: str = "UTC") -> tuple[bool, str]:
-    """Open or not, and until when, on the clock of a zone."""
+    """Return whether the schedule is open, and until when, on the clock of a zone."""
     moment = datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone))
     opening = schedule.at(round(moment.timestamp() * 1e6))
     until = datetime.fromtimestamp(opening.until_us / 1e6, ZoneInfo(zone))
     return opening.is_open, until.replace(tzinfo=None).isoformat(" ", "minutes")
 
 
-def test_window_over_midnight_is_open_from_its_first_moment_to_its_last() -> None:
+def test_window_over_midnight_is_open_from_start_to_end() -> None:
     nights = Schedule(windows=(Window(hour=22, minute=0, duration_s=6 * 3600),))
     assert at(nights, "2026-11-22 21:59:59") == (False, "2026-11-22 22:00")
     assert at(nights, "2026-11-22 22:00") == (True, "2026-11-23 04:00")
@@ -44,13 +44,13 @@ def test_window_over_midnight_is_open_from_its_first_moment_to_its_last() -> Non
     assert at(nights, "2026-11-23 04:00") == (False, "2026-11-23 22:00")
 
 
-def test_days_are_those_on_which_a_window_opens() -> None:
+def test_days_of_a_window_are_the_days_on_which_it_opens() -> None:
     friday_night = Schedule(windows=(Window(hour=22, minute=30, duration_s=4 * 3600, days=(4,)),))
     assert at(friday_night, "2026-11-21 01:00") == (True, "2026-11-21 02:30")  # Saturday, an hour after midnight
     assert at(friday_night, "2026-11-21 22:45") == (False, "2026-11-27 22:30")
 
 
-def test_windows_that_overlap_or_touch_are_one() -> None:
+def test_overlapping_or_adjacent_windows_merge() -> None:
     both = Schedule(
         windows=(
             Window(hour=1, minute=0, duration_s=3600),
@@ -63,13 +63,13 @@ def test_windows_that_overlap_or_touch_are_one() -> None:
     assert at(both, "2026-11-22 02:40") == (False, "2026-11-22 12:00")
 
 
-def test_window_of_every_hour_goes_by_the_local_minute() -> None:
+def test_hourly_window_follows_the_local_minute() -> None:
     hourly = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),), time_zone="Asia/Kathmandu")  # UTC+5:45
     assert at(hourly, "2026-11-22 09:49", "Asia/Kathmandu") == (False, "2026-11-22 09:50")
     assert at(hourly, "2026-11-22 09:55", "Asia/Kathmandu") == (True, "2026-11-22 10:00")
 
 
-def test_clocks_that_change_neither_skip_nor_repeat_a_window_nor_change_its_length() -> None:
+def test_clock_changes_neither_skip_repeat_nor_resize_a_window() -> None:
     at_half_past_two = Schedule(windows=(Window(hour=2, minute=30, duration_s=1800),), time_zone=ZURICH)
     for day, opens_utc in (("2026-03-28", 1.5), ("2026-03-29", 1.5), ("2026-10-25", 0.5), ("2026-10-26", 1.5)):
         midnight = datetime.fromisoformat(day).replace(tzinfo=UTC)
@@ -82,7 +82,7 @@ def test_clocks_that_change_neither_skip_nor_repeat_a_window_nor_change_its_leng
 
 
 @pytest.mark.seeded
-def test_what_a_schedule_says_holds_until_the_moment_it_names() -> None:
+def test_schedule_state_holds_until_its_next_change() -> None:
     rng = random.Random(seed_of("what a schedule says"))
     for _ in range(scaled(30, 3000)):
         schedule = Schedule(
@@ -107,7 +107,7 @@ def test_what_a_schedule_says_holds_until_the_moment_it_names() -> None:
         assert (after.is_open, after.until_us > opening.until_us) == (not opening.is_open, True)
 
 
-def test_line_s_keys_are_read_stored_planned_and_end_combined_capture_and_apply(tmp_path: Path) -> None:
+def test_line_keys_are_read_stored_planned_and_end_combined_capture(tmp_path: Path) -> None:
     spec = read(
         tmp_path,
         EXPLICIT.replace(
@@ -155,12 +155,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("keys", WRONG)
-def test_what_is_wrong_with_a_line_s_keys_is_said_with_its_fix(tmp_path: Path, keys: str) -> None:
+def test_invalid_line_keys_are_reported_with_a_fix(tmp_path: Path, keys: str) -> None:
     found = problems(tmp_path, EXPLICIT.replace("KEYS", keys))
     assert WRONG[keys] in "\n".join(found)
 
 
-def test_opening_names_its_moment_on_the_schedule_s_clock() -> None:
+def test_opening_time_is_shown_on_the_schedules_clock() -> None:
     schedule = Schedule(windows=(Window(hour=22, minute=0, duration_s=3600),), time_zone=ZURICH)
     opening = schedule.at(1_790_000_000_000_000)
     assert opening == Opening(is_open=False, until_us=opening.until_us)

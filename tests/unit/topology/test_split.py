@@ -1,4 +1,4 @@
-"""Split streams: what runs in each phase, and what cannot be split off."""
+"""Split streams: the components of each phase, and propagations that cannot be split off."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def edits(before: TopologySpec, after: TopologySpec) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("text", "reader"), [(FAN_OUT, "apply:apply_from_a_at_b"), (QUEUED, "propagation:a_to_b")])
-def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the_end(tmp_path, text, reader):
+def test_each_split_phase_edits_only_its_components_and_merging_undoes_all(tmp_path, text, reader):
     file = read(tmp_path, text)
     splitting, split, merging = (with_splits(file, [split_in(phase)]) for phase in (SPLITTING, SPLIT, MERGING))
     assert edits(file, splitting) == {
@@ -67,9 +67,7 @@ def test_each_phase_is_an_edit_of_what_it_must_change_and_nothing_is_left_in_the
     ],
 )
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_while_it_changes_queues_a_propagation_is_a_subscriber_of_both_or_the_apply_process_that_bypasses_it(
-    tmp_path, phase, original, own, is_direct
-):
+def test_propagation_changing_queues_subscribes_to_both(tmp_path, phase, original, own, is_direct):
     spec = with_splits(read(tmp_path, FAN_OUT if is_direct else QUEUED), [split_in(phase)])
     named = (
         {"a_to_b": "apply_from_a_at_b", "a_to_c": "apply_from_a_at_c"}
@@ -83,7 +81,7 @@ def test_while_it_changes_queues_a_propagation_is_a_subscriber_of_both_or_the_ap
     assert dequeued(spec, spec.applies[0]) == ({SPLITTING: "q_a"}.get(phase, "q_a.a_to_b") if is_direct else "q_b_in")
 
 
-def test_two_streams_of_one_queue_are_split_off_beside_each_other_and_what_runs_is_kept_on_disk(tmp_path):
+def test_two_split_streams_of_one_queue_are_separate_and_stored(tmp_path):
     spec = with_splits(read(tmp_path, FAN_OUT), [split_in(SPLIT), split_in(SPLIT, "a_to_c")])
     assert {each.name: each.from_queue for each in spec.propagations} == {
         "a_to_b": "q_a.a_to_b",
@@ -95,7 +93,7 @@ def test_two_streams_of_one_queue_are_split_off_beside_each_other_and_what_runs_
 
 
 @pytest.mark.parametrize("phase", [SPLITTING, SPLIT, MERGING])
-def test_nothing_is_combined_because_a_stream_is_split_off(tmp_path, phase):
+def test_split_stream_prevents_combined_capture(tmp_path, phase):
     spec = with_splits(read(tmp_path, FAN_OUT), [split_in(phase)])
     assert {combination(spec, capture).hindrance for capture in spec.captures} == {"a_to_b is split off"}
     assert {component.name for component in components_of(spec)} >= {
@@ -105,7 +103,7 @@ def test_nothing_is_combined_because_a_stream_is_split_off(tmp_path, phase):
     }
 
 
-def test_what_cannot_be_split_off_says_why(tmp_path):
+def test_unsplittable_propagation_reports_the_reason(tmp_path):
     one_way = read(tmp_path, f"topology: t\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b]}}]\n")
     assert "capture_a sends its changes straight to" in hindrance(one_way, one_way.propagations[0])
     alone = read(tmp_path, f"topology: t\ncombined: never\n{SITES}replicate: [{{tables: [s.*], from: a, to: [b]}}]\n")
@@ -126,8 +124,8 @@ applies: {{at_b: {{site: b, source: a, queue: qr}}, at_c: {{site: c, source: a, 
     )
 
 
-def test_a_propagation_that_is_split_off_is_not_renamed_before_it_is_merged(tmp_path):
-    """The original queue has forgotten where it was: the new name would begin where the others are."""
+def test_split_propagation_is_not_renamed_before_it_is_merged(tmp_path):
+    """The original queue no longer has its position: the new name would begin at the other subscribers' position."""
     file = read(tmp_path, FAN_OUT)
     renamed = dataclasses.replace(
         file,
@@ -153,9 +151,7 @@ def test_a_propagation_that_is_split_off_is_not_renamed_before_it_is_merged(tmp_
         "another one goes on to there",
     ],
 )
-def test_a_propagation_that_is_split_off_is_not_replaced_by_another_way_to_its_site_before_it_is_merged(
-    tmp_path, change
-):
+def test_split_propagation_is_not_replaced_before_it_is_merged(tmp_path, change):
     splits, file = [split_in(SPLIT)], read(tmp_path, FAN_OUT)
     before = with_splits(file, splits)
 
@@ -199,10 +195,8 @@ def test_a_propagation_that_is_split_off_is_not_replaced_by_another_way_to_its_s
 
 
 @pytest.mark.parametrize("change", ["one site of two goes straight", "two propagations change places"])
-def test_a_propagation_that_is_split_off_and_stays_gives_no_site_up_to_another_one_before_it_is_merged(
-    tmp_path, change
-):
-    """The other one would begin at the common queue where the others are, and the site's redo be purged."""
+def test_split_propagation_yields_no_site_before_it_is_merged(tmp_path, change):
+    """The other one would begin at the common queue's current position, and the site's redo would be purged."""
     file = read(tmp_path, FAN_OUT)
     to_b, to_c = file.propagations
     if change == "one site of two goes straight":
@@ -223,12 +217,12 @@ def test_a_propagation_that_is_split_off_and_stays_gives_no_site_up_to_another_o
     assert {found.path for found in misfits(after, splits, with_splits(file, splits))} == {f"propagations.{path}"}
     if change == "two propagations change places":
         assert {found.path for found in misfits(after, splits)} == {f"propagations.{path}"}, (
-            "where the topology of before is not known"
+            "even without the previous topology"
         )
     assert misfits(file, splits, with_splits(file, splits)) == ()
 
 
-def test_a_propagation_that_is_split_off_may_leave_though_another_one_goes_to_its_site(tmp_path):
+def test_split_propagation_can_be_removed_when_another_serves_its_site(tmp_path):
     file = read(tmp_path, FAN_OUT)
     second = dataclasses.replace(
         file,
@@ -245,7 +239,7 @@ def test_a_propagation_that_is_split_off_may_leave_though_another_one_goes_to_it
     assert misfits(gone, splits, with_splits(second, splits)) == ()
 
 
-def test_thresholds_come_from_the_propagation_or_the_file_and_a_schedule_is_no_reason_to_split(tmp_path):
+def test_split_threshold_comes_from_propagation_or_file_unless_scheduled(tmp_path):
     spec = read(
         tmp_path,
         f"""
@@ -299,14 +293,14 @@ propagations:
         ),
     ],
 )
-def test_check_says_which_thresholds_make_no_sense(tmp_path, text, problem):
+def test_check_reports_contradictory_thresholds(tmp_path, text, problem):
     file = tmp_path / "t.yaml"
     file.write_text(text, encoding="utf-8")
     found = [f"{finding.path}: {finding.problem}" for finding in examine(file).findings]
     assert sum(problem in line for line in found) == 1, found
 
 
-def test_a_record_is_read_as_it_was_written():
+def test_split_record_round_trips():
     assert from_json(
         Split,
         {

@@ -1,4 +1,4 @@
-"""Whether commits of apply processes wait for the destination's disk, as the file says it and the plan shows it."""
+"""Whether commits of apply processes wait for the destination's disk: the file's setting and the plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topology.plan import make_plan
 from topology.problems import TopologyError
 
 
-def test_commits_do_not_wait_for_the_disk_unless_the_file_says_so_for_all_or_for_one(tmp_path):
+def test_commits_wait_for_the_disk_only_with_synchronous_commit_on(tmp_path):
     text = """
 topology: t
 sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}

@@ -1,4 +1,4 @@
-"""The changes of one row in redo, however it is cut into pieces, segments and parts of transactions."""
+"""Key search in redo: the changes of one row, for any division into pieces, segments and transaction parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def search(folder: Path, *key: tuple[str, str]) -> KeySearch:
 
 
 def everything(searching: KeySearch, writer: LogWriter, bytes_max: int) -> tuple[list[FoundChange], int]:
-    """All changes, and in how many pieces they came."""
+    """Return all changes and the number of pieces that the search took."""
     found: list[FoundChange] = []
     start, pieces = FIRST_SCN, 0
     while True:
@@ -58,9 +58,7 @@ def row(source: MemorySource, key: str, *, tag: Tag | None = None) -> int:
     return source.log[-1].commit_scn
 
 
-def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_row(
-    source: MemorySource, tmp_path: Path
-) -> None:
+def test_key_search_finds_only_changes_of_its_row_in_order_with_tags(source: MemorySource, tmp_path: Path) -> None:
     tag = Tag(value=b"\x0b", topology="t", apply="apply_x")
     scns = [row(source, "7"), row(source, "77")]
     with source.transaction(tag) as transaction:
@@ -84,7 +82,9 @@ def test_changes_of_the_row_come_in_order_with_their_tags_and_none_of_another_ro
 
 
 @pytest.mark.parametrize("bytes_max", [1, 500, 1 << 20])
-def test_pieces_together_find_what_one_search_finds(source: MemorySource, tmp_path: Path, bytes_max: int) -> None:
+def test_pieced_search_finds_the_same_changes_as_one_search(
+    source: MemorySource, tmp_path: Path, bytes_max: int
+) -> None:
     expected = []
     for number in range(30):
         scn = row(source, str(number % 5) + "x" * (number // 5))
@@ -102,9 +102,7 @@ def test_pieces_together_find_what_one_search_finds(source: MemorySource, tmp_pa
     assert (pieces > 1) is (bytes_max < 1 << 20)
 
 
-def test_change_in_a_transaction_that_is_larger_than_a_batch_has_its_commit(
-    source: MemorySource, tmp_path: Path
-) -> None:
+def test_change_in_transaction_larger_than_batch_has_its_commit_scn(source: MemorySource, tmp_path: Path) -> None:
     with source.transaction() as transaction:
         for number in range(ROWS_MAX_DEFAULT + 50):
             transaction.insert("hr.t", id=str(number), line="1", a="x")
@@ -114,7 +112,7 @@ def test_change_in_a_transaction_that_is_larger_than_a_batch_has_its_commit(
     assert [(each.command, each.commit_scn) for each in found] == [("INSERT", scn)]
 
 
-def test_only_the_newest_changes_are_kept_and_the_others_counted(source: MemorySource, tmp_path: Path) -> None:
+def test_search_keeps_the_newest_changes_and_counts_the_others(source: MemorySource, tmp_path: Path) -> None:
     row(source, "7")
     for number in range(CHANGES_MAX + 4):
         with source.transaction() as transaction:
@@ -125,9 +123,7 @@ def test_only_the_newest_changes_are_kept_and_the_others_counted(source: MemoryS
     assert piece.changes[-1].commit_scn == source.log[-1].commit_scn
 
 
-def test_search_says_from_where_on_redo_is_there_and_refuses_what_was_purged(
-    source: MemorySource, tmp_path: Path
-) -> None:
+def test_search_reports_the_first_available_scn_and_refuses_purged_redo(source: MemorySource, tmp_path: Path) -> None:
     source.gulp_bytes = lambda: 200
     early = row(source, "7")
     for number in range(40):
@@ -143,7 +139,7 @@ def test_search_says_from_where_on_redo_is_there_and_refuses_what_was_purged(
         searching.run(writer.position, Scn(early))
 
 
-def test_column_that_the_table_did_not_have_then_matches_nothing(source: MemorySource, tmp_path: Path) -> None:
+def test_search_by_column_not_yet_in_the_table_matches_nothing(source: MemorySource, tmp_path: Path) -> None:
     row(source, "7")
     writer = write_redo(tmp_path, source)
     assert everything(search(tmp_path, ("added_later", "7")), writer, 1 << 20)[0] == []

@@ -1,4 +1,4 @@
-"""Labels in redo: which batches get them, and what became of their transactions' rows."""
+"""Labels in redo: which batches carry them, and the row counts of their transactions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def mined(
     return batches, finished
 
 
-def test_label_is_on_the_batch_that_holds_its_transaction_and_on_no_other(tmp_path: Path) -> None:
+def test_label_is_only_on_the_batch_with_its_transaction(tmp_path: Path) -> None:
     source = two_tables()
     commit(source, t=range(3))
     scn = commit(source, "order 7", t=range(3, 5))
@@ -62,9 +62,7 @@ def test_label_is_on_the_batch_that_holds_its_transaction_and_on_no_other(tmp_pa
     assert (label.text, label.rows, found) == ("order 7", 2, 2)
 
 
-def test_rows_that_the_rules_discard_are_counted_and_a_transaction_without_a_row_left_is_not_forgotten(
-    tmp_path: Path,
-) -> None:
+def test_labels_count_discarded_rows_even_when_no_row_is_left(tmp_path: Path) -> None:
     source = two_tables()
     commit(source, "partly", t=range(2), other=range(3))
     commit(source, "wholly", other=range(3, 4))
@@ -79,7 +77,7 @@ def test_rows_that_the_rules_discard_are_counted_and_a_transaction_without_a_row
     }
 
 
-def test_transaction_in_parts_says_at_its_last_part_when_it_committed(tmp_path: Path) -> None:
+def test_label_of_transaction_in_parts_is_finished_at_the_last_part(tmp_path: Path) -> None:
     source = two_tables()
     with source.transaction() as transaction:
         transaction.labels.append("large")
@@ -92,7 +90,7 @@ def test_transaction_in_parts_says_at_its_last_part_when_it_committed(tmp_path: 
     assert (each.rows_found, each.label.rows) == (40, 40)
 
 
-def test_labels_beyond_what_a_header_takes_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_labels_over_the_header_limit_are_dropped_and_counted(tmp_path: Path) -> None:
     source = two_tables()
     for number in range(LABELS_PER_BATCH_MAX + 5):
         commit(source, f"order {number}", t=range(number, number + 1))
@@ -103,7 +101,7 @@ def test_labels_beyond_what_a_header_takes_are_left_out_and_counted(tmp_path: Pa
     assert reader.statistics().labels_left_out == 5
 
 
-def test_transaction_that_was_mined_before_is_not_noted_again(tmp_path: Path) -> None:
+def test_transaction_mined_before_is_not_noted_again(tmp_path: Path) -> None:
     source = two_tables()
     first = commit(source, "order 7", t=range(1))
     commit(source, "order 8", t=range(1, 2))

@@ -1,4 +1,4 @@
-"""The tables that a miner has met, as the kernel wants them: put in one by one, or all at once."""
+"""The miner's tables in kernel form, added one by one or all together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def version(number: int, columns: int, name: str) -> TableVersion:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("mined tables", test=5, soak=200))
-def test_tables_that_come_one_by_one_are_where_they_are_when_all_are_put_in_at_once(seed: int) -> None:
+def test_tables_added_one_by_one_equal_tables_added_together(seed: int) -> None:
     rng = random.Random(seed)
     rules = RuleEvaluation(RuleSet(include=(Rule(owner="s", name="a"),)))
     tables = MinedTables(rules)

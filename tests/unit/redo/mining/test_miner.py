@@ -1,6 +1,6 @@
-"""Mining against what the source itself recorded as committed.
+"""Mining, compared with the committed transactions that the source itself recorded.
 
-Longer than 500 lines: all of it shares the recorded source and the miners over it.
+Longer than 500 lines: all tests share the recorded source and the miners over it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ few = settings(max_examples=scaled(5, 100), suppress_health_check=[HealthCheck.f
 
 @pytest.fixture(autouse=True)
 def _no_fsync(monkeypatch):
-    """Nothing here loses power, and fsync is most of the time."""
+    """Skip fsync: no test here loses power, and fsync takes most of the time."""
     for name in ("fdatasync", "fsync"):
         monkeypatch.setattr(os, name, lambda descriptor: None)
 
@@ -96,7 +96,7 @@ def busy_source(seed: int, gulp: int = 65536, transactions: int = 60) -> MemoryS
 @pytest.mark.seeded
 @few
 @random_work
-def test_every_committed_transaction_comes_once_and_in_order(
+def test_every_committed_transaction_is_mined_once_and_in_order(
     tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
 ):
     folder = tmp_path_factory.mktemp("redo")
@@ -115,7 +115,7 @@ def test_every_committed_transaction_comes_once_and_in_order(
 @pytest.mark.seeded
 @few
 @random_work
-def test_restart_from_any_scn_gives_the_identical_suffix(
+def test_restart_from_any_scn_yields_the_identical_suffix(
     tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
 ):
     folder = tmp_path_factory.mktemp("redo")
@@ -133,7 +133,7 @@ def test_restart_from_any_scn_gives_the_identical_suffix(
 @pytest.mark.seeded
 @few
 @random_work
-def test_mining_while_redo_grows_gives_the_same(
+def test_mining_growing_redo_yields_the_same_transactions(
     tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
 ):
     folder = tmp_path_factory.mktemp("redo")
@@ -146,11 +146,11 @@ def test_mining_while_redo_grows_gives_the_same(
     for turn in range(12):
         workload.run(5)
         source.break_after(cuts.randint(1, 60))
-        if turn % 3 == 2:  # the log writer dies; what it wrote stays
+        if turn % 3 == 2:  # the log writer dies; its written redo stays
             writer.close()
             writer = log_writer(folder, source, segment_bytes=segment, record_bytes=record, clock=clock)
         drain(writer, source, clock)
-        if turn % 5 == 4:  # the capture dies
+        if turn % 5 == 4:  # the capture process dies
             reader = miner(folder, reader.sent_scn, rules, clock=clock)
             batches = batches if not batches or not batches[-1].is_open else _without_open(batches)
         batches += mine(reader, writer, rows_max=rows_max, bytes_max=bytes_max)
@@ -158,13 +158,13 @@ def test_mining_while_redo_grows_gives_the_same(
 
 
 def _without_open(batches: list[LcrBatch]) -> list[LcrBatch]:
-    """What a receiver is left with when the publisher begins an open transaction again."""
+    """Return what a receiver keeps when the publisher restarts an open transaction."""
     while batches and batches[-1].is_open:
         batches = batches[:-1]
     return batches
 
 
-def test_batch_ends_at_a_transaction_end_and_keeps_to_the_bound(tmp_path):
+def test_batch_ends_at_a_transaction_end_within_the_row_limit(tmp_path):
     source = MemorySource()
     source.create_table("hr.t", ["id"], key=["id"])
     for number in range(10):
@@ -177,7 +177,7 @@ def test_batch_ends_at_a_transaction_end_and_keeps_to_the_bound(tmp_path):
     assert not any(batch.is_open or batch.continues for batch in batches)
 
 
-def test_large_transaction_travels_in_parts_of_its_own(tmp_path):
+def test_large_transaction_is_sent_in_its_own_parts(tmp_path):
     source = source_with(0)
     with source.transaction() as transaction:
         transaction.insert("hr.t", id="before")
@@ -200,7 +200,7 @@ def test_large_transaction_travels_in_parts_of_its_own(tmp_path):
     assert {batch.through_scn for batch in open_parts} == {batches[0].through_scn}
 
 
-def test_memory_is_bound_by_a_batch_and_a_record_whatever_the_transaction(tmp_path):
+def test_memory_is_bounded_by_a_batch_and_a_record_for_any_transaction(tmp_path):
     source = source_with(30_000)
     writer = write_redo(tmp_path, source, segment_bytes=1 << 16)
     reader = miner(tmp_path)
@@ -214,7 +214,7 @@ def test_memory_is_bound_by_a_batch_and_a_record_whatever_the_transaction(tmp_pa
     assert max(held) <= 1000
 
 
-def test_break_in_a_transaction_already_sent_in_parts_sends_it_again_from_its_beginning(tmp_path):
+def test_break_in_a_partly_sent_transaction_resends_it_from_the_start(tmp_path):
     source = source_with(0)
     with source.transaction() as transaction:
         for number in range(100):
@@ -236,7 +236,7 @@ def test_break_in_a_transaction_already_sent_in_parts_sends_it_again_from_its_be
     assert received(before + after) == committed(source)
 
 
-def test_discarded_transactions_move_the_position_by_a_mark(tmp_path):
+def test_discarded_transactions_advance_the_position_with_a_progress_mark(tmp_path):
     source = source_with(5)
     writer = write_redo(tmp_path, source)
     batches = list(mine(miner(tmp_path, rules=RuleSet(include=(Rule(owner="crm"),))), writer))
@@ -244,7 +244,7 @@ def test_discarded_transactions_move_the_position_by_a_mark(tmp_path):
     assert batches[0].through_scn == source.current_scn()
 
 
-def test_marks_come_at_most_ten_times_a_second(tmp_path):
+def test_progress_marks_are_sent_at_most_ten_times_a_second(tmp_path):
     source, clock, reader_clock = source_with(1), VirtualClock(), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock)
     reader = miner(tmp_path, clock=reader_clock)
@@ -279,7 +279,7 @@ def test_leaves_with_another_column_order_become_versions_of_one_table(tmp_path)
     ]
 
 
-def test_rows_say_which_table_they_belong_to_whatever_partition_they_are_in(tmp_path):
+def test_rows_of_every_partition_name_their_root_table(tmp_path):
     source = MemorySource()
     source.create_table("s.t", ["id"], key=["id"])
     source.create_table("s.e1", ["id"], key=["id"], root="s.e")
@@ -316,8 +316,8 @@ def test_truncate_of_one_partition_never_truncates_the_whole_table(tmp_path):
 
 
 @pytest.mark.parametrize("away", ["since the log was read last", "while another stream began"])
-def test_truncate_of_one_partition_is_not_the_whole_table_when_another_one_was_detached_for_a_while(tmp_path, away):
-    """The catalog that the log writer reads may show a table with this partition alone, before or after the TRUNCATE."""
+def test_truncate_with_another_partition_detached_spares_the_whole_table(tmp_path, away):
+    """The catalog may show the log writer a table with this partition alone, before or after the TRUNCATE."""
     source = MemorySource()
     for name in ("s.e1", "s.e2", "s.other"):
         source.create_table(name, ["id"], key=["id"], root="s.e" if name != "s.other" else "", holds=f"in {name}")
@@ -348,8 +348,8 @@ def test_truncate_of_one_partition_is_not_the_whole_table_when_another_one_was_d
     assert len([row for batch in mine(miner(tmp_path), writer) for row in rows_of(batch) if row[0] == "TRUNCATE"]) == 1
 
 
-def test_truncate_of_all_partitions_that_have_changed_is_not_the_whole_table_when_another_one_was_attached(tmp_path):
-    """Its rows are not in the log: they were put into the destination's partition by an operator."""
+def test_truncate_with_an_attached_unchanged_partition_spares_the_table(tmp_path):
+    """Its rows are not in the log: an operator copied them into the destination's partition."""
     source = MemorySource()
     source.create_table("s.e1", ["id"], key=["id"], root="s.e", holds="in e1")
     with source.transaction() as transaction:
@@ -363,7 +363,7 @@ def test_truncate_of_all_partitions_that_have_changed_is_not_the_whole_table_whe
     assert [table.partition.name for table in tables if table.partition] == ["e1"]
 
 
-def test_table_is_named_as_it_was_when_the_change_was_made(tmp_path):
+def test_change_carries_the_table_name_of_its_time(tmp_path):
     source = source_with(1)
     source.rename_table("hr.t", "u")
     with source.transaction() as transaction:
@@ -388,7 +388,7 @@ def test_rows_before_and_after_alter_table_have_their_own_versions(tmp_path):
     ]
 
 
-def test_form_of_a_column_follows_its_values(tmp_path):
+def test_column_format_follows_its_values(tmp_path):
     source = MemorySource()
     columns = [Column(name="id", type_name="pg_catalog.int4", is_binary=True), Column(name="a", type_name="x")]
     source.create_table("hr.t", columns, key=["id"], old_image=OldImage.FULL)
@@ -408,7 +408,7 @@ def test_our_own_tables_are_never_captured(tmp_path):
     assert received(mine(miner(tmp_path), writer)) == []
 
 
-def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
+def test_tagged_transactions_pass_only_where_a_rule_takes_their_tag(tmp_path):
     source = source_with(1)
     with source.transaction(TAG) as transaction:
         transaction.insert("hr.t", id="tagged")
@@ -418,7 +418,7 @@ def test_tagged_transactions_pass_only_where_a_rule_takes_them(tmp_path):
 
 
 @pytest.mark.long
-def test_tags_that_nothing_refers_to_any_more_are_forgotten(tmp_path):
+def test_unreferenced_tags_are_forgotten(tmp_path):
     source = MemorySource()
     source.create_table("hr.t", ["id"], key=["id"])
     writer = log_writer(tmp_path, source)
@@ -433,8 +433,8 @@ def test_tags_that_nothing_refers_to_any_more_are_forgotten(tmp_path):
     assert len(mining._tables.tags) <= 2 * TAGS_KEPT
 
 
-def test_a_rule_that_lists_tags_takes_these_transactions_also_when_a_tag_comes_late(tmp_path):
-    """The verdicts by tag grow with the tags the log shows."""
+def test_rule_with_tag_list_takes_transactions_whose_tag_appears_late(tmp_path):
+    """The verdicts by tag grow when the log shows new tags."""
     null, one, two, three = (None, *(Tag(value=bytes([n]), topology="t", apply=f"a{n}") for n in (1, 2, 3)))
     listed = TagCondition(listed=(None, b"\x02")), TagCondition(listed=(b"\x02",), takes_listed=False)
     expected = [null, two, two, null], [null, one, three, three, one, null]
@@ -464,8 +464,8 @@ def test_tag_indexes_of_a_batch_point_into_its_own_tags(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_tag_that_comes_in_the_record_after_its_transactions_begin_is_kept(tmp_path, rows):
-    source = MemorySource(gulp_bytes=lambda: 1)  # every message a gulp, every gulp a record
+def test_tag_in_the_record_after_its_begin_is_kept(tmp_path, rows):
+    source = MemorySource(gulp_bytes=lambda: 1)  # one message per gulp, one gulp per record
     source.create_table("hr.t", ["id"])
     with source.transaction(TAG) as transaction:
         for number in range(rows):
@@ -484,7 +484,7 @@ def test_rules_that_match_no_table_are_reported(tmp_path):
     assert reader.unmatched_rules == (wrong,)
 
 
-def test_a_rule_for_a_captured_table_whose_first_change_is_to_come_is_no_rule_without_a_table(tmp_path):
+def test_rule_for_captured_table_without_changes_is_not_reported(tmp_path):
     class Source:
         answers = True
 
@@ -511,7 +511,7 @@ def test_a_rule_for_a_captured_table_whose_first_change_is_to_come_is_no_rule_wi
     assert reader.unmatched_rules == (new, wrong)
 
 
-def test_statistics_count_what_prefiltering_kept_and_discarded(tmp_path):
+def test_statistics_count_lcrs_kept_and_discarded_by_prefiltering(tmp_path):
     source = source_with(7)
     source.create_table("hr.audit", ["id"])
     with source.transaction() as transaction:
@@ -540,7 +540,7 @@ def test_restart_reads_headers_only_up_to_the_restart_point(tmp_path):
     assert reader.statistics().transactions == 2
 
 
-def test_capture_that_needs_purged_redo_is_told(tmp_path):
+def test_capture_that_needs_purged_redo_fails_with_log_gone(tmp_path):
     source = busy_source(1, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
     needed = source.log[3].commit_scn
@@ -550,9 +550,9 @@ def test_capture_that_needs_purged_redo_is_told(tmp_path):
     assert raised.value.context["needed_scn"] == needed
 
 
-def test_position_from_before_a_purge_is_waited_out(tmp_path):
-    """The site was away for a moment: its redo was purged up to what is captured, and the capture process still has the
-    older position.
+def test_miner_waits_while_the_log_position_predates_a_purge(tmp_path):
+    """After a short disconnection the capture process still has the older log position; its redo was purged up to the
+    captured SCN.
     """
     source = busy_source(1, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
@@ -568,12 +568,12 @@ def test_position_from_before_a_purge_is_waited_out(tmp_path):
 @pytest.mark.seeded
 @few
 @random_work
-def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_that_is(
+def test_new_capture_begins_at_the_oldest_redo_and_reports_its_scn(
     tmp_path_factory, seed, rules, gulp, segment, record, rows_max, bytes_max
 ):
     folder = tmp_path_factory.mktemp("redo")
     source = busy_source(seed, gulp)
-    first = source.confirmed_scn = source.log[0].order_scn  # as of a slot that was made when there was log already
+    first = source.confirmed_scn = source.log[0].order_scn  # as of a slot that was created when the log had content
     cuts = random.Random(seed)
     source.break_after(*(cuts.randint(1, 200) for _ in range(6)))
     writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)
@@ -586,7 +586,7 @@ def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_
     assert received(batches) == committed(source, rules, begin)
 
 
-def test_everything_that_is_left_is_mined_after_purging(tmp_path):
+def test_all_remaining_redo_is_mined_after_a_purge(tmp_path):
     source = busy_source(1, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
     needed = source.log[40].commit_scn
@@ -599,8 +599,8 @@ def test_everything_that_is_left_is_mined_after_purging(tmp_path):
 @pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("redo that is gone", test=3, soak=40))
-def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be_had_from_there(tmp_path, seed):
-    """Else its queue refuses nobody, and asks for the same again and again."""
+def test_log_gone_names_a_higher_first_scn_that_can_be_mined(tmp_path, seed):
+    """Otherwise the queue refuses nobody and asks for the same redo again and again."""
     source = busy_source(seed, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
     assert writer.purge(source.log[40].commit_scn) > 0
@@ -615,7 +615,7 @@ def test_what_a_capture_is_told_to_be_gone_is_above_what_it_asked_for_and_can_be
             )
 
 
-def test_missing_segment_is_an_error_that_names_it(tmp_path):
+def test_missing_segment_raises_an_error_that_names_it(tmp_path):
     source = busy_source(2, gulp=200)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=500)
     list_segments(tmp_path)[2].path.unlink()
@@ -624,7 +624,7 @@ def test_missing_segment_is_an_error_that_names_it(tmp_path):
     assert raised.value.context["segment"] == 3
 
 
-def test_log_bytes_that_make_no_sense_are_an_error_with_the_scn(tmp_path):
+def test_undecodable_log_bytes_raise_an_error_with_the_scn(tmp_path):
     source = source_with(3)
     writer = write_redo(tmp_path, source)
 
@@ -641,7 +641,7 @@ def test_log_bytes_that_make_no_sense_are_an_error_with_the_scn(tmp_path):
     assert "scn" in raised.value.context
 
 
-def test_row_with_too_few_columns_is_an_error_not_a_shifted_row(tmp_path):
+def test_row_with_too_few_columns_raises_an_error(tmp_path):
     source = source_with(3)
     writer = write_redo(tmp_path, source)
 
@@ -659,7 +659,7 @@ def test_row_with_too_few_columns_is_an_error_not_a_shifted_row(tmp_path):
         Miner(tmp_path, SOURCE, Scn(0), RuleSet(), Short).next_batch(writer.position)
 
 
-def test_folder_without_redo_is_mined_once_there_is_some(tmp_path):
+def test_empty_folder_is_mined_when_redo_arrives(tmp_path):
     reader = miner(tmp_path)
     assert reader.next_batch(RedoPosition(0, 0, Scn(0))) is None
     source = source_with(2)
@@ -667,14 +667,14 @@ def test_folder_without_redo_is_mined_once_there_is_some(tmp_path):
     assert received(mine(reader, writer)) == committed(source)
 
 
-# --------------------------------------------------------------------------- tables that are renamed
+# --------------------------------------------------------------------------- renamed tables
 
 RA_ONLY = RuleSet(include=(Rule(owner="hr", name="ra"), Rule(owner="hr", name="other")))
 RA2_ONLY = RuleSet(include=(Rule(owner="hr", name="ra2"), Rule(owner="hr", name="other")))
 
 
 def renamed_source(*, back: bool = False) -> tuple[MemorySource, Scn]:
-    """hr.ra is renamed to hr.ra2 between two of its rows; the SCN of the last transaction before."""
+    """Rename hr.ra to hr.ra2 between two of its rows; also return the SCN of the last transaction before the rename."""
     source = MemorySource()
     for name in ("hr.ra", "hr.other"):
         source.create_table(name, ["id"], key=["id"])
@@ -694,11 +694,11 @@ def renamed_source(*, back: bool = False) -> tuple[MemorySource, Scn]:
     return source, before
 
 
-def test_renamed_table_that_no_rule_takes_holds_up_everything_after_it_and_nothing_before(tmp_path):
+def test_renamed_table_outside_the_rules_blocks_only_later_changes(tmp_path):
     source, before = renamed_source()
     writer = write_redo(tmp_path, source)
     start = FIRST_SCN
-    for _ in range(2):  # the next life meets the same change, also from where the first one had got
+    for _ in range(2):  # the second run meets the same change, from where the first one stopped
         reader = miner(tmp_path, start, RA_ONLY, names=Names(source, RA_ONLY))
         given: list[LcrBatch] = []
         with pytest.raises(TableLeftRules, match=r"called hr\.ra2 now") as caught:
@@ -712,8 +712,8 @@ def test_renamed_table_that_no_rule_takes_holds_up_everything_after_it_and_nothi
 
 
 @pytest.mark.parametrize("last", ["row", "truncate", "nothing"])
-def test_table_that_left_the_rules_and_does_not_change_holds_up_no_other_after_a_restart(tmp_path, last):
-    """Its next change is what waits: there may never be one."""
+def test_unchanged_table_outside_the_rules_blocks_no_other_after_restart(tmp_path, last):
+    """Only its own next change blocks, and that may never come."""
     source, _ = renamed_source(back=True)
     writer = write_redo(tmp_path, source)
     before = source.current_scn()
@@ -739,8 +739,8 @@ def test_table_that_left_the_rules_and_does_not_change_holds_up_no_other_after_a
 
 
 @pytest.mark.parametrize("change", ["row", "truncate"])
-def test_change_that_waits_for_the_rules_is_not_passed_over_when_it_is_the_last_of_its_record(tmp_path, change):
-    """Its table was described before this life, and left the rules under another name since."""
+def test_blocked_change_at_the_end_of_a_record_is_not_skipped(tmp_path, change):
+    """The table was described before this run; since then a rename took it out of the rules."""
     source = MemorySource()
     source.create_table("hr.ra", ["id"], key=["id"])
     with source.transaction() as transaction:
@@ -752,7 +752,7 @@ def test_change_that_waits_for_the_rules_is_not_passed_over_when_it_is_the_last_
     drain(writer, source)
     source.rename_table("hr.ra", "ra2")
     rules = RuleSet(include=(Rule(owner="hr", name="other"),))
-    for _ in range(2):  # the next life begins where this one says that it got
+    for _ in range(2):  # the second run begins at the first one's sent SCN
         reader = miner(tmp_path, start, rules, names=Names(source, rules))
         with pytest.raises(TableLeftRules):
             list(mine(reader, writer))
@@ -760,10 +760,8 @@ def test_change_that_waits_for_the_rules_is_not_passed_over_when_it_is_the_last_
         start = reader.sent_scn
 
 
-def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
-    """The rules of now take nothing by its old name: what was not captured yet when it was renamed comes under the new
-    one.
-    """
+def test_renamed_table_is_captured_whole_when_rules_take_its_new_name(tmp_path):
+    """The current rules take nothing by the old name: changes not captured before the rename get the new name."""
     source, _ = renamed_source()
     writer = write_redo(tmp_path, source)
     reader = miner(tmp_path, FIRST_SCN, RA2_ONLY, names=Names(source, RA2_ONLY))
@@ -776,7 +774,7 @@ def test_renamed_table_goes_on_whole_once_the_rules_know_its_new_name(tmp_path):
     ]
 
 
-def test_table_that_was_renamed_and_renamed_back_loses_nothing(tmp_path):
+def test_table_renamed_and_renamed_back_loses_no_change(tmp_path):
     source, _ = renamed_source(back=True)
     writer = write_redo(tmp_path, source)
     reader = miner(tmp_path, FIRST_SCN, RA_ONLY, names=Names(source, RA_ONLY))
@@ -790,7 +788,7 @@ def test_table_that_was_renamed_and_renamed_back_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("names", ["not captured any more", "another capture process takes it"])
-def test_renamed_table_that_was_taken_out_or_is_anothers_is_left_out(tmp_path, names):
+def test_renamed_table_no_longer_captured_here_is_skipped(tmp_path, names):
     source, _ = renamed_source()
     writer = write_redo(tmp_path, source)
     everybodys = RuleSet(include=(Rule(owner="hr"),))
@@ -806,9 +804,7 @@ def test_renamed_table_that_was_taken_out_or_is_anothers_is_left_out(tmp_path, n
 
 
 def noted(source: MemorySource, **applies: RuleSet) -> Receivers:
-    """Who gets which table now, if the capture process takes everything and one propagation's rules follow for each
-    apply.
-    """
+    """Return the current receivers of each table: capture takes everything, and one propagation per apply has rules."""
     return Receivers(
         ways=tuple(NotedWay(apply=apply, rules=(RuleSet(), rules)) for apply, rules in applies.items()),
         tables=tuple(
@@ -818,8 +814,8 @@ def noted(source: MemorySource, **applies: RuleSet) -> Receivers:
     )
 
 
-def test_rename_that_a_propagation_would_drop_holds_up_the_table_and_everything_after_it(tmp_path):
-    """The capture process's own rules keep the new name: nobody else would say that rows are left out."""
+def test_rename_that_a_propagation_would_drop_blocks_later_changes(tmp_path):
+    """The capture process's own rules keep the new name: without this error nothing would report the skipped rows."""
     source, before = renamed_source()
     source.rename_table("hr.ra2", "ra")
     receivers = noted(source, narrow=RA_ONLY, all_of_it=RuleSet())
@@ -833,13 +829,13 @@ def test_rename_that_a_propagation_would_drop_holds_up_the_table_and_everything_
             given.extend(mine(reader, writer))
         assert reader.sent_scn <= before
         assert sorted(row[1] for transaction in received(given) for row in transaction.rows) == ["hr.other", "hr.ra"]
-    # as after `up` with the same rules: it was left out
+    # as after `up` with the same rules: the table is skipped
     names.receivers = noted(source, narrow=RA_ONLY, all_of_it=RuleSet())
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), writer))
     assert [len(transaction.rows) for transaction in found] == [1, 1, 2, 1]
 
 
-def test_partition_that_was_made_since_is_its_tables_and_the_source_is_not_asked(tmp_path):
+def test_new_partition_maps_to_its_table_without_asking_the_source(tmp_path):
     source = MemorySource()
     source.create_table("hr.p1", ["id"], key=["id"], root="hr.p")
     source.create_table("hr.other", ["id"], key=["id"])
@@ -853,8 +849,8 @@ def test_partition_that_was_made_since_is_its_tables_and_the_source_is_not_asked
     assert names.questions == 0
 
 
-def test_rename_goes_on_under_the_name_of_now_when_that_is_the_one_which_the_rules_behind_capture_take(tmp_path):
-    """`up` with the new name in the rules: rows written before the rename must not be left out by their old name."""
+def test_old_rows_of_renamed_table_pass_under_its_current_name(tmp_path):
+    """After `up` with the new name in the rules, rows from before the rename must not be skipped by their old name."""
     source, _ = renamed_source()
     names = Names(source, RuleSet(), noted(source, narrow=RA2_ONLY))
     found = received(mine(miner(tmp_path, FIRST_SCN, names=names), write_redo(tmp_path, source)))
@@ -866,7 +862,7 @@ def test_rename_goes_on_under_the_name_of_now_when_that_is_the_one_which_the_rul
     ]
 
 
-def test_tables_that_nobody_takes_elsewhere_are_asked_for_once_when_mining_begins(tmp_path):
+def test_tables_outside_all_rules_are_queried_once_when_mining_begins(tmp_path):
     source = MemorySource()
     for number in range(20):
         source.create_table(f"sales.t{number}", ["id"], key=["id"])

@@ -1,5 +1,6 @@
-"""Archived redo: complete segments that are sent, or copied as files by anybody; what is partial waits, what is wrong
-is refused by name.
+"""Archived redo: complete segments that Headrace sends or anyone copies as files.
+
+Partial files are pending; wrong files are refused by name.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def take_all(files: ArchiveFolder, log) -> None:
         pass
 
 
-def test_segments_that_are_copied_in_any_order_are_taken_in_theirs(site, archive):
+def test_segments_copied_in_any_order_are_taken_in_log_order(site, archive):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, *others = complete(site)
     assert len(others) > 2
@@ -65,7 +66,7 @@ def test_segments_that_are_copied_in_any_order_are_taken_in_theirs(site, archive
     assert site.mined_at(log) == expected
 
 
-def test_a_partial_copy_waits_until_it_is_whole(site, archive):
+def test_partial_copy_is_pending_until_it_is_complete(site, archive):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, second, *_ = complete(site)
     content = second.path.read_bytes()
@@ -83,8 +84,8 @@ def test_a_partial_copy_waits_until_it_is_whole(site, archive):
     assert files.problem == ""
 
 
-def test_a_copy_that_was_named_first_and_filled_later_in_any_order_waits(site, archive):
-    """As a tool that reserves the space first."""
+def test_preallocated_copy_is_pending_until_it_is_filled(site, archive):
+    """Some copy tools reserve the space first."""
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, *_ = complete(site)
     content = first.path.read_bytes()
@@ -98,7 +99,7 @@ def test_a_copy_that_was_named_first_and_filled_later_in_any_order_waits(site, a
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("flipped bits", test=3, soak=60))
-def test_a_flipped_bit_in_a_copied_file_is_refused_by_name_until_the_file_is_replaced(tmp_path, seed):
+def test_copied_file_with_flipped_bit_is_refused_until_it_is_replaced(tmp_path, seed):
     site = Site(tmp_path, seed)
     site.commit(60)
     archive = tmp_path / "archive"
@@ -116,9 +117,7 @@ def test_a_flipped_bit_in_a_copied_file_is_refused_by_name_until_the_file_is_rep
     assert files.take(log)
 
 
-def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_what_came_before_is_mined(
-    site, archive, tmp_path
-):
+def test_file_of_another_source_or_number_is_refused_after_earlier_files(site, archive, tmp_path):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, second, third, *_ = complete(site)
     shutil.copy(first.path, archive)
@@ -138,7 +137,7 @@ def test_a_file_of_another_source_or_with_another_number_is_refused_by_name_and_
     assert log.place.segment == second.number
 
 
-def test_a_file_of_another_redo_log_of_the_same_source_is_refused(tmp_path):
+def test_file_of_another_redo_log_of_the_same_source_is_refused(tmp_path):
     site, other = Site(tmp_path / "one"), Site(tmp_path / "two", seed=3)
     site.commit(60)
     other.commit(120)
@@ -157,8 +156,8 @@ def test_a_file_of_another_redo_log_of_the_same_source_is_refused(tmp_path):
     assert files.take(log)
 
 
-def test_what_real_time_transport_began_a_file_goes_on_with_and_the_other_way_round(site, archive):
-    """Standby redo and archived files are one log: between them there is no seam."""
+def test_archived_files_and_real_time_transport_continue_each_other(site, archive):
+    """Standby redo and archived files form one log without a break."""
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     stream = site.stream(log)
     for frame in stream.frames():
@@ -178,7 +177,7 @@ def test_what_real_time_transport_began_a_file_goes_on_with_and_the_other_way_ro
     assert site.mined_at(log) == committed(site.source)
 
 
-def test_a_file_that_differs_from_what_came_in_real_time_is_refused(tmp_path):
+def test_file_that_differs_from_real_time_redo_is_refused(tmp_path):
     site, other = Site(tmp_path / "one"), Site(tmp_path / "two")
     site.commit(60)
     other.clock.advance(7.0)
@@ -196,7 +195,7 @@ def test_a_file_that_differs_from_what_came_in_real_time_is_refused(tmp_path):
     assert "of another redo log of dbs1" in files.problem
 
 
-def test_archived_transport_sends_complete_segments_and_the_source_purges_behind_them(tmp_path):
+def test_source_purges_behind_segments_sent_by_archived_transport(tmp_path):
     site = Site(tmp_path, keeps=False)
     site.commit(60)
     log = standby_log(site.folder)
@@ -212,7 +211,7 @@ def test_archived_transport_sends_complete_segments_and_the_source_purges_behind
     assert [file.number for file in list_segments(site.redo)] == [newest - 1, newest]
 
 
-def test_a_receiver_of_files_only_says_how_far_it_is_and_may_lack_what_the_source_purged(site, archive):
+def test_file_receiver_reports_its_position_and_tolerates_purged_redo(site, archive):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     for file in complete(site):
         shutil.copy(file.path, archive)
@@ -235,7 +234,7 @@ def test_a_receiver_of_files_only_says_how_far_it_is_and_may_lack_what_the_sourc
     assert behind.place == log.place
 
 
-def test_a_used_segment_is_archived_when_it_is_old_enough(tmp_path):
+def test_used_segment_is_archived_at_its_maximum_age(tmp_path):
     site = Site(tmp_path, segment_bytes=1 << 20)
     site.writer.switch_after_s = 60.0
     site.commit(3)
@@ -255,20 +254,20 @@ def test_a_used_segment_is_archived_when_it_is_old_enough(tmp_path):
     assert first.number == 1
 
 
-def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_back_without_a_seam(tmp_path):
+def test_lagging_capture_reads_archived_standby_redo_and_catches_up(tmp_path):
     site = Site(tmp_path)
     standby = standby_log(site.folder)
     site.commit(5)
     site.receive(standby)
     reader, batches = miner(site.folder), []
-    batches += mine(reader, standby)  # where the standby redo log is written
+    batches += mine(reader, standby)  # where the standby redo log is being written
     for _ in range(3):
         site.commit(40)
         stream = Stream(site.writer, standby, f"{next(site.incarnations):08d}")
         for number, frame in enumerate(stream.frames()):
             standby.take(frame)
             standby.sync()
-            # one batch while many come
+            # one batch for many received frames
             if number % 3 == 0 and (batch := reader.next_batch(standby.position)) is not None:
                 batches.append(batch)
     assert any(file.is_archived for file in list_segments(site.folder))
@@ -277,7 +276,7 @@ def test_a_capture_process_that_falls_behind_reads_archived_standby_redo_and_is_
     assert received(batches) == committed(site.source)
 
 
-def test_a_partial_copy_beside_the_complete_file_holds_nothing_up(site, archive):
+def test_partial_copy_next_to_the_complete_file_blocks_nothing(site, archive):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     first, *_ = complete(site)
     shutil.copy(first.path, archive)
@@ -286,7 +285,7 @@ def test_a_partial_copy_beside_the_complete_file_holds_nothing_up(site, archive)
 
 
 def failing(call, error, times: int = 1):
-    """`call`, which fails the first times."""
+    """Return `call`, failing the first `times` times."""
     left = [times]
 
     def wrapper(*arguments, **settings):
@@ -303,7 +302,7 @@ def failing(call, error, times: int = 1):
     "error",
     [OSError(errno.ESTALE, "Stale file handle"), FileNotFoundError(2, "gone"), LogGone("redo segment 1 was purged")],
 )
-def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, archive, monkeypatch, what, error):
+def test_unreadable_file_is_reported_and_retried(site, archive, monkeypatch, what, error):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     (frame, *_) = site.stream(log).frames()
     log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) // 2]))
@@ -333,12 +332,12 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_tried_again(site, 
         assert not files.take(log)
         assert str(archive) in files.problem
         assert log.place == place
-        assert files.take(log), "the file is as it was"
+        assert files.take(log), "the file itself is unchanged"
     assert files.problem == ""
     assert log.place.segment == 1 < log.next_segment
 
 
-def test_a_disk_that_refuses_the_standby_redo_is_not_the_fault_of_the_file(site, archive, monkeypatch):
+def test_failing_standby_disk_is_not_reported_as_a_file_problem(site, archive, monkeypatch):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     shutil.copy(complete(site)[0].path, archive)
     with monkeypatch.context() as patch:
@@ -346,10 +345,10 @@ def test_a_disk_that_refuses_the_standby_redo_is_not_the_fault_of_the_file(site,
         with pytest.raises(RedoError, match="cannot be written"):
             files.take(log)
     assert files.problem == ""
-    assert files.take(log), "what was not written is not counted as seen"
+    assert files.take(log), "an unwritten segment must not count as taken"
 
 
-def test_a_standby_folder_that_is_removed_while_a_file_is_taken_is_not_the_fault_of_the_file(site, archive):
+def test_removed_standby_folder_is_not_reported_as_a_file_problem(site, archive):
     log, files = standby_log(site.folder), ArchiveFolder(archive, SOURCE)
     (frame, *_) = site.stream(log).frames()
     log.take(type(frame)(segment=1, offset=0, data=frame.data[: len(frame.data) // 2]))

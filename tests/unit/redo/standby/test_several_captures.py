@@ -1,5 +1,6 @@
-"""Several capture processes of one source: each mines the same redo by its own rules and at its own pace, and it is
-kept for the slowest.
+"""Several capture processes of one source mine the same redo by their own rules and at their own pace.
+
+Redo is kept for the slowest one.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ RULES = {
 
 
 class Capture:
-    """One capture process; what it has mined is durable at its destinations when it says so.
+    """One capture process; the test decides when its batches are durable at their destinations.
 
     Args:
-        name: of `RULES`.
+        name: a key of `RULES`.
         folder: of the redo.
-        log: who keeps the redo.
+        log: the redo log that retains segments for this capture process.
     """
 
     def __init__(self, name: str, folder: Path, log: LogWriter | StandbyLog) -> None:
@@ -61,7 +62,7 @@ class Capture:
             self.log.required_checkpoints.record(self.name, self.durable_scn)
 
     def restart(self) -> None:
-        """Killed: it begins where everything is durable."""
+        """Restart after a kill: mining resumes at the durable SCN."""
         self.miner.close()
         while self.batches and (self.batches[-1].through_scn > self.durable_scn or self.batches[-1].is_open):
             self.batches.pop()
@@ -69,13 +70,13 @@ class Capture:
 
 
 def at_the_source(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], object]]:
-    """The log writer purges as it writes."""
+    """Capture at the source: the log writer purges as it writes."""
     site.writer.shipping.register({})
     return site.redo, site.writer, lambda: site.writer.step(0.0)
 
 
 def downstream(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], object]]:
-    """One receiver has one copy for them all."""
+    """Downstream capture: one receiver keeps one copy for all capture processes."""
     log = standby_log(site.folder)
 
     def receive() -> None:
@@ -88,7 +89,7 @@ def downstream(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], o
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("several captures", test=2, soak=40))
 @pytest.mark.parametrize("where", [at_the_source, downstream])
-def test_each_capture_process_of_a_source_has_what_its_rules_take_and_redo_is_kept_for_the_slowest(
+def test_captures_of_one_source_follow_their_rules_and_keep_needed_redo(
     tmp_path: Path,
     where: Callable[[Site], tuple[Path, LogWriter | StandbyLog, Callable[[], object]]],
     seed: int,
@@ -117,7 +118,9 @@ def test_each_capture_process_of_a_source_has_what_its_rules_take_and_redo_is_ke
     go_on()
     held = list_segments(folder)
     assert log.required_checkpoints.needed_scn == slowest.durable_scn
-    assert log.oldest_scn <= slowest.durable_scn < log.position.scn, "what the slowest has not yet is held for it alone"
+    assert log.oldest_scn <= slowest.durable_scn < log.position.scn, (
+        "redo that only the slowest lacks is kept for it alone"
+    )
     slowest.is_durable()
     go_on()
     assert list_segments(folder)[0].number > held[0].number

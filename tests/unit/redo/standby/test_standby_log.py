@@ -1,7 +1,6 @@
-"""The standby redo log and the shipping of redo: what is acknowledged is durable, byte for byte the source's, and never
-diverges.
+"""The standby redo log and redo shipping: acknowledged redo is durable, equals the source's bytes and never diverges.
 
-Longer than 500 lines: all of it shares the source, its shipping and the receiver.
+Longer than 500 lines: all tests share the source, its shipping and the receiver.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.support.session.seeds import seeds
 
 
 def places(standby, frames):
-    """What would be acknowledged, frame by frame."""
+    """Yield the position that would be acknowledged after each frame."""
     for frame in frames:
         standby.take(frame)
         if standby.sync():
@@ -38,13 +37,13 @@ def site(tmp_path):
 
 @pytest.fixture
 def purging(tmp_path):
-    """Only receivers keep redo there."""
+    """A source without capture processes: only receivers retain redo there."""
     return Site(tmp_path, keeps=False)
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("cut frames", test=3, soak=60))
-def test_the_standby_redo_log_is_the_sources_byte_for_byte_however_frames_are_cut(tmp_path, seed):
+def test_standby_redo_log_equals_the_source_for_any_frame_boundaries(tmp_path, seed):
     site = Site(tmp_path, seed)
     standby = standby_log(site.folder)
     for _ in range(3):
@@ -56,7 +55,7 @@ def test_the_standby_redo_log_is_the_sources_byte_for_byte_however_frames_are_cu
     assert site.mined_at(standby) == committed(site.source)
 
 
-def test_a_receiver_may_begin_before_the_source_has_any_redo(site):
+def test_receiver_can_begin_before_the_source_has_redo(site):
     standby = standby_log(site.folder)
     stream = site.stream(standby)
     assert list(stream.frames()) == []
@@ -67,7 +66,7 @@ def test_a_receiver_may_begin_before_the_source_has_any_redo(site):
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_only_what_is_durable_at_the_source_is_shipped(site, monkeypatch):
+def test_only_redo_durable_at_the_source_is_shipped(site, monkeypatch):
     site.commit(5)
     durable = site.writer.position
     site.workload.run(5)
@@ -83,7 +82,7 @@ def test_only_what_is_durable_at_the_source_is_shipped(site, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["redo_receiver.before_fsync", "redo_receiver.after_fsync", "redo_receiver.write"])
-def test_a_receiver_that_fails_around_its_fsync_loses_and_doubles_nothing(site, monkeypatch, place):
+def test_receiver_failing_around_fsync_loses_and_duplicates_nothing(site, monkeypatch, place):
     site.commit(20)
     standby = standby_log(site.folder)
     stream = site.stream(standby)
@@ -93,17 +92,15 @@ def test_a_receiver_that_fails_around_its_fsync_loses_and_doubles_nothing(site, 
         told += places(standby, cut_frames(stream.frames(), lambda: 700))
     monkeypatch.setattr(failpoints, "_ARMED", {})
     assert told == [] or told[-1] == standby.place
-    site.receive(standby)  # the same process goes on, over a new stream
+    site.receive(standby)  # the same process continues over a new stream
     assert log_bytes(site.folder) == log_bytes(site.redo)
     assert site.mined_at(standby) == committed(site.source)
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("killed receivers", test=4, soak=60))
-def test_a_receiver_killed_between_write_and_fsync_begins_again_with_whole_records(tmp_path, seed):
-    """What an unfsynced tail looks like after a crash is up to the disk: cut anywhere, and damaged anywhere behind the
-    fsync.
-    """
+def test_receiver_killed_before_fsync_resumes_with_whole_records(tmp_path, seed):
+    """After a crash an unfsynced tail can have any form: cut anywhere, damaged anywhere behind the fsync."""
     site = Site(tmp_path, seed)
     site.commit(20)
     standby = standby_log(site.folder)
@@ -127,7 +124,7 @@ def test_a_receiver_killed_between_write_and_fsync_begins_again_with_whole_recor
     assert site.mined_at(again) == committed(site.source)
 
 
-def test_damage_of_durable_redo_is_mended_from_the_source_while_it_has_it(tmp_path):
+def test_damaged_durable_redo_is_repaired_from_the_source(tmp_path):
     site = Site(tmp_path, segment_bytes=40_000)
     while site.writer.position.offset < 20_000:  # more than its head
         site.commit(1)
@@ -142,8 +139,8 @@ def test_damage_of_durable_redo_is_mended_from_the_source_while_it_has_it(tmp_pa
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_a_restarted_source_goes_on_where_its_receiver_is(site):
-    """The segment is reopened, a RESUME record marks the place, a transaction comes again whole: bytes as any others."""
+def test_restarted_source_continues_at_its_receivers_position(site):
+    """The segment is reopened, a RESUME record marks the place, a transaction is resent whole: all ordinary bytes."""
     standby = standby_log(site.folder)
     for _ in range(4):
         site.commit(6)
@@ -155,13 +152,13 @@ def test_a_restarted_source_goes_on_where_its_receiver_is(site):
     assert site.mined_at(standby) == committed(site.source)
 
 
-def test_a_source_killed_with_a_torn_tail_has_shipped_none_of_it(site):
+def test_source_killed_with_a_torn_tail_has_shipped_none_of_it(site):
     site.commit(10)
     standby = standby_log(site.folder)
     site.receive(standby)
     newest = list_segments(site.redo)[-1]
     with newest.path.open("ab") as file:
-        file.write(b"HRec" + bytes(300))  # what an unfsynced record may leave
+        file.write(b"HRec" + bytes(300))  # an unfsynced record can leave this
     stream = site.stream(standby)
     assert list(stream.frames()) == []
     site.restart()
@@ -170,7 +167,7 @@ def test_a_source_killed_with_a_torn_tail_has_shipped_none_of_it(site):
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_the_source_purges_only_what_every_receiver_has_and_its_own_captures_do_not_need(site):
+def test_source_keeps_redo_that_receivers_lack_or_its_captures_need(site):
     site.writer.shipping.register({RECEIVER: False, "dbs1@dbs4": False})
     site.commit(40)
     here, there = standby_log(site.folder), standby_log(site.folder.with_name("standby_4"))
@@ -178,7 +175,7 @@ def test_the_source_purges_only_what_every_receiver_has_and_its_own_captures_do_
     site.receive(here)
     site.writer.required_checkpoints.record("keeps_all", site.writer.position.scn)
     site.writer.step(0.0)
-    assert [file.number for file in list_segments(site.redo)] == numbers  # dbs1@dbs4 has nothing
+    assert [file.number for file in list_segments(site.redo)] == numbers  # dbs1@dbs4 has received nothing
     receive(site.writer, there, "00000001", receiver="dbs1@dbs4").shipment.close()
     site.writer.step(0.0)
     left = list_segments(site.redo)[0].number
@@ -190,7 +187,7 @@ def test_the_source_purges_only_what_every_receiver_has_and_its_own_captures_do_
     assert list_segments(site.redo)[0].number == left
 
 
-def test_a_source_without_captures_of_its_own_purges_behind_its_receivers(purging):
+def test_source_without_captures_purges_behind_its_receivers(purging):
     purging.commit(40)
     before = len(list_segments(purging.redo))
     standby = standby_log(purging.folder)
@@ -198,11 +195,11 @@ def test_a_source_without_captures_of_its_own_purges_behind_its_receivers(purgin
     purging.writer.step(0.0)
     assert len(list_segments(purging.redo)) == 1 < before
     purging.commit(10)
-    purging.receive(standby)  # its place is in the segment that stayed
+    purging.receive(standby)  # its position is in the remaining segment
     assert purging.mined_at(standby) == committed(purging.source)
 
 
-def test_the_receiver_purges_behind_its_captures_and_keeps_the_newest_segment(site):
+def test_receiver_purges_behind_its_captures_except_the_newest_segment(site):
     standby = standby_log(site.folder)
     standby.required_checkpoints.register("c1")
     standby.required_checkpoints.register("c2")
@@ -221,12 +218,12 @@ def test_the_receiver_purges_behind_its_captures_and_keeps_the_newest_segment(si
     assert found == [each for each in committed(site.source) if each.commit_scn > middle]
     standby.required_checkpoints.record("c2", standby.position.scn)
     standby.purge()
-    # a transaction that is open may have begun before the newest
+    # an open transaction can have begun before the newest segment
     assert numbers[-2] <= list_segments(site.folder)[0].number
 
 
-def test_what_allows_a_purge_is_on_disk_before_it(site):
-    """A killed receiver's successor knows that the captures here are past what is gone."""
+def test_purge_bound_is_durable_before_the_purge(site):
+    """After a kill the next receiver knows that its capture processes no longer need the purged redo."""
     standby = standby_log(site.folder)
     standby.required_checkpoints.register("c")
     site.commit(120)
@@ -236,7 +233,7 @@ def test_what_allows_a_purge_is_on_disk_before_it(site):
     assert RequiredCheckpoints(site.folder).lowest == standby.position.scn
 
 
-def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
+def test_full_standby_redo_log_is_reported_until_it_is_purged(site):
     standby = standby_log(site.folder, redo_bytes_max=20_000)
     standby.required_checkpoints.register("c")
     site.commit(40)
@@ -253,7 +250,7 @@ def test_a_full_standby_redo_log_says_so_until_it_is_purged(site):
 
 
 @pytest.mark.parametrize("way", ["a later copy", "begin anew"])
-def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by_name_and_others_go_on(purging, way):
+def test_restored_receiver_that_needs_purged_redo_is_refused_alone(purging, way):
     purging.writer.shipping.register({RECEIVER: False, "dbs1@dbs4": False})
     other = standby_log(purging.folder.with_name("standby_4"))
     standby = standby_log(purging.folder)
@@ -278,7 +275,7 @@ def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by
     purging.commit(5)
     receive(purging.writer, other, "00000002", receiver="dbs1@dbs4")
     assert other.position == purging.writer.position
-    # What the message says:
+    # the steps in the error's hint:
     shutil.rmtree(purging.folder)
     if way == "a later copy":
         shutil.copytree(later, purging.folder)
@@ -291,7 +288,7 @@ def test_redo_that_a_restored_receiver_lacks_and_the_source_purged_is_refused_by
         assert log_bytes(purging.folder) == log_bytes(purging.redo)
 
 
-def test_a_receiver_that_has_another_redo_log_begins_anew_as_its_refusal_says(site):
+def test_refused_receiver_with_another_redo_log_can_begin_anew(site):
     standby = standby_log(site.folder)
     site.commit(20)
     site.receive(standby).shipment.close()
@@ -309,7 +306,7 @@ def test_a_receiver_that_has_another_redo_log_begins_anew_as_its_refusal_says(si
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_a_receiver_whose_folder_was_deleted_begins_anew_and_only_older_positions_are_gone(purging):
+def test_receiver_with_deleted_folder_loses_only_older_positions(purging):
     purging.commit(40)
     standby = standby_log(purging.folder)
     purging.receive(standby)
@@ -326,7 +323,7 @@ def test_a_receiver_whose_folder_was_deleted_begins_anew_and_only_older_position
     reader.close()
 
 
-def test_a_receiver_ahead_of_a_source_whose_redo_was_lost_is_refused_and_its_copy_brings_all_back(site):
+def test_receiver_ahead_of_its_source_is_refused_and_its_copy_restores_it(site):
     site.writer.shipping.register({RECEIVER: True})  # sync: nothing is confirmed that the receiver lacks
     standby = standby_log(site.folder)
     site.commit(20)
@@ -343,7 +340,7 @@ def test_a_receiver_ahead_of_a_source_whose_redo_was_lost_is_refused_and_its_cop
     assert "put a copy of the standby redo log" in refused.value.hint
     assert standby.position == before
     assert site.source.confirmed_scn <= before.scn
-    # What the message says:
+    # the steps in the error's hint:
     shutil.rmtree(site.redo)
     shutil.copytree(site.folder, site.redo)
     site.restart()
@@ -353,7 +350,7 @@ def test_a_receiver_ahead_of_a_source_whose_redo_was_lost_is_refused_and_its_cop
     assert site.mined_at(standby) == committed(site.source)
 
 
-def test_another_redo_log_is_refused_also_with_as_many_records_of_the_same_lengths(tmp_path):
+def test_another_redo_log_with_identical_record_lengths_is_refused(tmp_path):
     site, other = Site(tmp_path / "one"), Site(tmp_path / "two")
     site.commit(12)
     other.clock.advance(5.0)  # the same workload at another time: only times differ
@@ -366,10 +363,10 @@ def test_another_redo_log_is_refused_also_with_as_many_records_of_the_same_lengt
     with pytest.raises(RedoError, match="they differ in segment"):
         other.stream(standby)
     kept = other.writer.shipping.keep_from
-    assert kept == 0  # a place that is refused moves nothing
+    assert kept == 0  # a refused position changes nothing
 
 
-def test_a_segment_of_another_log_does_not_continue_this_one(tmp_path):
+def test_segment_of_another_log_does_not_continue_this_log(tmp_path):
     site, other = Site(tmp_path / "one"), Site(tmp_path / "two", seed=2)
     site.commit(30)
     other.commit(60)
@@ -407,7 +404,7 @@ def test_duplicate_and_late_frames_change_nothing_and_a_gap_is_refused(site):
         standby.take(second)
 
 
-def test_flipped_bits_on_the_way_are_noticed_before_anything_is_acknowledged(site):
+def test_bits_flipped_in_transit_are_detected_before_acknowledgement(site):
     site.commit(12)
     standby = standby_log(site.folder)
     for frame in site.stream(standby).frames():
@@ -422,8 +419,8 @@ def test_flipped_bits_on_the_way_are_noticed_before_anything_is_acknowledged(sit
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_an_older_incarnation_cannot_make_the_source_purge(purging):
-    """The node of the first one is cut off; the receiver begins anew elsewhere, with nothing."""
+def test_older_receiver_incarnation_cannot_make_the_source_purge(purging):
+    """The first receiver's node is cut off; a receiver with an empty folder starts on another node."""
     purging.commit(40)
     first, second = standby_log(purging.folder), standby_log(purging.folder.with_name("elsewhere"))
     old = Stream(purging.writer, first, "00000001")
@@ -439,7 +436,7 @@ def test_an_older_incarnation_cannot_make_the_source_purge(purging):
     with pytest.raises(QueueError, match="a newer stream"):
         Stream(purging.writer, first, "00000001")
     purging.writer.step(0.0)
-    purging.restart()  # which of them is newer is durable
+    purging.restart()  # the newest incarnation is durable
     with pytest.raises(QueueError, match="a newer stream"):
         Stream(purging.writer, first, "00000001")
     purging.commit(1)
@@ -449,7 +446,7 @@ def test_an_older_incarnation_cannot_make_the_source_purge(purging):
     assert log_bytes(second._folder) == log_bytes(purging.redo)
 
 
-def test_an_unknown_receiver_is_refused_and_a_removed_one_holds_nothing(site):
+def test_unknown_receiver_is_refused_and_removed_one_retains_no_redo(site):
     site.commit(30)
     standby = standby_log(site.folder)
     stream = site.stream(standby)
@@ -462,7 +459,7 @@ def test_an_unknown_receiver_is_refused_and_a_removed_one_holds_nothing(site):
     assert site.writer.shipping.keep_from is None
 
 
-def test_a_receiver_cannot_acknowledge_what_it_was_not_sent(site):
+def test_receiver_cannot_acknowledge_redo_it_was_not_sent(site):
     site.commit(30)
     stream = site.stream(standby_log(site.folder))
     stream.shipment.next_frame()
@@ -471,12 +468,12 @@ def test_a_receiver_cannot_acknowledge_what_it_was_not_sent(site):
     assert site.writer.shipping.keep_from == 0
 
 
-def test_sync_transport_confirms_to_the_source_only_what_the_receiver_has(site):
+def test_sync_transport_confirms_only_redo_that_the_receiver_has(site):
     site.writer.shipping.register({RECEIVER: True, "dbs1@dbs4": False})
     site.commit(10)
     assert site.source.confirmed_scn == FIRST_SCN
     standby = standby_log(site.folder)
-    assert not site.writer.is_awaiting  # nobody is there to acknowledge
+    assert not site.writer.is_awaiting  # no receiver is left to acknowledge
     stream = site.stream(standby)
     assert site.writer.is_awaiting
     for frame in cut_frames(stream.frames(), lambda: 500):
@@ -492,7 +489,7 @@ def test_sync_transport_confirms_to_the_source_only_what_the_receiver_has(site):
     assert site.source.confirmed_scn > standby.position.scn
 
 
-def test_a_restarted_source_remembers_what_its_sync_receiver_has(site):
+def test_restarted_source_remembers_its_sync_receivers_position(site):
     site.writer.shipping.register({RECEIVER: True})
     standby = standby_log(site.folder)
     site.commit(10)
@@ -509,7 +506,7 @@ def test_a_restarted_source_remembers_what_its_sync_receiver_has(site):
     assert site.source.confirmed_scn == standby.position.scn
 
 
-def test_a_receiver_added_later_begins_with_the_oldest_redo_that_is_left(site):
+def test_receiver_added_later_begins_with_the_oldest_remaining_redo(site):
     site.writer.shipping.register({})
     site.commit(120)
     site.writer.required_checkpoints.record("keeps_all", site.writer.position.scn)
@@ -523,7 +520,7 @@ def test_a_receiver_added_later_begins_with_the_oldest_redo_that_is_left(site):
     assert log_bytes(site.folder) == log_bytes(site.redo)
 
 
-def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_is_whole(site):
+def test_segment_end_advances_the_position_without_a_whole_next_record(site):
     site.commit(30)
     standby = standby_log(site.folder)
     frames = cut_frames(site.stream(standby).frames(), lambda: 10)
@@ -536,8 +533,8 @@ def test_the_end_of_a_segment_moves_the_place_also_when_nothing_of_the_next_one_
     assert standby.position.segment == 1
 
 
-def test_a_capture_process_goes_on_in_a_folder_that_was_restored_under_it(tmp_path):
-    """What it has open is the file of before, which grows no more."""
+def test_capture_continues_in_a_folder_restored_under_it(tmp_path):
+    """The capture process has the old file open, which no longer grows."""
     site = Site(tmp_path, segment_bytes=1 << 20)
     site.commit(5)
     standby = standby_log(site.folder)
@@ -556,8 +553,8 @@ def test_a_capture_process_goes_on_in_a_folder_that_was_restored_under_it(tmp_pa
     assert received(batches) == committed(site.source)
 
 
-def test_what_a_receiver_without_a_folder_begins_with_is_not_purged_while_its_stream_begins(purging, monkeypatch):
-    """The source knew it to be far ahead: a purge that runs just then would take away what it is about to be sent."""
+def test_purge_spares_redo_for_an_empty_receiver_whose_stream_begins(purging, monkeypatch):
+    """The source knew the receiver as far ahead: a purge at this moment would remove redo that it is about to send."""
     purging.commit(40)
     standby = standby_log(purging.folder)
     purging.receive(standby)
@@ -580,7 +577,7 @@ def test_what_a_receiver_without_a_folder_begins_with_is_not_purged_while_its_st
 MINUTE_US = 60_000_000
 
 
-def test_a_stream_from_the_future_is_refused_and_not_remembered(site):
+def test_stream_with_a_future_incarnation_is_refused_and_not_remembered(site):
     site.commit(10)
     standby, now_us = standby_log(site.folder), site.clock.time_us()
 
@@ -590,7 +587,7 @@ def test_a_stream_from_the_future_is_refused_and_not_remembered(site):
     with pytest.raises(QueueError, match=r"its clock is ahead by 1:00:00 of the clock of the source") as refused:
         receive(site.writer, standby, incarnation(60 * MINUTE_US))
     assert "set the clock" in refused.value.hint
-    receive(site.writer, standby, incarnation(2 * MINUTE_US))  # clocks are never quite equal
+    receive(site.writer, standby, incarnation(2 * MINUTE_US))  # clocks are never exactly equal
     with pytest.raises(QueueError, match="a newer stream") as refused:
         receive(site.writer, standby, incarnation(MINUTE_US))
     assert "clock" in refused.value.hint
@@ -600,7 +597,7 @@ def test_a_stream_from_the_future_is_refused_and_not_remembered(site):
 
 
 @pytest.mark.parametrize("is_restored", [True, False], ids=["replaced", "removed"])
-def test_nothing_is_acknowledged_that_was_written_to_a_file_that_is_not_in_its_folder_any_more(tmp_path, is_restored):
+def test_redo_written_to_a_removed_file_is_not_acknowledged(tmp_path, is_restored):
     site = Site(tmp_path, segment_bytes=1 << 20)
     site.commit(5)
     standby = standby_log(site.folder)

@@ -1,5 +1,6 @@
-"""The dictionary build is read behind the log: rows wait for the one that shows the transaction which described their
-table.
+"""Awaited dictionary builds: the log writer reads the catalog after the log.
+
+Rows wait for the build that shows the transaction which described their table.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def source_of(*partitions: str, root: str = "s.hot") -> MemorySource:
 
 
 def insert(source: MemorySource, table: str, key: str) -> int:
-    """Insert a row; gives the transaction's number."""
+    """Insert a row; return the transaction's number."""
     with source.transaction() as transaction:
         transaction.insert(table, id=key)
     return source.log[-1].transaction_id
 
 
 def hides_new_tables(source: MemorySource) -> int:
-    """A partition is made, and gets a row, in a transaction that a synchronous standby keeps from being seen."""
+    """Create a partition with a row in a transaction that a synchronous standby keeps invisible."""
     before = source.dictionary_build()
     source.create_table("s.p2", ["id"], key=["id"], root="s.hot")
     number = insert(source, "s.p2", "2")
@@ -57,15 +58,15 @@ def tables_of(found) -> list[str]:
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 600], ids=["one segment", "a segment for each record"])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_rows_of_a_partition_wait_until_the_catalog_shows_it_and_none_is_left_out(tmp_path, segment_bytes, restarts):
+def test_partition_rows_wait_until_the_catalog_shows_the_partition(tmp_path, segment_bytes, restarts):
     source, clock = source_of("s.p1"), VirtualClock()
     insert(source, "s.p1", "1")
     hidden = hides_new_tables(source)
     insert(source, "s.p1", "3")
     names = Names(source, ROOT_ONLY)
-    names.is_captured = False  # the source does not show it to the capture process either
+    names.is_captured = False  # the source hides it from the capture process too
     writer = write_redo(tmp_path, source, clock=clock, segment_bytes=segment_bytes)
-    assert source.confirmed_scn == source.current_scn(), "the source need not wait for the catalog"
+    assert source.confirmed_scn == source.current_scn(), "the source does not wait for the catalog"
     reader = miner(tmp_path, FIRST_SCN, ROOT_ONLY, names=names)
     batches = list(mine(reader, writer))
     start = reader.sent_scn
@@ -93,7 +94,7 @@ def test_rows_of_a_partition_wait_until_the_catalog_shows_it_and_none_is_left_ou
         assert again == committed(source, ROOT_ONLY, scn)
 
 
-def test_partition_that_was_moved_to_another_table_goes_on_under_that_one(tmp_path):
+def test_partition_moved_to_another_table_is_captured_under_that_table(tmp_path):
     source, clock = source_of("s.p1"), VirtualClock()
     source.create_table("s.a1", ["id"], key=["id"], root="s.arch")
     writer = write_redo(tmp_path, source, clock=clock)
@@ -104,7 +105,7 @@ def test_partition_that_was_moved_to_another_table_goes_on_under_that_one(tmp_pa
     assert tables_of(received(mine(miner(tmp_path), writer))) == ["s.arch"]
 
 
-def test_plain_table_that_became_a_partition_goes_on_under_its_table(tmp_path):
+def test_plain_table_turned_partition_is_captured_under_its_root_table(tmp_path):
     source, clock = source_of("s.p1"), VirtualClock()
     source.create_table("s.plain", ["id"], key=["id"])
     writer = write_redo(tmp_path, source, clock=clock)
@@ -114,8 +115,8 @@ def test_plain_table_that_became_a_partition_goes_on_under_its_table(tmp_path):
     assert tables_of(received(mine(miner(tmp_path), writer))) == ["s.hot"]
 
 
-def test_catalog_is_read_when_what_it_is_read_for_is_confirmed(tmp_path):
-    """A user's COMMIT may wait for the confirmation, and hold locks and hide its changes until then."""
+def test_catalog_is_read_only_after_its_redo_is_confirmed(tmp_path):
+    """A user's COMMIT may wait for the confirmation; until then it holds locks and its changes are invisible."""
     source, clock, confirmed = source_of("s.p1"), VirtualClock(), []
     writer = write_redo(tmp_path, source, clock=clock)
     build = writer._builds.read
@@ -132,7 +133,7 @@ def test_catalog_is_read_when_what_it_is_read_for_is_confirmed(tmp_path):
     assert confirmed == [(source.current_scn(), (number, source.log[-1].transaction_id))]
 
 
-def test_full_redo_log_is_no_reason_to_leave_the_build_out_that_the_captures_wait_for(tmp_path):
+def test_full_redo_log_still_takes_the_build_that_captures_await(tmp_path):
     source, clock = source_of("s.p1"), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=600, redo_bytes_max=4000)
     writer.required_checkpoints.register("c")
@@ -152,14 +153,14 @@ def test_full_redo_log_is_no_reason_to_leave_the_build_out_that_the_captures_wai
     assert received(batches) == committed(source, ROOT_ONLY)
 
 
-def test_build_that_says_what_the_one_before_said_is_small(tmp_path):
+def test_build_identical_to_the_previous_one_is_small(tmp_path):
     source, clock = source_of(*(f"s.p{number}" for number in range(200))), VirtualClock()
     writer = write_redo(tmp_path, source, clock=clock)
     for number in range(20):
         insert(source, f"s.p{number}", str(number))
         drain(writer, source, clock)
     sizes = [size for kind, size in records(tmp_path, writer) if kind is RecordType.DICTIONARY]
-    assert len(sizes) == 41  # the head's, and for each of them: one is awaited, and it came
+    assert len(sizes) == 41  # the head's, and per insert one that is awaited and one that arrived
     assert max(sizes[1:]) < sizes[0] / 10
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
@@ -172,7 +173,7 @@ def records(folder: Path, writer: LogWriter) -> list[tuple[RecordType, int]]:
     return found
 
 
-def test_stream_that_breaks_while_a_build_is_awaited_loses_nothing(tmp_path):
+def test_stream_break_while_a_build_is_awaited_loses_nothing(tmp_path):
     source, clock = source_of("s.p1"), VirtualClock()
     insert(source, "s.p1", "1")
     hides_new_tables(source)

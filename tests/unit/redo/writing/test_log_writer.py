@@ -1,6 +1,6 @@
-"""The log writer: what is confirmed is durable, what is purged nobody needs.
+"""The log writer: confirmed data is durable, purged redo is not needed.
 
-Longer than 500 lines: all of it shares the log writer over a source in memory.
+Longer than 500 lines: all tests share the log writer over a source in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def attach(writer: LogWriter, source: MemorySource) -> None:
     writer.attach(source.open_stream("t", writer.start_scn, timeline=writer.timeline))
 
 
-def test_only_what_is_fsynced_is_confirmed(tmp_path, monkeypatch):
+def test_only_fsynced_data_is_confirmed(tmp_path, monkeypatch):
     source = busy()
     writer = log_writer(tmp_path, source)
     attach(writer, source)
@@ -64,7 +64,7 @@ def test_only_what_is_fsynced_is_confirmed(tmp_path, monkeypatch):
     assert source.confirmed_scn == writer.position.scn > FIRST_SCN
 
 
-def test_nothing_is_written_twice_when_it_fails_after_the_fsync(tmp_path, monkeypatch):
+def test_writer_failing_after_the_fsync_writes_nothing_twice(tmp_path, monkeypatch):
     source, clock = busy(), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock)
     attach(writer, source)
@@ -77,7 +77,7 @@ def test_nothing_is_written_twice_when_it_fails_after_the_fsync(tmp_path, monkey
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_restart_after_fsync_without_confirmation_doubles_nothing(tmp_path):
+def test_restart_after_unconfirmed_fsync_duplicates_nothing(tmp_path):
     source = busy()
     write_redo(tmp_path, source).close()
     source.confirmed_scn = FIRST_SCN
@@ -109,9 +109,7 @@ def test_progress_is_written_at_most_ten_times_a_second(tmp_path):
 
 
 @pytest.mark.parametrize(("between_s", "is_paced"), [(0.010, False), (0.001, True)])
-def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(
-    tmp_path, monkeypatch, between_s, is_paced
-):
+def test_sparse_commits_are_read_at_once_and_many_are_paced_to_one_core(tmp_path, monkeypatch, between_s, is_paced):
     clock, gulp_s, count = VirtualClock(), 0.001, 60
     monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(gulp_s))
     source = MemorySource()
@@ -131,10 +129,10 @@ def test_commits_in_good_time_are_read_at_once_and_many_are_paced_to_one_core(
     else:
         assert set(pauses) == {0.0}
     assert not writer.step(0.0)
-    assert writer.pause_s == 0, "nothing was written: what comes next is taken at once"
+    assert writer.pause_s == 0, "nothing was written: the next data is taken at once"
 
 
-def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
+def test_writer_does_not_pause_while_more_is_pending(tmp_path, monkeypatch):
     clock = VirtualClock()
     monkeypatch.setattr(log_writer_module, "_after_fsync", lambda: clock.advance(10.0))
     source = busy(transactions=40, gulp=200)
@@ -149,7 +147,7 @@ def test_writer_does_not_rest_while_more_is_waiting(tmp_path, monkeypatch):
 
 
 class _Trickle:
-    """A stream that brings a gulp to a reader who waits 10 ms for it, and none to one who does not."""
+    """A stream that returns a gulp when the reader waits 10 ms, and nothing otherwise."""
 
     def __init__(self, stream: LogStream, clock: VirtualClock) -> None:
         self._stream, self._clock = stream, clock
@@ -170,7 +168,7 @@ class _Trickle:
 def _one_step(
     folder, *, behind_scn: Scn, transactions: int = 300, gulp: int = 400, record_bytes: int = 4_000
 ) -> tuple[int, _Trickle]:
-    """Bytes that one step writes of a trickling stream, and what it waited for."""
+    """Return the bytes that one step writes of a trickling stream, and the stream."""
     source, clock = busy(transactions=transactions, gulp=gulp), VirtualClock()
     writer = log_writer(folder, source, clock=clock, record_bytes=record_bytes)
     stream = _Trickle(source.open_stream("t", writer.start_scn, timeline=writer.timeline), clock)
@@ -179,29 +177,29 @@ def _one_step(
     return writer.statistics().data_bytes, stream
 
 
-def test_a_stream_that_is_behind_fills_a_record_before_it_is_written(tmp_path):
+def test_lagging_stream_fills_a_record_before_it_is_written(tmp_path):
     small, _ = _one_step(tmp_path / "keeps_up", behind_scn=FIRST_SCN)
     filled, _ = _one_step(tmp_path / "behind", behind_scn=Scn(1 << 60))
     assert small < 1_000 < 4_000 <= filled
 
 
-def test_a_record_is_filled_for_a_bounded_time(tmp_path):
+def test_record_is_filled_for_a_bounded_time(tmp_path):
     written, stream = _one_step(tmp_path, behind_scn=Scn(1 << 60), gulp=1_000, record_bytes=50_000)
     assert written < 50_000
     assert sum(min(each, 0.01) for each in stream.waited_s[1:]) == pytest.approx(stream_intake.FILL_S)
 
 
-def test_nothing_is_waited_for_behind_a_few_small_transactions(tmp_path):
+def test_writer_does_not_wait_behind_a_few_small_transactions(tmp_path):
     _, stream = _one_step(tmp_path, behind_scn=Scn(1 << 60), record_bytes=1_000_000)
     assert stream.waited_s == [0.1, 0.0]
 
 
-def test_nothing_is_waited_for_when_everything_was_read(tmp_path):
+def test_writer_does_not_wait_when_everything_was_read(tmp_path):
     _, stream = _one_step(tmp_path, behind_scn=Scn(2), gulp=4_000, record_bytes=100_000)
     assert stream.waited_s == [0.1, 0.0]
 
 
-def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
+def test_resume_record_is_written_only_with_first_data_of_a_new_stream(tmp_path):
     source, clock = busy(), VirtualClock()
     writer = write_redo(tmp_path, source, clock=clock)
     size = writer.statistics().redo_bytes
@@ -216,15 +214,15 @@ def test_resume_is_written_with_the_first_data_of_a_new_stream_only(tmp_path):
 
 
 @pytest.mark.long
-def test_what_came_before_a_break_is_kept(tmp_path):
-    """A break at every few messages still gets on."""
+def test_data_before_a_stream_break_is_kept(tmp_path):
+    """The writer makes progress even with a break every few messages."""
     source = busy(transactions=20)
     source.break_after(*([9] * 500))
     writer = write_redo(tmp_path, source)
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_what_could_not_be_written_is_not_written_beside_what_a_new_stream_brings(tmp_path, monkeypatch):
+def test_unwritten_data_is_not_written_along_with_a_new_stream(tmp_path, monkeypatch):
     source, clock = busy(), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock)
     attach(writer, source)
@@ -255,7 +253,7 @@ def test_another_cluster_is_refused(tmp_path):
         attach(writer, other)
 
 
-def test_timeline_that_does_not_come_from_that_of_the_redo_log_is_refused(tmp_path):
+def test_timeline_that_does_not_descend_from_the_redo_log_is_refused(tmp_path):
     source = busy()
     source.promoted()
     write_redo(tmp_path, source).close()
@@ -264,7 +262,7 @@ def test_timeline_that_does_not_come_from_that_of_the_redo_log_is_refused(tmp_pa
         attach(log_writer(tmp_path, before), before)
 
 
-def test_promotion_of_a_standby_that_has_everything_goes_on_in_a_new_segment(tmp_path):
+def test_promotion_of_a_complete_standby_continues_in_a_new_segment(tmp_path):
     source, clock = busy(), VirtualClock()
     writer = write_redo(tmp_path, source, clock=clock)
     source.promoted()
@@ -282,7 +280,7 @@ def test_promotion_of_a_standby_that_has_everything_goes_on_in_a_new_segment(tmp
     attach(writer, source)
 
 
-def test_redo_log_that_has_what_the_promoted_standby_never_had_is_refused_with_the_range(tmp_path):
+def test_redo_beyond_the_promoted_standby_is_refused_with_its_range(tmp_path):
     source = busy()
     switch = source.current_scn()
     with source.transaction() as transaction:
@@ -299,7 +297,7 @@ def test_redo_log_that_has_what_the_promoted_standby_never_had_is_refused_with_t
 
 
 def promoted_at(switch: int, *, timeline: int = 2) -> MemorySource:
-    """A standby that was promoted at an SCN, and has gone far since."""
+    """A standby that was promoted at an SCN and has advanced far since."""
     other = MemorySource(timeline=timeline)
     other.left = {1: Scn(switch)}
     other.options = replace(other.options, switches=tuple(other.left.items()))
@@ -307,9 +305,7 @@ def promoted_at(switch: int, *, timeline: int = 2) -> MemorySource:
     return other
 
 
-def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_its_timeline_has_the_same_number(
-    tmp_path,
-):
+def test_sibling_promotion_with_the_same_timeline_number_is_refused(tmp_path):
     source, clock = busy(), VirtualClock()
     source.promoted()
     switch = source.left[1]
@@ -335,8 +331,8 @@ def test_a_standby_that_was_promoted_beside_the_captured_one_is_refused_though_i
     attach(writer, source)
 
 
-def test_a_redo_log_that_does_not_know_its_history_goes_on(tmp_path):
-    """An earlier version wrote it."""
+def test_redo_log_without_a_timeline_history_continues(tmp_path):
+    """A redo log written by an earlier version has none."""
     source = busy()
     source.promoted()
     known, source.options = source.options, replace(source.options, switches=())
@@ -346,7 +342,7 @@ def test_a_redo_log_that_does_not_know_its_history_goes_on(tmp_path):
     attach(writer, source)
 
 
-def test_stream_that_begins_behind_the_redo_is_refused(tmp_path):
+def test_stream_that_begins_after_the_end_of_redo_is_refused(tmp_path):
     source = busy()
     writer = write_redo(tmp_path, source)
     for _ in range(3):
@@ -404,7 +400,7 @@ def test_full_redo_pauses_until_purged_and_drops_nothing(tmp_path):
     assert writer.statistics().purged_bytes > 0
 
 
-def test_transaction_larger_than_the_disk_says_that_it_must_fit_and_a_full_disk_alone_does_not(tmp_path, monkeypatch):
+def test_only_a_transaction_larger_than_the_disk_is_reported_as_too_large(tmp_path, monkeypatch):
     source, clock = MemorySource(gulp_bytes=lambda: 300), VirtualClock()
     Workload(source, 4).run(20)
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=3000, record_bytes=300)
@@ -438,7 +434,7 @@ def test_transaction_larger_than_the_disk_says_that_it_must_fit_and_a_full_disk_
     assert source.confirmed_scn == source.current_scn()
 
 
-def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_that(tmp_path):
+def test_transaction_larger_than_the_redo_names_the_limit_to_raise(tmp_path):
     source, clock = MemorySource(gulp_bytes=lambda: 300), VirtualClock()
     Workload(source, 4).run(20)
     with source.transaction() as transaction:
@@ -464,10 +460,10 @@ def test_transaction_larger_than_the_redo_says_what_to_raise_and_goes_on_after_t
     assert source.confirmed_scn == source.current_scn()
     after = source.log[-2].commit_scn
     assert received(mine(miner(tmp_path, after), writer), after) == committed(source, after_scn=after)
-    assert writer.statistics().purged_bytes > told.redo_bytes * 0.8, "the half that was written first makes room"
+    assert writer.statistics().purged_bytes > told.redo_bytes * 0.8, "the half that was written first is purged"
 
 
-def test_slow_destination_that_fills_the_redo_is_told_as_such(tmp_path):
+def test_full_redo_names_the_slow_destination(tmp_path):
     source, clock = busy(transactions=80), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=4000, segment_bytes=1000, record_bytes=200)
     writer.required_checkpoints.register("c")
@@ -476,7 +472,7 @@ def test_slow_destination_that_fills_the_redo_is_told_as_such(tmp_path):
     assert "goes on by itself" in writer.statistics().problem
 
 
-def test_form_is_checked_before_anything_of_a_table_described_is_written(tmp_path):
+def test_described_table_is_checked_before_its_data_is_written(tmp_path):
     source, clock = busy(), VirtualClock()
     writer = write_redo(tmp_path, source, clock=clock)
     with source.transaction() as transaction:
@@ -501,7 +497,7 @@ def test_form_is_checked_before_anything_of_a_table_described_is_written(tmp_pat
     assert received(mine(miner(tmp_path), writer)) == committed(source)
 
 
-def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_path):
+def test_online_segment_that_fills_the_redo_is_archived_and_purged(tmp_path):
     source, clock = busy(), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, redo_bytes_max=5000, segment_bytes=1 << 20)
     writer.required_checkpoints.register("c")
@@ -514,7 +510,7 @@ def test_online_segment_that_alone_fills_the_redo_is_archived_and_purged(tmp_pat
 
 
 @pytest.mark.parametrize("dies", ["killed", "disk is full"])
-def test_a_log_switch_that_ends_half_way_while_the_redo_is_full_is_finished_later(tmp_path, monkeypatch, dies):
+def test_interrupted_log_switch_in_full_redo_is_finished_later(tmp_path, monkeypatch, dies):
     source, clock = busy(), VirtualClock()
     bounds = {"clock": clock, "redo_bytes_max": 5000, "segment_bytes": 1 << 20}
     writer = log_writer(tmp_path, source, **bounds)
@@ -544,9 +540,9 @@ def test_a_log_switch_that_ends_half_way_while_the_redo_is_full_is_finished_late
     assert source.confirmed_scn == source.current_scn()
 
 
-def test_online_segment_whose_transaction_began_in_the_one_before_is_archived_and_both_are_purged(tmp_path):
-    """Together they fill the redo, everything in them is applied, and the one before is needed as long as the later one
-    is the last.
+def test_online_segment_and_its_predecessor_are_archived_and_purged(tmp_path):
+    """Both together fill the redo and everything in them is applied. The first one is needed while the second is the
+    last segment.
     """
     gulp, clock = [300], VirtualClock()
     source = MemorySource(gulp_bytes=lambda: gulp[0])
@@ -573,7 +569,7 @@ def test_online_segment_whose_transaction_began_in_the_one_before_is_archived_an
     assert writer.position.scn == source.current_scn()
 
 
-def test_purge_keeps_what_mining_from_the_required_checkpoint_needs(tmp_path):
+def test_purge_keeps_redo_needed_from_the_required_checkpoint(tmp_path):
     source = busy(transactions=80, gulp=150)
     writer = write_redo(tmp_path, source, segment_bytes=2000, record_bytes=150)
     scns = random.Random(1).sample([t.commit_scn for t in source.log], 20)
@@ -583,7 +579,7 @@ def test_purge_keeps_what_mining_from_the_required_checkpoint_needs(tmp_path):
     assert writer.statistics().purged_bytes > 0
 
 
-def test_nothing_is_purged_before_every_capture_told(tmp_path):
+def test_nothing_is_purged_before_every_capture_reported(tmp_path):
     source, clock = busy(transactions=80), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
     for capture in ("a", "b"):
@@ -597,8 +593,8 @@ def test_nothing_is_purged_before_every_capture_told(tmp_path):
     assert writer.statistics().purged_bytes > 0
 
 
-def test_what_allows_a_purge_is_on_disk_before_it(tmp_path):
-    """A killed writer's successor knows that its capture processes are past what is gone."""
+def test_purge_bound_is_durable_before_the_purge(tmp_path):
+    """After a kill the next writer knows that its capture processes no longer need the purged redo."""
     source, clock = busy(transactions=80), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
     writer.required_checkpoints.register("c")
@@ -612,7 +608,7 @@ def test_what_allows_a_purge_is_on_disk_before_it(tmp_path):
     assert RequiredCheckpoints(tmp_path).lowest == told
 
 
-def test_full_disk_does_not_keep_the_writer_from_purging(tmp_path, monkeypatch):
+def test_writer_purges_on_a_full_disk(tmp_path, monkeypatch):
     source, clock = busy(transactions=80), VirtualClock()
     writer = log_writer(tmp_path, source, clock=clock, segment_bytes=2000, record_bytes=200)
     writer.required_checkpoints.register("c")
@@ -638,7 +634,7 @@ def test_required_checkpoints_survive_as_a_lower_bound(tmp_path):
     assert checkpoints.register("c") == 10
 
 
-def test_captures_of_an_older_topology_keep_no_redo(tmp_path):
+def test_captures_removed_from_the_topology_retain_no_redo(tmp_path):
     checkpoints = RequiredCheckpoints(tmp_path)
     checkpoints.register("renamed")
     checkpoints.register("c")
@@ -650,7 +646,7 @@ def test_captures_of_an_older_topology_keep_no_redo(tmp_path):
     assert RequiredCheckpoints(tmp_path).lowest == 10
 
 
-def test_damaged_required_checkpoints_are_told_not_guessed(tmp_path):
+def test_damaged_required_checkpoints_file_is_reported(tmp_path):
     (tmp_path / "required_checkpoints.json").write_text("[1")
     with pytest.raises(RedoError, match="damaged"):
         RequiredCheckpoints(tmp_path)

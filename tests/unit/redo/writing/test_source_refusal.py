@@ -1,4 +1,4 @@
-"""A source that was set back stays refused: later nothing tells its other history from the old one."""
+"""A source that was restored to an earlier state stays refused: later nothing distinguishes its histories."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.redo.writing.source_refusal import SourceRefusal
 from tests.support.redo.redo_logs import drain, log_writer, write_redo
 
 
-def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path):
+def test_source_refusal_survives_restarts_until_the_operator_clears_it(tmp_path):
     SourceRefusal(tmp_path, "site:a").check()
     SourceRefusal(tmp_path, "site:a").record(DatabaseSetBack("the log ends too early", hint="instantiate again"))
     with pytest.raises(LogGone, match="refused before: the log ends too early") as refused:
@@ -22,7 +22,7 @@ def test_refusal_is_kept_over_a_restart_and_ends_by_the_operators_hand(tmp_path)
     SourceRefusal(tmp_path, "site:a").check()
 
 
-def test_what_was_prepared_and_is_made_again_is_refused(tmp_path):
+def test_source_with_a_recreated_publication_is_refused(tmp_path):
     SourceRefusal(tmp_path, "site:a").check_prepared("publication p (1)")
     SourceRefusal(tmp_path, "site:a").check_prepared("publication p (1)")
     with pytest.raises(LogGone, match=r"publication p \(2\) says .* it was publication p \(1\)"):

@@ -1,5 +1,6 @@
-"""Conditions on whole columns against the row-at-a-time reference, for every type, with NULLs, missing values and
-unchanged large ones.
+"""Compiled conditions, compared with the row-at-a-time reference for every type.
+
+The rows include NULLs, missing values and unchanged large values.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ TAGS = (Tag(value=b"\x1d"), Tag(value=b"\x11"))
 
 @st.composite
 def images(draw: st.DrawFn, used: set[str], rows: int, gaps: list[int]):
-    """Values of every column; only those that are used are random."""
+    """Values of every column; only used columns are random."""
     return [
         [draw(raw_values(column) | st.sampled_from(gaps)) for _ in range(rows)]
         if column.name in used
@@ -51,13 +52,13 @@ def images(draw: st.DrawFn, used: set[str], rows: int, gaps: list[int]):
 
 @st.composite
 def batches(draw: st.DrawFn, condition: Node) -> LcrBatch:
-    """Some rows of one command, that carry what the condition looks at, or do not."""
+    """Rows of one command that carry the condition's columns or lack them."""
     command = draw(st.sampled_from([Command.INSERT, Command.UPDATE, Command.DELETE]))
     rows = draw(st.integers(1, 4))
     used = {value.column for value in columns_of(condition)} | {"id"}
     old = column_values(draw(images(used, rows, [NULL_LENGTH, ABSENT]))) if command is not Command.INSERT else None
     if command is Command.UPDATE and draw(st.booleans()):
-        old = column_values([[ABSENT] * rows for _ in TABLE.columns])  # it kept its key
+        old = column_values([[ABSENT] * rows for _ in TABLE.columns])  # the update kept its key
     new = (
         column_values(draw(images(used, rows, [NULL_LENGTH, UNCHANGED, ABSENT])))
         if command is not Command.DELETE
@@ -122,7 +123,7 @@ def test_columns_and_single_rows_give_the_same_truth_values(data):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.data())
-def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
+def test_row_outcomes_are_among_the_outcomes_possible_before_reading_rows(data):
     condition = data.draw(conditions())
     batch = data.draw(batches(condition))
     command = batch.groups[0].command
@@ -137,7 +138,7 @@ def test_what_is_found_was_possible_before_the_rows_were_looked_at(data):
             assert found & ~possible(condition, Known(attributes=known | more, command=its_command)) == 0
 
 
-def test_every_row_is_asked_in_a_group_of_many_transactions():
+def test_condition_evaluates_every_row_of_a_group_of_many_transactions():
     table = replace(TABLE, columns=TABLE.columns[:1])
     values = column_values([[int(number).to_bytes(4, "big") for number in range(100)]])
     rows = Rows(
@@ -161,7 +162,7 @@ def test_every_row_is_asked_in_a_group_of_many_transactions():
     assert np.flatnonzero(found == TRUE).tolist() == [96, 97, 98, 99]
 
 
-def test_source_time_is_compared_as_an_instant_and_with_columns_and_null_where_it_is_not_known():
+def test_source_time_compares_as_an_instant_and_unknown_time_is_null():
     table = replace(TABLE, columns=tuple(column for column in TABLE.columns if column.name in ("id", "timestamptz_b")))
     values = column_values([[b"\0\0\0\1"] * 2, [(10).to_bytes(8, "big", signed=True)] * 2])
     rows = Rows(
@@ -190,7 +191,7 @@ def test_source_time_is_compared_as_an_instant_and_with_columns_and_null_where_i
 
 
 @pytest.mark.parametrize("gap", [ABSENT, UNCHANGED])
-def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
+def test_value_missing_from_the_log_leaves_every_truth_value_possible(gap):
     table = replace(TABLE, columns=TABLE.columns[:2])
     new, old = column_values([[b"\0\0\0\1"], [gap]]), column_values([[b"\0\0\0\1"], [ABSENT]])
     rows = Rows(
@@ -223,7 +224,7 @@ def test_value_that_is_not_in_the_log_leaves_every_truth_value_open(gap):
     ("text", "outcome"),
     [("bytea_b = '\\x0000'", TRUE), ("bytea_b is distinct from '\\x0000'", FALSE), ("bytea_b > '\\x00'", TRUE)],
 )
-def test_zero_bytes_at_the_end_of_a_value_count(text, outcome):
+def test_trailing_zero_bytes_of_a_value_are_significant(text, outcome):
     new = column_values([[b"\0\0"] if column.name == "bytea_b" else [ABSENT] for column in TABLE.columns])
     rows = Rows(
         table=TABLE,
@@ -247,14 +248,14 @@ def never() -> bool:
 
 
 @pytest.mark.parametrize("pattern", ["%a%a%a%a%a%b", "%a_%_a%a%b%_a_", "a%a%a%a%a%ba%b"])
-def test_like_with_many_wildcards_takes_no_more_than_a_moment_on_a_long_text(pattern):
+def test_like_with_many_wildcards_is_fast_on_a_long_text(pattern):
     found = []
-    with time_limit(20.0, never):  # every place of every part would be tried in years
+    with time_limit(20.0, never):  # trying every position of every part would take years
         found += [like_pattern(pattern).match(text) is not None for text in ("a" * 5_000, "a" * 5_000 + "bbab")]
     assert found == [False, True]
 
 
-def test_like_finds_what_a_search_through_every_place_finds():
+def test_like_agrees_with_exhaustive_search():
     rng = random.Random(5)
     for _ in range(4_000):
         pattern = "".join(rng.choice(["%", "_", "a", "b", "\\%", "\\\\", "."]) for _ in range(rng.randrange(7)))
@@ -263,7 +264,7 @@ def test_like_finds_what_a_search_through_every_place_finds():
 
 
 def matches(pattern: str, text: str) -> bool:
-    """LIKE as its definition reads."""
+    """LIKE by its definition."""
     if not pattern:
         return not text
     if pattern[0] == "%":
@@ -293,7 +294,7 @@ def matches(pattern: str, text: str) -> bool:
         ("numeric_b in (1e131071)", FALSE),
     ],
 )
-def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
+def test_numbers_of_many_digits_compare_fast(text, outcome):
     values = {
         "int8_b": (5).to_bytes(8, "big"),
         "numeric_b": numeric_bytes(Decimal(5)),
@@ -344,7 +345,7 @@ def test_numbers_of_many_digits_are_compared_in_a_moment(text, outcome):
     ],
     ids=lambda text: text[:30],
 )
-def test_literals_that_the_server_refuses_are_refused_in_a_moment(text):
+def test_literals_that_the_server_refuses_are_refused_fast(text):
     with time_limit(20.0, never), pytest.raises(ConditionError):
         check_types(parse(text, "where").tree, TABLE, TYPES)
 

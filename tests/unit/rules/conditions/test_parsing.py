@@ -1,4 +1,4 @@
-"""SQL to conditions: what is understood, and what is refused, where and why."""
+"""Parsing SQL to conditions: supported syntax, and refusals with place and reason."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ UNDERSTOOD = {
 
 
 @pytest.mark.parametrize(("text", "tree"), UNDERSTOOD.items(), ids=UNDERSTOOD)
-def test_sql_is_understood(text, tree):
+def test_supported_sql_is_parsed(text, tree):
     assert parse(text, "where").tree == tree
 
 
 REFUSED = {
-    # text -> what the message names, what the hint says
+    # text -> fragments of the message, of the hint
     "": ("is empty", "department_id = 50"),
     "a = 1; b = 2": ("several statements", "one condition"),
     "a = 1 and": ("'and' (character 9)", "write a condition"),
@@ -122,7 +122,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "expected"), REFUSED.items(), ids=REFUSED)
-def test_what_cannot_be_evaluated_is_refused_with_the_reason(text, expected):
+def test_unsupported_condition_is_refused_with_the_reason(text, expected):
     named, advice = expected
     with pytest.raises(ConditionError) as refused:
         parse(text, "where")
@@ -153,19 +153,19 @@ def test_chain_of_hundreds_of_ors_is_not_deep():
     assert len(parse(" or ".join(f"a = {n}" for n in range(600)), "where").tree.items) == 600
 
 
-def test_names_without_prefix_are_attributes_in_a_condition_and_columns_elsewhere():
+def test_unprefixed_names_are_attributes_in_conditions_columns_elsewhere():
     assert parse("tag is null", "condition").tree == IsNull(Attribute("tag"))
     assert parse("tag is null", "where").tree == IsNull(ValueOf(Image.ROW, "tag"))
     assert parse("new.tag is null", "condition").tree == IsNull(ValueOf(Image.NEW, "tag"))
 
 
 @pytest.mark.parametrize("text", ["new.a = 1", "old.a = 1", "lcr.tag is null and a = 1", "true"])
-def test_subset_speaks_of_rows_alone(text):
+def test_subset_condition_can_reference_only_columns(text):
     with pytest.raises(ConditionError):
         parse(text, "subset")
 
 
-def test_condition_travels_with_its_tree():
+def test_condition_is_pickled_with_its_tree():
     condition = parse("a = 1 and b is null", "subset")
     again = pickle.loads(pickle.dumps(condition))
     assert again == condition
@@ -175,7 +175,7 @@ def test_condition_travels_with_its_tree():
 @pytest.mark.seeded
 @settings(max_examples=scaled(60, 3000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(conditions(with_attributes=False))
-def test_condition_that_is_written_as_sql_again_is_the_same(tree):
-    """Or a destination would be asked something else than what the rules decide."""
+def test_condition_is_unchanged_by_a_round_trip_through_sql(tree):
+    """Otherwise a destination would evaluate another condition than the rules."""
     text = spelled_tree(tree)
     assert spelled_tree(parsed(text, "where")) == text

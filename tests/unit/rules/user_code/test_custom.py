@@ -1,4 +1,4 @@
-"""Custom transformations: which LCRs functions get, what they may return, and what is said of those that fail."""
+"""Custom transformations: the LCRs that functions get, their permitted results, and reports of failures."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def refused(text: str, batch: LcrBatch | None = None, **more) -> TransformationE
     return caught.value
 
 
-# --------------------------------------------------------------------------- what functions do
+# --------------------------------------------------------------------------- permitted results
 
 
-def test_a_function_changes_values_of_both_images_and_nulls_stay() -> None:
+def test_function_changes_values_of_both_images_and_keeps_nulls() -> None:
     update = batch_of_values(
         USERS,
         Command.UPDATE,
@@ -94,7 +94,7 @@ def test_a_function_changes_values_of_both_images_and_nulls_stay() -> None:
     assert values(evaluation(custom(MASK)).filter(delete)) == [("DELETE", [b"1", b"x.de", ABSENT], [ABSENT] * 3)]
 
 
-def test_functions_come_behind_declarative_transformations() -> None:
+def test_functions_run_after_declarative_transformations() -> None:
     text = """
 def mask(lcr):
     assert set(lcr.get_values("new")) == {"region", "id", "email"}, lcr.get_values("new")
@@ -111,9 +111,9 @@ def mask(lcr):
     assert values(after)[0][2] == [b"emea", b"0", b"ann"]
 
 
-def test_functions_come_behind_row_migration() -> None:
-    """A row that moves in is an INSERT for the function, one that moves out a DELETE; what the function makes of a row
-    is not measured by the subset again.
+def test_functions_run_after_row_migration() -> None:
+    """A row that migrates in is an INSERT for the function, one that migrates out a DELETE. The subset condition is not
+    evaluated again on the function's result.
     """
     text = """
 def mask(lcr):
@@ -147,7 +147,7 @@ def mask(lcr):
     assert [lcr.get_value("new", "email").raw for lcr in lcrs[1:]] == [b"away", b"away"]  # type: ignore[union-attr]
 
 
-def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
+def test_function_gets_only_rows_of_its_tables() -> None:
     other = replace(USERS, owner="pub", object_number=8)
     batch = insert(b"a", b"b")
     batch = replace(batch, tables=(other,))
@@ -157,8 +157,8 @@ def test_only_rows_of_its_tables_are_given_to_a_function() -> None:
 @pytest.mark.seeded
 @settings(max_examples=scaled(24, 500), deadline=None)
 @given(batch=lcr_batches())
-def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrBatch) -> None:
-    # What a partition's rows are is said over columns that a function might change.
+def test_function_that_changes_nothing_leaves_every_batch_unchanged(batch: LcrBatch) -> None:
+    # A partition's bounds refer to columns that a function might change.
     tables = [
         table if table.partition is None else replace(table, partition=replace(table.partition, rows=""))
         for table in batch.tables
@@ -179,8 +179,8 @@ def test_a_function_that_changes_nothing_leaves_every_batch_as_it_is(batch: LcrB
 @pytest.mark.seeded
 @settings(max_examples=scaled(24, 500), deadline=None)
 @given(batch=lcr_batches())
-def test_at_capture_each_lcr_becomes_as_many_as_are_returned_in_order(batch: LcrBatch) -> None:
-    """As many as the row's place in its transaction says, so that every number of copies meets every other."""
+def test_capture_function_can_return_any_number_of_lcrs_in_order(batch: LcrBatch) -> None:
+    """The row's position in its transaction decides the number of copies, so that all numbers meet each other."""
     text = "def mask(lcr):\n    return [lcr.copy() for _ in range(lcr.position % 3)]\n"
     rule = Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(text, is_at_capture=True)))
     after = RuleEvaluation(RuleSet(include=(rule,)), types=value_types()).filter(batch)
@@ -206,7 +206,7 @@ def test_at_capture_each_lcr_becomes_as_many_as_are_returned_in_order(batch: Lcr
     )
 
 
-def test_copies_are_changed_apart() -> None:
+def test_changes_to_one_copy_do_not_affect_other_copies() -> None:
     text = """
 def mask(lcr):
     other = lcr.copy()
@@ -217,7 +217,7 @@ def mask(lcr):
     assert [new[0] for _, _, new in values(after)] == [b"0", b"100", b"1", b"101"]
 
 
-# --------------------------------------------------------------------------- what they must not do
+# --------------------------------------------------------------------------- forbidden results
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def mask(lcr):
         ("lcr.set_value('new', 'email', b'1')\n    return lcr", "changed email, which is not among its columns"),
     ],
 )
-def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body: str, problem: str) -> None:
+def test_forbidden_function_result_raises_an_error_with_function_and_lcr(body: str, problem: str) -> None:
     function = custom(f"def mask(lcr):\n    {body}\n", columns=("note", "id"))
     rules = evaluation(function)
     with pytest.raises(TransformationError) as caught:
@@ -252,16 +252,16 @@ def test_what_a_function_must_not_do_is_an_error_that_names_it_and_the_lcr(body:
     assert "own:mask" in message
     assert "INSERT of hr.users, number " in message
     assert "of transaction 77 of dbs1, SCN " in message
-    assert "ann@a.de" not in message  # a mask that fails must not show what it hides
+    assert "ann@a.de" not in message  # a failing mask must not reveal the value that it hides
     assert caught.value.hint
 
 
-def test_a_function_sets_null() -> None:
+def test_function_can_set_null() -> None:
     text = "def mask(lcr):\n    lcr.set_value('new', 'email', lcr.NULL)\n    return lcr\n"
     assert [new for _, _, new in values(evaluation(custom(text)).filter(insert(b"ann@a.de")))] == [[b"0", NULL, b"n"]]
 
 
-def test_values_that_are_not_there_are_not_made_up() -> None:
+def test_missing_values_stay_missing() -> None:
     update = batch_of_values(
         USERS, Command.UPDATE, old=[[b"1", ABSENT, ABSENT]], new=[[b"1", b"a", UNCHANGED]], source="dbs1"
     )
@@ -276,7 +276,7 @@ def test_values_that_are_not_there_are_not_made_up() -> None:
     )
 
 
-def test_source_transaction_and_scn_are_those_of_the_lcr_given() -> None:
+def test_returned_lcrs_keep_the_source_transaction_and_scn() -> None:
     after = evaluation(custom("def mask(lcr):\n    lcr.source_database_name = 'elsewhere'\n    return lcr\n")).filter(
         insert(b"a")
     )
@@ -285,20 +285,20 @@ def test_source_transaction_and_scn_are_those_of_the_lcr_given() -> None:
         assert "AttributeError" in str(refused(f"def mask(lcr):\n    lcr.{name} = 5\n    return lcr\n"))
 
 
-def test_a_function_that_hangs_is_ended_and_its_line_is_named() -> None:
+def test_hanging_function_is_interrupted_and_its_line_is_named() -> None:
     error = refused("import time\n\ndef mask(lcr):\n    while True:\n        time.sleep(0.01)\n", timeout_s=0.2)
     assert "own:mask" in str(error)
     assert "did not end within 0.2 s" in str(error)
     assert "handlers/own.py, line" in str(error)
 
 
-def test_too_many_lcrs_for_one_are_refused() -> None:
+def test_too_many_returned_lcrs_are_refused() -> None:
     assert f"returned {LCRS_MAX + 1} LCRs for one" in str(
         refused(f"def mask(lcr):\n    return [lcr] * {LCRS_MAX + 1}\n", is_at_capture=True)
     )
 
 
-def test_code_that_cannot_be_loaded_stops_the_client_at_a_row_and_not_before() -> None:
+def test_unloadable_code_stops_the_client_at_its_first_row() -> None:
     rules = evaluation(custom("x = 1\n"))
     progress = replace(insert(b"a"), tables=(replace(USERS, owner="pub"),))
     assert rules.filter(progress) is progress
@@ -319,7 +319,7 @@ def test_code_that_cannot_be_loaded_stops_the_client_at_a_row_and_not_before() -
         ("assert False", "AssertionError"),
     ],
 )
-def test_the_error_of_a_function_does_not_tell_the_value_that_it_should_hide(body: str, told: str) -> None:
+def test_function_error_does_not_reveal_the_value_to_hide(body: str, told: str) -> None:
     with pytest.raises(TransformationError) as caught:
         evaluation(custom(f"def mask(lcr):\n    {body}\n    return lcr\n")).filter(insert(b"ada@example.org"))
     assert told in caught.value.message

@@ -1,8 +1,8 @@
-"""A transformation function that raises, hangs, returns the wrong thing, or is killed, and a declarative step that
-cannot be applied: in each client.
+"""Failures of transformations in each client of rules.
 
-Capture process, propagation and apply process stop at the LCR with the error, keep what they need, and go on there once
-the rules are corrected.
+A function raises, hangs, returns a wrong result or is killed, or a declarative step cannot be applied. Capture
+process, propagation and apply process stop at the LCR with the error and keep what they need. They continue there
+when the rules are corrected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NAMED = r"\(LCR: [A-Z]+ of \w+\.\w+, number \d+ of transaction \d+ of dbs1, SCN 
 
 
 def rules(condition: str, body: str) -> RuleSet:
-    """A function that fails at some LCRs; without a body: one that does not."""
+    """A function that fails at some LCRs; without a body it never fails."""
     text = f"def mask(lcr):\n    if {condition}:\n        {body}\n    return lcr\n" if body else CORRECT
     return RuleSet(
         include=(
@@ -75,8 +75,9 @@ def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def captured(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[list[bytes], list[bytes], BaseException]:
-    """Rows that a capture process sends before it stops, and after it is started again with the rules corrected; from
-    the eighth on of table t.
+    """Return the rows that a capture process sends before it stops and after a restart with corrected rules.
+
+    The rows are those of table t from the eighth on. The third value is the error.
     """
     source = MemorySource()
     for name in ("t", "u"):
@@ -105,7 +106,7 @@ def captured(folder: Path, body: str, broken: RuleSet | None = None) -> tuple[li
 def propagated(
     folder: Path, body: str, broken: RuleSet | None = None
 ) -> tuple[list[bytes], list[bytes], BaseException]:
-    """The same of a propagation: what it did not send stays in its queue."""
+    """The same for a propagation: unsent rows stay in its queue."""
     queues = TwoQueues(folder, broken or rules("lcr.commit_scn == 80", body))
     for number in range(12):
         batch = insert_batch([10 * number + 10], previous=10 * number, value=str(number).encode())
@@ -143,19 +144,19 @@ def _key(batch: LcrBatch, row: int) -> bytes:
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("client", [captured, propagated])
-def test_a_failing_function_stops_each_client_and_nothing_is_lost_or_sent_twice(
+def test_failing_function_stops_each_client_without_loss_or_duplicates(
     client: Callable[[Path, str], tuple[list[bytes], list[bytes], BaseException]],
     body: str,
     tmp_path: Path,
 ) -> None:
     before, after, error = client(tmp_path, body)
-    assert b"7" not in before  # as it is, it must never leave
+    assert b"7" not in before  # the untransformed row must never leave
     assert before + after == [str(number).encode() for number in range(12)]
     _check_told(error, body)
 
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
-def test_a_failing_function_stops_the_apply_process_and_every_transaction_is_applied_once(body: str) -> None:
+def test_failing_function_stops_apply_and_transactions_apply_once(body: str) -> None:
     world = World(5, MemoryPlace(), count=20, conflicts=2, large=3)
     with pytest.raises((TransformationError, KeyboardInterrupt)) as caught:
         world.engine(5, parallelism=2, rules=rules("lcr.transaction_id == 9", body)).run()
@@ -200,7 +201,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("step", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize(("client", "scn"), [(captured, ""), (propagated, "0/0000004F")])
-def test_a_step_that_cannot_be_applied_stops_each_client_at_an_lcr_that_is_named(
+def test_inapplicable_step_stops_each_client_at_a_named_lcr(
     client: Callable[[Path, str, RuleSet], tuple[list[bytes], list[bytes], BaseException]],
     scn: str,
     step: Operation,
@@ -217,7 +218,7 @@ def test_a_step_that_cannot_be_applied_stops_each_client_at_an_lcr_that_is_named
     assert error.hint
 
 
-def test_a_step_that_cannot_be_applied_stops_the_apply_process_and_every_transaction_is_applied_once() -> None:
+def test_inapplicable_step_stops_apply_and_transactions_apply_once() -> None:
     world = World(5, MemoryPlace(), count=20, conflicts=2, large=3)
     table = TABLES[0]
     broken = unfit(
@@ -234,9 +235,7 @@ def test_a_step_that_cannot_be_applied_stops_the_apply_process_and_every_transac
 @pytest.mark.parametrize(
     "made", ["[lcr, lcr.copy(), lcr.copy()]", "[lcr] if int(lcr.get_value('new', 'id').raw) % 3 else []"]
 )
-def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_function_that_makes_several_or_none(
-    made: str, tmp_path: Path
-) -> None:
+def test_function_results_in_transaction_parts_have_distinct_positions(made: str, tmp_path: Path) -> None:
     source = MemorySource()
     source.create_table("hr.t", ["id", "a"], key=["id"])
     with source.transaction() as transaction:
@@ -259,11 +258,8 @@ def test_rows_of_a_transaction_in_parts_have_positions_of_their_own_behind_a_fun
 WAITS = "import own_gate\ndef mask(lcr):\n    if lcr.commit_scn == 80:\n        own_gate.wait()\n    return lcr\n"
 
 
-def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an_error_when_it_returns(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In the thread of a component nothing can end such a wait."""
+def test_function_blocked_in_the_kernel_is_reported_then_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can interrupt such a wait in the thread of a component."""
     gate, module = threading.Event(), types.ModuleType("own_gate")
     module.wait = lambda: gate.wait(30)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_gate", module)
@@ -296,8 +292,8 @@ def test_a_function_that_waits_in_the_kernel_is_told_of_while_it_waits_and_is_an
     assert last.late == ""
 
 
-def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_together() -> None:
-    """A copy evaluates each piece of a table anew, in the same process."""
+def test_threads_left_by_a_function_are_counted_across_tasks() -> None:
+    """A copy evaluates each piece of a table in a new evaluation, in the same process."""
     body = (
         "import threading, time; [threading.Thread(target=time.sleep, args=(20,), daemon=True).start() for _ in"
         " range(40)]"
@@ -308,8 +304,8 @@ def test_threads_that_a_function_leaves_in_one_task_after_the_other_are_counted_
         RuleEvaluation(rules("True", body), types=value_types()).filter(batch)
 
 
-def test_threads_of_a_call_that_has_not_ended_are_not_counted_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several components of a site are in one process, and call the same function at once."""
+def test_threads_of_a_running_call_are_not_counted_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several components of a site share a process and can call the same function at once."""
     began, gate, module, raised = (
         threading.Event(),
         threading.Event(),

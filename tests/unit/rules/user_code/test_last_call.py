@@ -1,4 +1,4 @@
-"""Transformation functions that end their process: real processes, each with the rules that every client of rules has."""
+"""Transformation functions that end their process, in real processes with the rules that every client has."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.support.apply.custom_functions import custom
 from tests.support.values.lcr_batches import insert_batch
 
 EXIT, REFUSED = 7, 8
-"""What a process ends with: by its function; with an error that says that the function is not called."""
+"""Exit codes of a process: ended by its function; ended by the error that the function is no longer called."""
 
 LIFE_S = 180.0
-"""Bounds one process: it starts and imports in seconds, also on a busy machine."""
+"""Limit for one process: it starts and imports in seconds, even on a busy machine."""
 
 ENDS = "import os\ndef mask(lcr):\n    if lcr.commit_scn == 30:\n        os._exit({exit})\n    return lcr\n"
 SOUND = "def mask(lcr):\n    return lcr\n"
@@ -38,7 +38,7 @@ def processes() -> Iterator[ForkServerContext]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     yield context
-    forkserver._forkserver._stop()  # it would end with this process, which the session looks for before
+    forkserver._forkserver._stop()  # it would end with this process, but the session looks for leftovers before
 
 
 def rules(text: str) -> RuleSet:
@@ -46,7 +46,7 @@ def rules(text: str) -> RuleSet:
 
 
 def live(file: Path, text: str) -> None:
-    """The life of one process: the transactions 10 to 50, in two batches."""
+    """Run one process: transactions 10 to 50 in two batches."""
     client = RuleEvaluation(rules(text), types=value_types(), last_call=LastCall(file))
     try:
         for batch in (insert_batch([10, 20]), insert_batch([30, 40, 50], previous=20)):
@@ -68,10 +68,7 @@ def ended(processes: ForkServerContext, file: Path, text: str) -> int | None:
 
 
 @pytest.mark.long
-def test_a_function_that_ends_its_process_each_time_is_an_error_of_the_client_after_three_and_a_corrected_one_is_called(
-    processes: ForkServerContext,
-    tmp_path: Path,
-) -> None:
+def test_function_ending_its_process_three_times_stops_the_client(processes: ForkServerContext, tmp_path: Path) -> None:
     file, text = tmp_path / "components" / "capture.c~call", ENDS.format(exit=EXIT)
     assert [ended(processes, file, text) for _ in range(CRASHES_MAX + 2)] == [EXIT] * CRASHES_MAX + [REFUSED] * 2
     told = file.with_name("told").read_text()
@@ -107,8 +104,8 @@ def mask(lcr):
 
 
 def live_together(folder: Path) -> None:
-    """The life of a process with two clients: a sound one with a slow function, and one whose function ends the process
-    while the other one runs, if it does.
+    """Run a process with two clients: a sound one with a slow function, and one whose function ends the process while
+    the sound function runs.
     """
     inside = folder / "inside"
     inside.unlink(missing_ok=True)
@@ -131,7 +128,7 @@ def live_together(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_own_client_alone(
+def test_function_ending_a_shared_process_stops_only_its_own_client(
     processes: ForkServerContext, tmp_path: Path
 ) -> None:
     lives = 0
@@ -148,7 +145,7 @@ def test_a_function_that_ends_the_process_of_several_clients_is_an_error_of_its_
 
 
 def note(file: Path, scn: int, *, finishes: bool = False) -> int:
-    """What a process finds that begins a call; it ends in it, or not."""
+    """Begin a call as a new process; end it only if `finishes`. Return how many processes ended in this call before."""
     last = LastCall(file)
     ends = last.begin("own:mask (1)", scn, 0)
     if finishes:
@@ -157,14 +154,14 @@ def note(file: Path, scn: int, *, finishes: bool = False) -> int:
     return ends
 
 
-def test_only_ends_in_one_and_the_same_call_count_and_one_that_returns_is_forgotten(tmp_path: Path) -> None:
+def test_only_consecutive_ends_in_the_same_call_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "call"
     assert [note(file, 10), note(file, 10), note(file, 10)] == [0, 1, 2]
-    assert [note(file, 20), note(file, 10)] == [0, 0]  # it died in another one meanwhile
+    assert [note(file, 20), note(file, 10)] == [0, 0]  # it died in another call in between
     assert [note(file, 10, finishes=True), note(file, 10)] == [1, 0]
 
 
-def test_calls_before_the_one_that_ends_the_process_do_not_hide_how_often_it_did(tmp_path: Path) -> None:
+def test_earlier_returning_calls_do_not_reset_the_count_of_a_fatal_call(tmp_path: Path) -> None:
     file, found = tmp_path / "call", []
     for _ in range(3):
         for scn in (10, 20):
@@ -173,7 +170,7 @@ def test_calls_before_the_one_that_ends_the_process_do_not_hide_how_often_it_did
     assert found == [0, 1, 2]
 
 
-def test_a_refused_call_stays_refused_and_another_version_is_another_call(tmp_path: Path) -> None:
+def test_refused_call_stays_refused_for_its_version_only(tmp_path: Path) -> None:
     file = tmp_path / "call"
     for _ in range(3):
         note(file, 10)
@@ -190,7 +187,7 @@ def test_a_refused_call_stays_refused_and_another_version_is_another_call(tmp_pa
     last.close()
 
 
-def test_what_a_killed_process_was_calling_is_known(processes: ForkServerContext, tmp_path: Path) -> None:
+def test_call_of_a_killed_process_is_recorded(processes: ForkServerContext, tmp_path: Path) -> None:
     """SIGKILL leaves no time to write anything."""
     process = processes.Process(target=_wait_in_a_call, args=(tmp_path / "call", tmp_path / "ready"), daemon=True)
     process.start()
@@ -210,7 +207,7 @@ def _wait_in_a_call(file: Path, ready: Path) -> None:
         signal.pause()
 
 
-def test_a_disk_that_takes_nothing_stops_no_function(tmp_path: Path) -> None:
+def test_unwritable_disk_stops_no_function(tmp_path: Path) -> None:
     (tmp_path / "components").write_text("a file where the folder should be")
     file = tmp_path / "components" / "call"
     assert [note(file, 10), note(file, 10)] == [0, 0]

@@ -1,5 +1,6 @@
-"""The bound of time for a call: in the main thread, as in apply servers, and in another one, where capture processes,
-propagations and apply drivers call functions.
+"""The time limit of a call, in the main thread (apply servers) and in other threads.
+
+Capture processes, propagations and apply drivers call functions in other threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.rules.user_code.time_limit import TooLong, time_limit
 
 
 def in_thread(call: Callable[[], object]) -> BaseException | None:
-    """What a call in another thread raises; None: nothing."""
+    """Return the exception that a call raises in another thread; None if it raises none."""
     found: list[BaseException] = []
 
     def run() -> None:
@@ -34,7 +35,7 @@ def in_thread(call: Callable[[], object]) -> BaseException | None:
     return found[0] if found else None
 
 
-def test_a_function_that_catches_the_interruption_in_a_thread_has_still_had_its_time() -> None:
+def test_function_that_catches_the_interruption_in_a_thread_still_fails() -> None:
     def call() -> None:
         with time_limit(0.05, lambda: False):
             try:
@@ -46,9 +47,7 @@ def test_a_function_that_catches_the_interruption_in_a_thread_has_still_had_its_
     assert isinstance(in_thread(call), TooLong)
 
 
-def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts_the_thread_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interruption_right_after_the_function_leaves_none_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     end, times = module._WATCHDOG.end, []
 
     def interrupted(*arguments: object) -> None:
@@ -65,7 +64,7 @@ def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts
                 pass
         except TooLong:
             pass
-        until = time.monotonic() + 0.6  # three looks of the watchdog
+        until = time.monotonic() + 0.6  # three checks of the watchdog
         while time.monotonic() < until:
             pass
 
@@ -73,7 +72,7 @@ def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts
     assert not module._WATCHDOG._calls
 
 
-def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_until_it_returns() -> None:
+def test_call_blocked_in_the_kernel_is_reported_by_another_thread() -> None:
     told: list[tuple[int, str]] = []
     going = threading.Event()
 
@@ -102,9 +101,9 @@ def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_un
 
 
 @pytest.mark.parametrize("place", [module._Alarm.__enter__, module._Alarm.__exit__], ids=["begins", "ends"])
-def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(place: FunctionType) -> None:
+def test_signal_at_the_start_or_end_of_a_call_leaves_no_timer(place: FunctionType) -> None:
     before = signal.getsignal(signal.SIGALRM)
-    signal.setitimer(signal.ITIMER_REAL, 0)  # the bound that this test has itself
+    signal.setitimer(signal.ITIMER_REAL, 0)  # the limit of this test itself
     limit = time_limit(60, lambda: False)
     limit.__enter__()
     limit._ring(0, SimpleNamespace(f_code=place.__code__))  # nothing is raised there
@@ -116,7 +115,7 @@ def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(p
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_the_main_thread_is_interrupted_where_it_waits_and_can_be_bounded_again() -> None:
+def test_main_thread_is_interrupted_while_waiting_and_can_be_limited_again() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)  # as above
     for _ in range(2):
         with pytest.raises(TooLong), time_limit(0.05, lambda: False):
@@ -126,7 +125,7 @@ def test_the_main_thread_is_interrupted_where_it_waits_and_can_be_bounded_again(
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_whoever_had_set_the_timer_before_gets_it_back_with_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outer_timer_is_restored_with_its_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     rang = []
     before = signal.signal(signal.SIGALRM, lambda *_: rang.append(True))
     bound = signal.setitimer(signal.ITIMER_REAL, 500, 7)
@@ -149,8 +148,8 @@ def test_whoever_had_set_the_timer_before_gets_it_back_with_what_is_left(monkeyp
         signal.setitimer(signal.ITIMER_REAL, *bound)
 
 
-def test_an_outer_timer_that_rings_as_a_call_begins_does_not_end_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stalls may make the moment long."""
+def test_outer_timer_ringing_as_a_call_begins_does_not_end_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled machine can make this window long."""
     rang: list[str] = []
 
     def stalled(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Users' functions: which text they consist of, how they are loaded, and what is said of those that cannot be."""
+"""Users' functions: the files that they consist of, loading, and reports of unloadable functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loaded(code: UserCode, name: str, parameters: tuple[str, ...] = ("lcr",)) ->
     return load(function_of(code, name), code, parameters)
 
 
-def test_a_function_is_loaded_with_what_its_module_imports_from_the_folder() -> None:
+def test_function_is_loaded_with_its_modules_imports_from_the_folder() -> None:
     code = code_of(masks=MASKS, shared_S_words=WORDS)
     function = loaded(code, "masks:mask")
     assert callable(function)
@@ -55,7 +55,7 @@ def test_two_versions_of_a_module_can_be_in_one_process() -> None:
     assert [each(None) for each in functions if callable(each)] == [1, 2, 1]
 
 
-def test_the_version_is_of_what_the_function_needs_and_of_nothing_else() -> None:
+def test_version_covers_only_the_code_that_the_function_needs() -> None:
     code = code_of(masks=MASKS, other="x = 1\n", shared_S_words=WORDS)
     changed_beside = code_of(masks=MASKS, other="x = 2\n", shared_S_words=WORDS)
     changed_below = code_of(masks=MASKS, other="x = 1\n", shared_S_words=WORDS + "\n")
@@ -64,7 +64,7 @@ def test_the_version_is_of_what_the_function_needs_and_of_nothing_else() -> None
     assert {file.path for file in code.needed_by(["masks:mask"]).files} == {"masks.py", "shared/words.py"}
 
 
-def test_an_import_inside_a_function_counts_too() -> None:
+def test_version_covers_imports_inside_functions() -> None:
     code = code_of(masks="def mask(lcr):\n    import words\n    return words.upper(lcr)\n", words=WORDS)
     assert len(code.needed_by(["masks:mask"]).files) == 2
     function = loaded(code, "masks:mask")
@@ -72,24 +72,24 @@ def test_an_import_inside_a_function_counts_too() -> None:
     assert function("x") == "X"
 
 
-def test_a_package_is_needed_with_its_modules_parents() -> None:
+def test_module_in_a_package_needs_its_parent_packages() -> None:
     code = code_of(shop__init__="", shop_S_orders="def mask(lcr): ...\n", shop_S_other="")
     assert {file.path for file in code.needed_by(["shop.orders:mask"]).files} == {"shop/__init__.py", "shop/orders.py"}
 
 
-def test_what_is_not_in_the_folder_comes_from_the_python_path() -> None:
+def test_function_outside_the_folder_is_loaded_from_the_python_path() -> None:
     function = UserFunction(name="posixpath:basename", version=NO_CODE.version_of("posixpath:basename"))
     found = load(function, NO_CODE, ("lcr",))
     assert found("a/b") == "b"
 
 
-def test_another_version_on_the_python_path_is_refused() -> None:
+def test_wrong_version_on_the_python_path_is_refused() -> None:
     with pytest.raises(ConfigError, match="has the version"):
         load(UserFunction(name="posixpath:basename", version="000000000000"), NO_CODE, ("lcr",))
 
 
 @pytest.mark.parametrize("module", ["installed_masks", "installed_shop.masks", "installed_namespace.shop.masks"])
-def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_the_earlier_version(
+def test_reinstalled_python_path_module_runs_in_a_running_process(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -106,7 +106,7 @@ def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_th
         )
         functions += [loaded(NO_CODE, f"{module}:mask"), loaded(NO_CODE, f"{module}:mask")]
     first, again, second, last = (each for each in functions if callable(each))
-    # What is beside a module that came in no package is not known to belong to it.
+    # A sibling of a module outside a package is not known to belong to it.
     assert second(None) == last(None) == ("the second", "first" if folder == tmp_path else "the second")
     assert first(None) == again(None) == ("first", "first")
 
@@ -126,19 +126,19 @@ def test_what_is_installed_anew_on_the_python_path_runs_in_a_process_that_had_th
         ("import sys\nsys.exit(3)\n", "masks:mask", "failed at handlers/masks.py, line 2, in <module>: SystemExit: 3"),
     ],
 )
-def test_what_cannot_be_loaded_is_named_with_its_place(text: str, name: str, message: str) -> None:
+def test_unloadable_function_is_reported_with_its_location(text: str, name: str, message: str) -> None:
     code = code_of(masks=text)
     with pytest.raises(ConfigError, match=message):
         load(UserFunction(name=name, version=""), code, ("lcr",))
 
 
-def test_a_file_that_cannot_be_parsed_is_named_with_its_line() -> None:
+def test_unparsable_file_is_reported_with_its_line() -> None:
     code = code_of(masks="x = 1\ndef mask(:\n")
     with pytest.raises(ConfigError, match=r"handlers/masks\.py, line 2"):
         code.version_of("masks:mask")
 
 
-def test_an_error_says_which_line_of_the_users_code_it_came_from() -> None:
+def test_error_location_is_the_line_of_the_users_code() -> None:
     code = code_of(masks="import json\n\ndef mask(lcr):\n    return json.loads(lcr)\n")
     function = loaded(code, "masks:mask")
     assert callable(function)
@@ -147,7 +147,7 @@ def test_an_error_says_which_line_of_the_users_code_it_came_from() -> None:
     assert place_of(caught.value, code) == "handlers/masks.py, line 4, in mask"
 
 
-def test_a_folder_is_read_with_its_packages(tmp_path: Path) -> None:
+def test_folder_is_read_with_its_packages(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "words.py").write_text(WORDS)
     (tmp_path / "masks.py").write_text(MASKS)
@@ -159,11 +159,11 @@ def test_a_folder_is_read_with_its_packages(tmp_path: Path) -> None:
         read_folder(tmp_path / "none", "none")
 
 
-def test_code_that_cannot_travel_is_refused() -> None:
+def test_code_over_the_size_limit_is_refused() -> None:
     with pytest.raises(ConfigError, match="1,000,000 at most"):
         code_of(masks="x = '" + "x" * 1_000_000 + "'\n").needed_by(["masks:mask"])
 
 
-def test_a_function_without_a_version_is_named_without_empty_parentheses() -> None:
+def test_function_without_a_version_is_shown_without_empty_parentheses() -> None:
     assert str(UserFunction(name="f:up", version="")) == "f:up"
     assert str(UserFunction(name="f:up", version="12ab")) == "f:up (12ab)"

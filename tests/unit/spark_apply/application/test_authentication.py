@@ -1,4 +1,4 @@
-"""The secret of Spark's connections: where it is, and where not."""
+"""The secret of Spark's connections: the files that contain it and the places that must not."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from spark_apply.application.access.master_gateway import open_gateway
 from spark_apply.application.environment import java_home
 from spark_apply.application.jvm.spark_home import spark_jars
 
-VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name of it
+VARIABLE = "_SPARK_AUTH_SECRET"  # Spark's name for it
 
 
 def _told(home: Path) -> tuple[str, str, str]:
-    """What the driver, an executor and the application master are told."""
+    """Return the secrets that the driver, an executor and the application master read."""
     driver = (home / "conf" / "spark-defaults.conf").read_text()
     executor, master = (
         Path(option.strip('"@')).read_text().splitlines()[0].removeprefix("-Dspark.authenticate.secret=")
@@ -39,20 +39,18 @@ def _told(home: Path) -> tuple[str, str, str]:
     )
 
 
-def test_each_start_of_an_application_has_a_secret_of_its_own_that_all_its_jvms_know(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_each_application_start_has_a_new_secret_known_to_all_its_jvms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv(VARIABLE, raising=False)
     write_secret(tmp_path)
     one = _told(tmp_path)
-    write_secret(tmp_path)  # a process of the same number left the first
+    write_secret(tmp_path)  # a process with the same number left the first secret
     other = _told(tmp_path)
     assert len(set(one)) == len(set(other)) == 1
     assert len(one[0]) == 64
     assert one != other
 
 
-def test_only_their_user_reads_the_files(tmp_path: Path):
+def test_secret_files_are_readable_only_by_their_user(tmp_path: Path):
     write_secret(tmp_path)
     assert stat.S_IMODE((tmp_path / "conf").stat().st_mode) == 0o700
     files = list((tmp_path / "conf").iterdir())
@@ -60,22 +58,22 @@ def test_only_their_user_reads_the_files(tmp_path: Path):
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-def test_settings_and_command_lines_name_no_secret(tmp_path: Path):
+def test_settings_and_command_lines_contain_no_secret(tmp_path: Path):
     write_secret(tmp_path)
     assert SETTINGS["spark.authenticate"] == "true"
     assert SETTINGS["spark.network.crypto.enabled"] == "true"
     assert _told(tmp_path)[0] not in f"{SETTINGS} {executor_option(tmp_path)}"
 
 
-def test_where_ray_was_started_with_a_secret_all_jvms_have_that_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """An executor and the application master prefer the variable, which Ray gives them."""
+def test_all_jvms_use_the_secret_with_which_ray_was_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """An executor and the application master prefer this variable, which Ray sets for them."""
     monkeypatch.setenv(VARIABLE, "of-an-earlier-version")
     write_secret(tmp_path)
     assert set(_told(tmp_path)) == {"of-an-earlier-version"}
 
 
-def test_an_executor_reads_the_secret_in_a_folder_of_any_name_and_its_crash_report_stays_there(tmp_path: Path):
-    """The report shows the secret; Java would leave it in the working folder, for everybody to read."""
+def test_executor_reads_the_secret_and_keeps_crash_reports_in_its_folder(tmp_path: Path):
+    """The report contains the secret; by default Java writes it to the working folder, readable by everyone."""
     home = tmp_path / """a b"c\\d'e%p#f"""
     home.mkdir()
     write_secret(home)
@@ -104,9 +102,7 @@ def test_an_executor_reads_the_secret_in_a_folder_of_any_name_and_its_crash_repo
     assert list(tmp_path.rglob("hs_err_*")) == [report]
 
 
-def test_the_application_masters_option_has_no_blank_because_raydp_splits_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_application_master_option_contains_no_blank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     folder = tmp_path / "a b"
     (folder / "home").mkdir(parents=True)
     write_secret(folder / "home")
@@ -117,7 +113,7 @@ def test_the_application_masters_option_has_no_blank_because_raydp_splits_there(
     assert Path(option[1:]).samefile(folder / "home" / "conf" / "executor.options")
 
 
-def test_the_driver_of_an_application_without_authentication_is_left_alone():
+def test_driver_without_authentication_is_left_unchanged():
     class Context:
         def getConf(self) -> dict[str, str]:
             return {}
@@ -139,7 +135,7 @@ class _Class:
         return self.above
 
 
-def test_another_version_without_the_fields_is_named():
+def test_spark_version_without_the_expected_fields_is_named():
     class Backend:
         def getClass(self) -> _Class:
             return _Class("org.example.Backend", [], _Class("java.lang.Object", []))

@@ -1,4 +1,4 @@
-"""The configuration of a site's Spark application travels as one line."""
+"""The configuration of a site's Spark application is sent as one line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from spark_apply.apply_config import ApplyConfig
         ),
     ],
 )
-def test_configuration_survives_its_line(config: ApplicationConfig) -> None:
+def test_configuration_round_trips_through_one_line(config: ApplicationConfig) -> None:
     line = config.to_json()
     assert "\n" not in line
     assert ApplicationConfig.from_json(line) == config
 
 
 @pytest.mark.parametrize("line", ["", "{}", "[1]", '{"password": "secret"}', "not json password=secret"])
-def test_wrong_line_is_refused_without_showing_it(line: str) -> None:
+def test_invalid_configuration_line_is_refused_without_showing_it(line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         ApplicationConfig.from_json(line)
     assert "secret" not in str(refused.value)
@@ -49,7 +49,7 @@ def _apply(**changes: object) -> ApplyConfig:
     return ApplyConfig(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_secrets_do_not_show_in_what_is_printed() -> None:
+def test_printed_configuration_contains_no_secrets() -> None:
     config = _apply()
     assert "password" not in repr(config) + str(config) + repr(config.source)
 
@@ -60,7 +60,7 @@ def test_bound_below_one_is_refused(field: str) -> None:
         _apply(**{field: 0})
 
 
-def test_failure_says_whether_time_heals_it() -> None:
+def test_described_failure_contains_its_retry_kind() -> None:
     described = ApplyError("it is so", hint="do this").described()
     assert described == {
         "error": "ApplyError",

@@ -1,4 +1,4 @@
-"""What Spark's Python workers are forked from has loaded what they need, and nothing that must not be forked."""
+"""The process from which Spark forks Python workers has loaded what they need, and nothing that must not be forked."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ print(json.dumps({"loaded": loaded, "again": daemon.load_kernels(), "threads": l
 
 
 def cached() -> dict[str, set[str]]:
-    """The signatures of each kernel that are compiled, by `make setup` or by a test that needed another one.
+    """Return the compiled signatures of each kernel: from `make setup` or from a test that needed another one.
 
-    Where the cache is empty, nothing can be loaded.
+    With an empty cache nothing can be loaded.
     """
     found = {}
     for path in ROOT.glob("[!.]*/**/*_kernels.py"):
@@ -50,7 +50,7 @@ def cached() -> dict[str, set[str]]:
     return found
 
 
-def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_is_started():
+def test_kernels_are_loaded_from_the_cache_before_the_first_fork():
     before = cached()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -60,7 +60,7 @@ def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_i
         timeout=300,
         env={"OMP_NUM_THREADS": "1", "PATH": ""},
     )
-    after = cached()  # other tests, which run at the same time, may have compiled some
+    after = cached()  # other tests running at the same time may have compiled some
     found = json.loads(done.stdout)
     assert found["threads"] == 1
     assert found["loaded"]
@@ -73,8 +73,8 @@ def test_kernels_are_loaded_from_the_cache_before_the_first_fork_and_no_thread_i
     )
 
 
-def test_no_module_of_the_folder_that_an_executor_was_started_in_is_imported(tmp_path: Path):
-    """Whoever may write there, as everybody may in /tmp, would have code in every apply server."""
+def test_no_module_is_imported_from_the_executors_working_folder(tmp_path: Path):
+    """Anyone with write access to that folder, such as /tmp, could run code in every apply server."""
     ran = tmp_path / "ran"
     (tmp_path / "psycopg.py").write_text(f"open({str(ran)!r}, 'w').close(); raise SystemExit(1)")
 
@@ -90,7 +90,7 @@ def test_no_module_of_the_folder_that_an_executor_was_started_in_is_imported(tmp
         )
 
     start({})
-    assert ran.exists(), "the attack works"
+    assert ran.exists(), "without the protection the attack works"
     ran.unlink()
     start(OWN_MODULES)
     assert not ran.exists()

@@ -1,6 +1,4 @@
-"""The door into the application master's JVM: a caller without its secret, also another user of the machine, runs
-nothing in it.
-"""
+"""The gateway into the application master's JVM: no caller without its secret, not even a local user, runs code."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def gateway() -> Iterator[Any]:
     opened.proc.wait(timeout=60)
 
 
-def test_another_user_of_the_machine_runs_nothing_in_the_jvm(gateway: Any):
+def test_another_user_of_the_machine_cannot_run_code_in_the_jvm(gateway: Any):
     assert gateway.jvm.java.lang.System.getenv("SECRET") == "tell nobody"
     [answer] = ask_for_variable([("127.0.0.1", gateway.gateway_parameters.port)], "SECRET")
     assert "tell nobody" not in answer
@@ -39,7 +37,7 @@ def test_another_user_of_the_machine_runs_nothing_in_the_jvm(gateway: Any):
     assert gateway.jvm.java.lang.System.getenv("SECRET") == "tell nobody"
 
 
-def test_the_secret_is_in_no_file_and_not_among_the_jvms_words(gateway: Any):
+def test_secret_is_in_no_file_and_no_command_line(gateway: Any):
     secret = gateway.gateway_parameters.auth_token
     assert len(secret) >= 32
     process = Path("/proc") / str(gateway.proc.pid)
@@ -51,12 +49,12 @@ def test_the_secret_is_in_no_file_and_not_among_the_jvms_words(gateway: Any):
     assert not Path(told).parent.exists()
 
 
-def test_a_jvm_that_does_not_start_says_how_it_ended():
+def test_jvm_that_fails_to_start_reports_how_it_ended():
     with pytest.raises(ApplyError, match="JVM ended with"):
         open_gateway([JAVA, "-no-such-option"], os.environ)
 
 
-def test_the_master_of_raydp_opens_this_door(monkeypatch: pytest.MonkeyPatch):
+def test_raydp_master_starts_with_the_authenticated_gateway(monkeypatch: pytest.MonkeyPatch):
     raydp_parts.without_data_sets()
     from raydp.spark.ray_cluster_master import RayDPSparkMaster
 

@@ -1,4 +1,4 @@
-"""PySpark's Python servers do nothing for a connection of another user."""
+"""PySpark's Python servers refuse connections of other users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listening(family: int = socket.AF_INET, host: str = "127.0.0.1") -> Iterator
 
 
 @pytest.mark.parametrize(("family", "host"), LOOPBACKS)
-def test_a_connection_of_our_user_is_ours(family: int, host: str):
+def test_connection_of_the_same_user_is_accepted(family: int, host: str):
     with (
         listening(family, host) as server,
         socket.create_connection(server.getsockname()[:2]),
@@ -43,7 +43,7 @@ def test_a_connection_of_our_user_is_ours(family: int, host: str):
         assert is_own_peer(connection)
 
 
-def test_a_connection_of_an_ipv6_socket_to_an_ipv4_address_is_ours_because_java_has_such_sockets():
+def test_ipv6_socket_connection_to_an_ipv4_address_is_accepted():
     with listening() as server, socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as client:
         client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
         with server.accept()[0] as connection:
@@ -51,8 +51,8 @@ def test_a_connection_of_an_ipv6_socket_to_an_ipv4_address_is_ours_because_java_
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
-def test_a_connection_that_is_gone_is_not_ours(end: str):
-    """The kernel shows it as root's, whoever closed it."""
+def test_closed_connection_is_not_accepted(end: str):
+    """The kernel shows a closed connection as root's, whoever closed it."""
     with listening() as server, socket.create_connection(server.getsockname()) as client:
         if end == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -63,14 +63,14 @@ def test_a_connection_that_is_gone_is_not_ours(end: str):
 
 @as_root
 @pytest.mark.parametrize(("family", "host"), LOOPBACKS)
-def test_a_connection_of_another_user_is_not_ours(family: int, host: str):
+def test_connection_of_another_user_is_not_accepted(family: int, host: str):
     with listening(family, host) as server, silent_connections([server.getsockname()[:2]]) as opened:
         assert len(opened) == 1
         with server.accept()[0] as connection:
             assert not is_own_peer(connection)
 
 
-def test_where_the_system_does_not_show_connections_all_are_ours_and_a_warning_says_so(
+def test_all_connections_are_accepted_with_a_warning_without_kernel_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(peers, "_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
@@ -85,8 +85,8 @@ def test_where_the_system_does_not_show_connections_all_are_ours_and_a_warning_s
     assert "cannot be read" in caplog.text
 
 
-def test_where_the_tables_lack_even_our_end_all_are_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """As in a sandbox that shows an empty table."""
+def test_all_connections_are_accepted_when_tables_lack_our_own_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Some sandboxes show an empty table."""
     table = tmp_path / "tcp"
     table.write_text("  sl  local_address rem_address   st\n")
     monkeypatch.setattr(peers, "_TABLES", (table, tmp_path / "tcp6"))
@@ -98,7 +98,7 @@ def test_where_the_tables_lack_even_our_end_all_are_ours(monkeypatch: pytest.Mon
         assert is_own_peer(connection)
 
 
-def test_a_machine_without_ipv6_has_one_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_machine_without_ipv6_has_one_connection_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(peers, "_TABLES", (Path("/proc/self/net/tcp"), tmp_path / "tcp6"))
     with (
         listening() as server,
@@ -110,7 +110,7 @@ def test_a_machine_without_ipv6_has_one_table(monkeypatch: pytest.MonkeyPatch, t
 
 @contextlib.contextmanager
 def worker_daemon() -> Iterator[tuple[psutil.Process, int]]:
-    """PySpark's daemon as an executor starts it, and its port."""
+    """PySpark's daemon, started as by an executor, and its port."""
     environment = {
         "OMP_NUM_THREADS": "1",
         "PATH": "",
@@ -128,7 +128,7 @@ def worker_daemon() -> Iterator[tuple[psutil.Process, int]]:
         try:
             yield psutil.Process(daemon.pid), struct.unpack("!i", daemon.stdout.read(4))[0]
         finally:
-            daemon.stdin.close()  # as an executor that ends
+            daemon.stdin.close()  # as at the end of an executor
 
 
 def read(link: socket.socket, length: int) -> bytes:
@@ -141,7 +141,7 @@ def read(link: socket.socket, length: int) -> bytes:
 
 
 @as_root
-def test_the_worker_daemon_forks_for_its_executor_and_not_for_another_user():
+def test_worker_daemon_forks_only_for_its_executors_user():
     with worker_daemon() as (daemon, port), silent_connections([("127.0.0.1", port)] * 50) as opened:
         assert len(opened) == 50
         with socket.create_connection(("127.0.0.1", port), timeout=30) as link:
@@ -152,7 +152,7 @@ def test_the_worker_daemon_forks_for_its_executor_and_not_for_another_user():
 
 
 @as_root
-def test_the_accumulator_server_answers_the_driver_while_another_user_is_silent(monkeypatch: pytest.MonkeyPatch):
+def test_accumulator_server_answers_the_driver_despite_a_silent_other_user(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(accumulators, "AccumulatorServer", accumulators.AccumulatorServer)
     guard_accumulator_server()
     server = accumulators._start_update_server("token")

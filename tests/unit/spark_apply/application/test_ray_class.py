@@ -1,4 +1,4 @@
-"""Ray's Java library unpacks where we say: the copied class differs from Ray's own in one constant only."""
+"""Ray's Java library unpacks into our folder: the copied class differs from Ray's in one constant only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JAR = Path(ray.__file__).parent / "jars" / "ray_dist.jar"
 
 
 def constants(data: bytes) -> list[object]:
-    """A class file's constants in order, then everything behind them (Java Virtual Machine Specification, 4.4)."""
+    """Yield a class file's constants in order, then the rest of the file (Java Virtual Machine Specification, 4.4)."""
     sizes = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
     assert data[:4] == b"\xca\xfe\xba\xbe"
     left, at, found = int.from_bytes(data[8:10], "big") - 1, 10, []
@@ -33,7 +33,7 @@ def constants(data: bytes) -> list[object]:
 
 
 @pytest.mark.parametrize("name", ["x", "a folder with blanks and an ü", "long" * 50])
-def test_only_the_folder_of_the_native_library_is_another(tmp_path: Path, name: str):
+def test_copied_ray_class_differs_only_in_the_library_folder(tmp_path: Path, name: str):
     write_ray_class(tmp_path / "classes", tmp_path / name)
     with zipfile.ZipFile(JAR) as archive:
         before = constants(archive.read(CLASS))
@@ -42,7 +42,7 @@ def test_only_the_folder_of_the_native_library_is_another(tmp_path: Path, name: 
     assert differences == [("/tmp/ray/", f"{tmp_path / name}/")]
 
 
-def test_another_version_of_ray_is_refused(tmp_path: Path):
+def test_unknown_version_of_ray_is_refused(tmp_path: Path):
     jar = tmp_path / "other.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr(CLASS, b"\xca\xfe\xba\xbe")

@@ -1,4 +1,4 @@
-"""A run of tasks lives as long as its call, over real gRPC; the Spark application is a fake one."""
+"""A run of tasks lives as long as its call, over real gRPC with a fake Spark application."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from spark_apply.driver.gate import Gate
 from tests.support.apply.apply_driver import wait_for
 from tests.support.clusters.spark_health import fetch_health
 
-SOON_S = 30.0  # what takes milliseconds here
+SOON_S = 30.0  # limit for what takes milliseconds here
 TOKEN = "the application's token"
 
 
 class Application:
-    """Jobs that go on until they are cancelled, or are told to end."""
+    """Jobs that run until they are cancelled or told to end."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, threading.Event] = {}
@@ -95,7 +95,7 @@ def runner(server: Server, apply: str, *, token: str = TOKEN, epoch: int = 7) ->
     )
 
 
-def test_run_that_is_closed_cancels_its_own_job_and_no_other(application: Application, server: Server):
+def test_closed_run_cancels_only_its_own_job(application: Application, server: Server):
     runs = {name: runner(server, name).start(pb.TASK_KIND_APPLY_SERVER, 2, is_kept=True) for name in ("x", "y")}
     wait_for("both jobs", lambda: len(application.jobs) == 2, SOON_S)
     (of_x,) = [group for group in application.jobs if group.startswith("x/7/apply_server/")]
@@ -108,22 +108,19 @@ def test_run_that_is_closed_cancels_its_own_job_and_no_other(application: Applic
     assert runs["y"].join(SOON_S)
 
 
-def test_results_of_the_tasks_come_back(application: Application, server: Server):
+def test_run_returns_the_results_of_its_tasks(application: Application, server: Server):
     application.results = [b"one", b"two"]
     run = runner(server, "x").start(pb.TASK_KIND_DIGEST, 2, items=[b"a", b"b"])
     assert run.join(SOON_S)
     assert (run.results, run.error) == ([b"one", b"two"], None)
 
 
-def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_one_are_refused(
-    application: Application,
-    server: Server,
-):
+def test_repeated_run_has_a_new_token_and_refuses_tasks_of_the_older_run(application: Application, server: Server):
     mine, moved = runner(server, "x"), []
     run = mine.start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True, moved=moved.append)
     wait_for("the job", lambda: application.jobs, SOON_S)
     mine.tokens.check(application.tokens[0])
-    next(iter(application.jobs.values())).set()  # as when its executors and their application die
+    next(iter(application.jobs.values())).set()  # as when the application and its executors die
     wait_for("the next job", lambda: len(application.tokens) == 2 and application.jobs, SOON_S)
     with pytest.raises(PropagationError, match="has ended"):
         mine.tokens.check(application.tokens[0])
@@ -137,8 +134,8 @@ def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_o
         mine.tokens.check("a token of nobody")
 
 
-def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refused_call(server: Server):
-    """Spark repeats a failed task until the run is cancelled; `status` speaks of refused calls as of strangers."""
+def test_late_task_of_an_ended_run_is_rejected_without_a_refused_call(server: Server):
+    """Spark repeats a failed task until the run is cancelled; `status` reports refused calls as calls of strangers."""
     gate = Gate(config_of("x"))
     admission = Admission("apply x")
     coordinator = serve_apply("127.0.0.1", gate, servers=1, admission=admission)
@@ -165,7 +162,7 @@ def test_a_task_that_comes_after_its_run_has_ended_is_turned_away_and_is_no_refu
         coordinator.stop()
 
 
-def test_run_that_is_not_kept_fails_with_the_job_s_words(application: Application, server: Server):
+def test_unkept_run_fails_with_the_jobs_message(application: Application, server: Server):
     application.results = SparkUnavailable("the tasks could not be serialized")
     run = runner(server, "x").start(pb.TASK_KIND_COPY, 2)
     assert run.join(SOON_S)
@@ -173,7 +170,7 @@ def test_run_that_is_not_kept_fails_with_the_job_s_words(application: Applicatio
     assert "could not be serialized" in run.error.message
 
 
-def test_run_of_an_application_whose_jvm_has_ended_says_so_and_leaves_nothing(application: Application, server: Server):
+def test_run_on_an_ended_jvm_reports_it_and_leaves_nothing(application: Application, server: Server):
     application.is_gone = True
     run = runner(server, "x").start(pb.TASK_KIND_APPLY_SERVER, 2, is_kept=True)
     wait_for("the words", lambda: "the JVM has ended" in run.problem, SOON_S)
@@ -184,7 +181,7 @@ def test_run_of_an_application_whose_jvm_has_ended_says_so_and_leaves_nothing(ap
     assert run.join(SOON_S)
 
 
-def test_application_that_is_not_up_is_waited_for_and_said(server: Server):
+def test_unavailable_application_is_awaited_and_reported(server: Server):
     mine = runner(server, "x")
 
     def find() -> ApplicationAccess:
@@ -197,7 +194,7 @@ def test_application_that_is_not_up_is_waited_for_and_said(server: Server):
     assert run.join(SOON_S)
 
 
-def test_caller_without_the_application_s_token_runs_nothing(application: Application, server: Server):
+def test_caller_without_the_application_token_runs_nothing(application: Application, server: Server):
     run = runner(server, "x", token="a guess").start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True)
     wait_for("the refusal", lambda: "does not know the token" in run.problem, SOON_S)
     assert application.tokens == []
@@ -205,8 +202,8 @@ def test_caller_without_the_application_s_token_runs_nothing(application: Applic
     assert run.join(SOON_S)
 
 
-def test_call_that_has_ended_before_it_is_served_starts_nothing(application: Application):
-    """Its end would never be told, and the job would run for ever."""
+def test_call_cancelled_before_it_is_served_starts_nothing(application: Application):
+    """Its end would never be reported, and the job would run forever."""
     runs = SparkRuns(application)  # type: ignore[arg-type]
     request = pb.RunRequest(kind=pb.TASK_KIND_COPY, apply="x", tasks=1)
     assert list(runs.run(request, lambda _: False)) == []
@@ -226,7 +223,7 @@ class Executors:
         return self.count
 
 
-def test_application_without_an_executor_is_given_up_after_a_while():
+def test_application_without_an_executor_is_given_up_after_a_timeout():
     executors, counts = Executors(), []
     watch = ApplicationWatch(executors, counts.append, 0.0)
     watch.look(1.0)
@@ -241,7 +238,7 @@ def test_application_without_an_executor_is_given_up_after_a_while():
     assert counts == [2, 0, 1]
 
 
-def test_first_executor_has_longer_to_come():
+def test_first_executor_has_a_longer_timeout():
     executors = Executors()
     executors.count = 0
     watch = ApplicationWatch(executors, lambda _: None, 0.0)
@@ -251,7 +248,7 @@ def test_first_executor_has_longer_to_come():
         watch.check(FIRST_TIMEOUT_S + 1.0)
 
 
-def test_driver_whose_jvm_is_gone_or_hangs_is_given_up():
+def test_driver_with_a_dead_or_hanging_jvm_is_given_up():
     executors = Executors()
     watch = ApplicationWatch(executors, lambda _: None, 0.0)
     watch.look(1.0)

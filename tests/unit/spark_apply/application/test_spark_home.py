@@ -1,4 +1,4 @@
-"""Spark's home: what a job of Python tasks needs is in it, Hive and the like is not."""
+"""Spark's home contains what jobs of Python tasks need, without Hive and similar parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_apply.application.jvm.spark_home import home_environment, spark_jars,
 INSTALLED = Path(pyspark.__file__).resolve().parent
 
 
-def test_class_path_has_the_installed_jars_but_for_families_that_nothing_uses():
+def test_class_path_has_the_installed_jars_except_unused_families():
     jars = {jar.name: jar for jar in spark_jars()}
     installed = {jar.name: jar for jar in (INSTALLED / "jars").glob("*.jar")}
     assert 100 < len(jars) < len(installed) - 100
@@ -25,15 +25,15 @@ def test_class_path_has_the_installed_jars_but_for_families_that_nothing_uses():
     assert not families & {"hive", "kubernetes", "mesos", "datanucleus", "parquet", "orc"}
 
 
-def test_jars_have_no_symbolic_links_in_their_paths_because_ray_would_open_them_twice():
+def test_jar_paths_contain_no_symbolic_links():
     assert all(jar == jar.resolve() for jar in spark_jars())
 
 
-def test_jars_have_the_same_order_always_because_an_archive_of_classes_is_for_one_order():
+def test_jars_are_always_in_the_same_order():
     assert list(spark_jars()) == sorted(spark_jars())
 
 
-def test_home_has_programs_and_python_and_can_be_made_again(tmp_path: Path):
+def test_home_has_programs_and_python_and_can_be_recreated(tmp_path: Path):
     home = tmp_path / "home"
     for _ in range(2):
         write_spark_home(home)
@@ -41,7 +41,7 @@ def test_home_has_programs_and_python_and_can_be_made_again(tmp_path: Path):
         assert list((home / "python" / "lib").glob("py4j-*.zip"))
 
 
-def test_home_has_the_jar_of_sparks_launcher_alone_because_the_others_are_on_the_class_path(tmp_path: Path):
+def test_home_contains_only_the_jar_of_sparks_launcher(tmp_path: Path):
     write_spark_home(tmp_path / "home")
     (jar,) = (tmp_path / "home" / "jars").iterdir()
     with zipfile.ZipFile(jar) as archive:
@@ -49,8 +49,8 @@ def test_home_has_the_jar_of_sparks_launcher_alone_because_the_others_are_on_the
     assert jar.resolve() in spark_jars()
 
 
-def test_home_of_an_earlier_process_keeps_no_jar_of_another_version(tmp_path: Path):
-    """Two versions of a jar on one class path: which of them a class comes from is a matter of chance."""
+def test_recreated_home_keeps_no_jar_of_another_version(tmp_path: Path):
+    """With two versions of a jar on one class path it is a matter of chance which one provides a class."""
     home = tmp_path / "home"
     write_spark_home(home)
     (installed,) = (home / "jars").iterdir()
@@ -61,11 +61,11 @@ def test_home_of_an_earlier_process_keeps_no_jar_of_another_version(tmp_path: Pa
     assert [jar.resolve() for jar in (home / "jars").iterdir()] == [INSTALLED / "jars" / installed.name]
 
 
-def test_the_driver_reads_the_settings_of_this_home_whatever_the_environment_of_ray_names(tmp_path: Path):
+def test_driver_reads_this_homes_settings_despite_rays_environment(tmp_path: Path):
     assert home_environment(tmp_path) == {"SPARK_HOME": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path / "conf")}
 
 
-def test_home_of_an_earlier_process_leads_to_the_programs_of_the_pyspark_of_now(tmp_path: Path):
+def test_recreated_home_links_to_the_current_pysparks_programs(tmp_path: Path):
     home = tmp_path / "home"
     write_spark_home(home)
     (home / "python").unlink()
@@ -84,8 +84,8 @@ CORE = (
     "spark-catalyst",
     "spark-sql-api",
 )
-# The core mentions these too: leader election of Spark's own cluster manager, and pages. A topology has neither. The
-# others have classes that the JDK has.
+# The core also references these: leader election of Spark's own cluster manager, and web pages. A topology uses
+# neither. The JDK contains the classes of the others.
 NOT_USED = {
     "curator-framework",
     "curator-client",
@@ -100,7 +100,7 @@ NOT_USED = {
 
 
 def mentioned(data: bytes) -> Iterator[str]:
-    """The classes that a class file names (Java Virtual Machine Specification, 4.4): its constants, and types in them."""
+    """Yield the classes that a class file names in constants and types (Java Virtual Machine Specification, 4.4)."""
     sizes = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
     number, count, at = 1, int.from_bytes(data[8:10], "big"), 10
     while number < count:
@@ -117,7 +117,7 @@ def mentioned(data: bytes) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_nothing_that_spark_itself_mentions_is_left_out():
+def test_no_class_that_spark_references_is_missing():
     kept = {jar.name for jar in spark_jars()}
     left_out: dict[str, set[str]] = {}
     for jar in (INSTALLED / "jars").glob("*.jar"):

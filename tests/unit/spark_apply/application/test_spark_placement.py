@@ -1,4 +1,4 @@
-"""Where the parts of a Spark application run."""
+"""Placement of a Spark application's parts on nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_apply.application.config import ApplicationConfig, ExecutorResources
 from spark_apply.application.spark import SparkApplication
 
 
-def test_executors_and_master_run_on_the_sites_node_and_keep_their_files_in_its_folder(tmp_path: Path) -> None:
+def test_executors_and_master_run_and_store_files_on_the_sites_node(tmp_path: Path) -> None:
     resources = ExecutorResources(node=(("site_b", 0.001), ("ssd", 0.001)))
     config = ApplicationConfig(
         topology="t",

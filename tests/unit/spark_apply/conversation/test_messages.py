@@ -1,4 +1,4 @@
-"""The conversation between coordinator and apply servers survives the wire unchanged, whatever its size."""
+"""Messages between coordinator and apply servers survive the wire unchanged at any size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_apply.conversation import groups, messages
 
 
 def _strategy(kind: object) -> st.SearchStrategy[object]:
-    """Every value that a field of the given type can have (unsigned 31 bit for counts, so that all fields take it)."""
+    """Every value of a field of the given type (counts: unsigned 31 bit, which all fields accept)."""
     origin = typing.get_origin(kind)
     if origin is tuple:
         return st.lists(_strategy(typing.get_args(kind)[0]), max_size=3).map(tuple)
@@ -64,7 +64,7 @@ def test_every_server_message_survives_the_wire(message: groups.ServerMessage) -
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES])
-def test_group_of_any_size_travels_in_pieces_below_the_transport_bound(size: int) -> None:
+def test_group_of_any_size_is_sent_in_pieces_within_the_transport_limit(size: int) -> None:
     assignment = groups.GroupAssignment(
         group=1,
         attempt=0,
@@ -85,7 +85,7 @@ def test_message_between_the_pieces_of_another_is_refused() -> None:
         joiner.add(pb.ServerMessage(state=pb.ServerState()))
 
 
-def test_message_that_is_no_part_of_the_conversation_is_refused() -> None:
+def test_message_outside_the_conversation_is_refused() -> None:
     with pytest.raises(ProtocolError):
         messages.server_message_from_wire(pb.ServerMessage())
     with pytest.raises(ProtocolError):

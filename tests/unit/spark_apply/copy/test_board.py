@@ -1,4 +1,4 @@
-"""Pieces of an instantiation reach one task each, and a piece in a dead task's hand is reported as lost."""
+"""Each piece of an instantiation goes to one task, and a piece held by a dead task is reported as lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _done(piece: pb.CopyPiece, rows: int = 1, **fields: object) -> pb.CopyOutcom
     return pb.CopyOutcome(piece=piece.piece, rows=rows, digest=bytes(16), **fields)
 
 
-def test_each_piece_is_given_to_one_task_and_its_outcome_comes_back() -> None:
+def test_each_piece_goes_to_one_task_and_its_outcome_is_returned() -> None:
     board = CopyBoard()
     assert board.add([_piece("a"), _piece("b")]) == 2
     first, second = board.next(_request(0)).piece, board.next(_request(1)).piece
@@ -37,23 +37,23 @@ def test_each_piece_is_given_to_one_task_and_its_outcome_comes_back() -> None:
     assert found["b"].digest.row_count == 1
 
 
-def test_piece_in_the_hand_of_a_killed_task_is_lost_and_not_given_out_again() -> None:
+def test_piece_of_a_killed_task_is_lost_and_not_reassigned() -> None:
     board = CopyBoard()
     board.add([_piece()])
     assert board.next(_request(0, "1")).piece.piece == 1
     board.close()
-    assert board.next(_request(0, "2")).done  # the task runs again: it reports nothing of what it had
+    assert board.next(_request(0, "2")).done  # the restarted task reports nothing about its earlier piece
     (lost,) = board.take_outcomes(0.0)
     assert lost.problem
     assert not lost.is_final
 
 
-def test_replaced_task_that_thaws_gets_nothing_and_takes_nothing_of_its_successor() -> None:
+def test_replaced_task_that_resumes_does_not_affect_its_successor() -> None:
     board = CopyBoard()
     board.add([_piece("a"), _piece("b"), _piece("c")])
     old = board.next(_request(0, "1")).piece
     new = board.next(_request(0, "2")).piece
-    for outcome in (_done(old), None):  # its late report, and another question
+    for outcome in (_done(old), None):  # its late report, and another request
         assert board.next(_request(0, "1", outcome)).done
     last = board.next(_request(0, "2", _done(new))).piece
     board.close()
@@ -66,14 +66,14 @@ def test_replaced_task_that_thaws_gets_nothing_and_takes_nothing_of_its_successo
     ]
 
 
-def test_withdrawn_pieces_are_not_given_out() -> None:
+def test_withdrawn_pieces_are_not_assigned() -> None:
     board = CopyBoard()
     board.add([_piece("a"), _piece("b"), _piece("a")])
     assert board.withdraw("public", "a") == 2
     assert board.next(_request(0)).piece.table.name == "b"
 
 
-def test_waiting_task_gets_a_piece_that_is_added_meanwhile(monkeypatch) -> None:
+def test_waiting_task_gets_a_newly_added_piece(monkeypatch) -> None:
     monkeypatch.setattr(copy_board, "_WAIT_S", 600.0)
     board = CopyBoard()
     answers: list[pb.CopyReply] = []
@@ -84,6 +84,6 @@ def test_waiting_task_gets_a_piece_that_is_added_meanwhile(monkeypatch) -> None:
     assert answers[0].piece.piece == 1
 
 
-def test_task_without_work_is_told_to_ask_again(monkeypatch) -> None:
+def test_task_without_work_is_asked_to_poll_again(monkeypatch) -> None:
     monkeypatch.setattr(copy_board, "_WAIT_S", 0.0)
     assert CopyBoard().next(_request(0)).wait

@@ -1,4 +1,4 @@
-"""What a comparison waits for, and that it ends when nobody waits for it."""
+"""Waits of a comparison, and its end when no caller waits for it any longer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_apply.copy.comparison.catching_up import CatchingUp, WaysBack
 
 
 class Log:
-    """A source: each marker is behind the last one."""
+    """A source in which each marker has a higher SCN than the last one."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -29,7 +29,7 @@ class Log:
 
 @pytest.fixture
 def late(monkeypatch):
-    """What is behind stays so: a short wait shows it."""
+    """Shorten the wait: a lagging destination stays behind in these tests."""
     monkeypatch.setattr(module, "CATCH_UP_S", 0.3)
     monkeypatch.setattr(module, "_LATE_S", 0.05)
 
@@ -44,14 +44,14 @@ def waits(
     return CatchingUp("ap", is_active=is_active, source=source, applied=applied, back=back)
 
 
-def test_destination_is_waited_for_until_it_has_applied_a_marker():
+def test_comparison_waits_until_the_destination_has_applied_a_marker():
     applied = itertools.count()
     waits(applied=lambda: next(applied)).to_the_destination(0.0)
     assert next(applied) > 10
 
 
 @pytest.mark.usefixtures("late")
-def test_wait_is_bounded_and_shorter_for_the_next_table_until_something_catches_up():
+def test_wait_is_bounded_and_shorter_for_later_tables_until_one_catches_up():
     position = 0
     waiting = waits(applied=lambda: position)
     with pytest.raises(DatabaseError, match=r"the destination is more than 0\.3 s behind: what differs may be"):
@@ -66,7 +66,7 @@ def test_wait_is_bounded_and_shorter_for_the_next_table_until_something_catches_
 
 
 @pytest.mark.parametrize("asked", range(5))
-def test_comparison_that_is_stopped_ends_at_the_next_pause(asked: int):
+def test_stopped_comparison_ends_at_the_next_pause(asked: int):
     asks = itertools.count()
     with pytest.raises(ApplyError, match="apply ap was stopped") as caught:
         waits(is_active=lambda: next(asks) < asked).to_the_destination(60.0)
@@ -74,7 +74,7 @@ def test_comparison_that_is_stopped_ends_at_the_next_pause(asked: int):
 
 
 class Endless:
-    """A reader whose scan ends when it is interrupted."""
+    """A reader whose scan ends only when it is interrupted."""
 
     def __init__(self) -> None:
         self.interrupted = threading.Event()
@@ -83,11 +83,11 @@ class Endless:
         self.interrupted.set()
 
     def scan(self) -> None:
-        assert self.interrupted.wait(60.0), "nobody ended it"
+        assert self.interrupted.wait(60.0), "the scan was not interrupted"
         raise DatabaseUnavailable("canceling statement due to user request")
 
 
-def test_scan_of_a_comparison_that_is_stopped_is_ended_and_is_not_why_the_table_was_not_compared():
+def test_scan_of_a_stopped_comparison_is_interrupted_without_blame():
     reader: Any = Endless()
     is_active = True
     waiting = waits(is_active=lambda: is_active)
@@ -100,11 +100,11 @@ def test_scan_of_a_comparison_that_is_stopped_is_ended_and_is_not_why_the_table_
     assert not [each for each in threading.enumerate() if each.name == "compare-watch"]
 
 
-# ------------------------------------------------------------------ the way back
+# ------------------------------------------------------------------ returning changes
 
 
 def recorded(**applies: int) -> MemoryDestination:
-    """A database with the low watermarks of apply processes."""
+    """A database with low watermarks of apply processes."""
     found = MemoryDestination()
     for name, scn in applies.items():
         found.prepare("topo")
@@ -116,7 +116,7 @@ def way(here: MemoryDestination, there: MemoryDestination, *, position: int = 50
     return WaysBack(topology="topo", here=here, there=there, position=lambda: Scn(position), **named)
 
 
-def test_source_is_waited_for_until_it_has_what_the_destination_s_log_and_third_sites_gave():
+def test_comparison_waits_until_the_source_has_the_returning_changes():
     back = way(
         recorded(from_c=30), recorded(a_from_b=49, a_from_c=29), direct=["a_from_b"], beside=[("from_c", "a_from_c")]
     )
@@ -130,11 +130,11 @@ def test_source_is_waited_for_until_it_has_what_the_destination_s_log_and_third_
 
 
 @pytest.mark.usefixtures("late")
-def test_source_that_does_not_get_the_destination_s_changes_is_named_and_the_table_is_not_compared():
+def test_source_lacking_the_destinations_changes_stops_the_comparison():
     back = way(recorded(), recorded(a_from_b=49), direct=["a_from_b"], beside=[])
     with pytest.raises(DatabaseError, match=r"a_from_b.* more than 0\.3 s behind: what differs may be in flight"):
         waits(back=back).back_to_the_source()
 
 
-def test_nothing_comes_back_of_a_topology_of_one_way():
+def test_one_way_topology_has_no_returning_changes_to_await():
     waits().back_to_the_source()

@@ -1,4 +1,4 @@
-"""Which columns of two tables are compared."""
+"""The columns of two tables that are compared."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seen(*columns: str, computed: tuple[str, ...] = ()) -> SeenTable:
     return SeenTable(columns=columns, computed=frozenset(computed))
 
 
-def test_every_column_of_both_sides_is_compared_whoever_computes_it():
+def test_every_column_of_both_sides_is_compared_even_if_computed():
     found = compared(seen("id", "a", "b", computed=("b",)), seen("id", "b", "a", computed=("a",)))
     assert (found.source, found.destination, found.left_out, found.computed) == (
         ("id", "a", "b"),
@@ -40,7 +40,7 @@ def test_every_column_of_both_sides_is_compared_whoever_computes_it():
     )
 
 
-def test_columns_of_one_side_are_left_out_with_the_reason_or_keep_the_table_from_being_compared():
+def test_columns_of_one_side_are_excluded_or_prevent_the_comparison():
     found = compared(seen("id", "sum", computed=("sum",)), seen("id", "own"))
     assert found.left_out == (
         "sum (the source computes it, and the destination has no such column)",
@@ -50,7 +50,7 @@ def test_columns_of_one_side_are_left_out_with_the_reason_or_keep_the_table_from
     assert compared(None, seen("id")) == "the source has no such table"
 
 
-def test_transformed_columns_are_compared_under_their_names_at_either_side():
+def test_transformed_columns_are_compared_under_each_sides_names():
     found = compared(
         seen("id", "name", "pay"),
         seen("number", "name", "region"),
@@ -62,7 +62,7 @@ def test_transformed_columns_are_compared_under_their_names_at_either_side():
     assert found.left_out == ("region (a transformation adds it)", "pay (a transformation leaves it out)")
 
 
-def test_column_that_is_in_nobodys_log_may_have_the_name_of_one_that_is_added():
+def test_computed_column_may_share_the_name_of_an_added_column():
     found = compared(
         seen("id", "sum", computed=("sum",)),
         seen("id", "sum"),
@@ -74,7 +74,7 @@ def test_column_that_is_in_nobodys_log_may_have_the_name_of_one_that_is_added():
     )
 
 
-def test_rows_that_a_function_makes_have_the_columns_of_the_log_alone():
+def test_rows_made_by_a_function_have_only_the_columns_of_the_log():
     found = compared(
         seen("id", "a", "sum", computed=("sum",)), seen("id", "a", "sum", computed=("sum",)), made=("id", "a")
     )

@@ -1,4 +1,4 @@
-"""Rows in which two tables differ: found by digests of buckets, compared again until they are judged, and bounded."""
+"""Differing rows of two tables: found by digests of buckets, compared again until they are judged, and bounded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def row(number: int, value: str = "same") -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("buckets", [1, 16, 1000])
-def test_rows_that_differ_are_named_with_what_is_wrong(buckets: int):
+def test_differing_rows_are_named_with_their_difference(buckets: int):
     there = [row(number) for number in range(500)]
     here = [row(number) for number in range(1, 500) if number != 7] + [row(7, "changed"), row(9999)]
     random.Random(1).shuffle(here)
@@ -53,24 +53,24 @@ def test_rows_that_differ_are_named_with_what_is_wrong(buckets: int):
     assert not found.unread
 
 
-def test_rows_are_named_as_the_destination_calls_their_columns():
+def test_rows_are_named_by_the_destinations_column_names():
     there = side([row(1), row(2)])
     found = differing_rows([there, side([row(1), row(2, "changed")], ("number",), ("number", "w"))], 4)
     assert [(each.columns, each.key, each.what) for each in found.differences] == [(("number",), ("2",), "differs")]
 
 
-def test_equal_tables_have_no_row_to_name():
+def test_equal_tables_have_no_differing_rows():
     rows = [row(number) for number in range(50)]
     assert differing_rows([side(rows), side(reversed(rows))], 8) == FoundRows()
 
 
-def test_without_a_key_duplicates_are_counted():
+def test_duplicates_in_a_table_without_a_key_are_counted():
     found = differing_rows([side([row(1), row(1), row(2)], COLUMNS), side([row(1), row(2)], COLUMNS)], 4)
     assert [(each.key, each.what) for each in found.differences] == [(("1", "same"), "missing at the destination")]
 
 
-def test_bucket_that_alone_is_too_large_stays_unread(monkeypatch: pytest.MonkeyPatch):
-    """Equal rows of a table without a key are all in one bucket."""
+def test_bucket_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch):
+    """Equal rows of a table without a key all share one bucket."""
     monkeypatch.setattr(comparing, "_BUCKET_ROWS_MAX", 300)
     there, here = ([row(1)] * count + [row(2, value)] for count, value in ((400, "here"), (401, "there")))
     found = differing_rows([side(there, COLUMNS), side(here, COLUMNS)], 1000)
@@ -84,7 +84,7 @@ def test_bucket_that_alone_is_too_large_stays_unread(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_rows_read_and_named_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(comparing, "_ROWS_READ_MAX", 100)
     there, here = side([row(number) for number in range(5000)]), side([])
     read = []
@@ -104,9 +104,9 @@ def test_what_is_read_and_named_is_bounded(monkeypatch: pytest.MonkeyPatch):
 
 @dataclass
 class Replica:
-    """A table whose changes arrive at another one `lag` steps later; those of the other one's users, `own_lag` later.
+    """A table whose changes reach the other side `lag` steps later; changes of the other side's users take `own_lag`.
 
-    A look lasts a step at each side: the destination is read when it has what the source had.
+    A look lasts a step at each side: the destination is read when it has the source's changes.
     """
 
     lag: int
@@ -124,7 +124,7 @@ class Replica:
         self.there, self.here = (Rows((number, "same") for number in range(200)) for _ in range(2))
 
     def step(self) -> None:
-        """A moment: users write at the source, and what is old enough arrives."""
+        """Advance one step: users write at the source, and old enough changes arrive."""
         self.steps += 1
         written = self.writes(self.steps)
         self.there.write(written)
@@ -138,14 +138,14 @@ class Replica:
             self.there.write(self.returning.pop(0)[1])
 
     def caught_up(self) -> None:
-        """Until the destination has what the source has now; it is written on meanwhile."""
+        """Step until the destination has everything that the source has now; users keep writing meanwhile."""
         now = self.steps
         while self.waiting and self.waiting[0][0] <= now:
             self.step()
         self.step()
 
     def returned(self) -> None:
-        """Until the source has what the destination has now, likewise."""
+        """Step until the source has everything that the destination has now; users keep writing meanwhile."""
         now = self.steps
         while self.waits_for_own and self.returning and self.returning[0][0] <= now:
             self.step()
@@ -168,7 +168,7 @@ class Replica:
 
 
 class Rows(dict[int, str]):
-    """A table: the values of its rows, each of which has a version."""
+    """The values of a table's rows by key; each row has a version."""
 
     def __init__(self, values: Iterable[tuple[int, str]]) -> None:
         super().__init__(values)
@@ -184,7 +184,7 @@ class Rows(dict[int, str]):
 
 
 class Now:
-    """A reader of what a table has at the moment; with versions, or as a database that has none."""
+    """A reader of a table's current content, with versions or without them as in some databases."""
 
     def __init__(self, rows: Rows, *, has_versions: bool) -> None:
         self._rows, self._has_versions = rows, has_versions
@@ -205,7 +205,7 @@ class Now:
         )
 
 
-def test_rows_that_are_on_their_way_settle_and_the_table_is_equal():
+def test_rows_in_flight_settle_and_the_table_is_equal():
     busy = Replica(
         lag=3, writes=lambda step: {step % 50: f"of step {step}", 50 + step % 7: None if step % 2 else "there again"}
     )
@@ -214,7 +214,7 @@ def test_rows_that_are_on_their_way_settle_and_the_table_is_equal():
     assert found.settled > 0
 
 
-def test_row_that_differs_among_rows_on_their_way_is_found_whatever_is_wrong_with_it():
+def test_differing_rows_are_found_among_rows_in_flight():
     busy = Replica(lag=3, writes=lambda step: {step % 50: f"of step {step}"})
     busy.here.write({60: "changed by hand", 61: None, 999: "only here"})
     found = busy.judged()
@@ -225,7 +225,7 @@ def test_row_that_differs_among_rows_on_their_way_is_found_whatever_is_wrong_wit
     ]
 
 
-def test_row_that_is_changed_all_the_time_is_in_flight_and_the_others_are_judged():
+def test_constantly_changed_row_is_in_flight_and_other_rows_are_judged():
     busy = Replica(lag=3, writes=lambda step: {7: f"of step {step}"})
     busy.here.write({60: "changed by hand"})
     found = busy.judged()
@@ -233,21 +233,21 @@ def test_row_that_is_changed_all_the_time_is_in_flight_and_the_others_are_judged
     assert ([each.key for each in found.differences], found.looks) == ([("60",)], LOOKS)
 
 
-def test_row_that_is_changed_all_the_time_and_stays_as_it_was_at_the_destination_differs():
-    """Its changes are in the error queue, for example: what the destination shows moves no more."""
+def test_constantly_changed_row_that_is_static_at_the_destination_differs():
+    """Its changes are in the error queue, for example: its row at the destination no longer changes."""
     stuck = Replica(lag=3, writes=lambda step: {7: f"of step {step}"}, arrives=lambda number: number != 7)
     found = stuck.judged()
     assert [(each.key, each.what) for each in found.differences] == [(("7",), "differs")]
 
 
-def test_looks_are_bounded_and_end_as_soon_as_every_row_is_judged():
+def test_looks_are_bounded_and_end_when_every_row_is_judged():
     quiet = Replica(lag=0)
     quiet.here.write({60: "changed by hand"})
     assert quiet.judged().looks == STEADY_LOOKS
     assert Replica(lag=0).judged() == JudgedRows(differences=())
 
 
-def test_comparison_that_is_stopped_says_nothing_of_the_rows():
+def test_stopped_comparison_judges_no_rows():
     sides = [side([row(1)]), side([row(1, "changed")])]
 
     def catch_up() -> None:
@@ -257,18 +257,16 @@ def test_comparison_that_is_stopped_says_nothing_of_the_rows():
         judged_rows(sides, differing_rows(sides, 1), looks=LOOKS, catch_up=catch_up)
 
 
-def test_row_that_goes_back_and_forth_is_not_called_different_where_its_versions_are_known():
-    """Each look can find it as it was at the source, and as it is no longer at the destination."""
+def test_alternating_row_with_known_versions_is_not_reported_as_different():
+    """Each look can see the row's current value at the source and its former value at the destination."""
     busy = Replica(lag=3, writes=lambda step: {7: "on" if step % 2 else "off"})
     assert busy.judged().differences == ()
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("number", range(scaled(30, 300)))
-def test_row_whose_changes_do_not_arrive_is_not_taken_for_settled_when_the_source_comes_back_to_it(number: int):
-    """It goes back and forth at the source between what the destination has and something else: at any look it can be
-    the same by chance.
-    """
+def test_row_with_undelivered_changes_is_not_settled_by_a_chance_match(number: int):
+    """At the source the row alternates between the destination's value and another: any look can match by chance."""
     dice = random.Random(seed_of(f"back and forth {number}"))
     stuck = Replica(
         lag=dice.randrange(4),
@@ -281,7 +279,7 @@ def test_row_whose_changes_do_not_arrive_is_not_taken_for_settled_when_the_sourc
     assert {each.what for each in found.differences} <= {"differs"}
 
 
-def test_row_that_the_source_came_back_to_is_named_with_that_reason():
+def test_row_reverted_at_the_source_is_in_flight_with_that_reason():
     back = Replica(lag=1, writes=lambda step: {7: "other" if step <= 5 else "same"}, arrives=lambda each: each != 7)
     found = back.judged()
     assert not found.differences
@@ -290,8 +288,8 @@ def test_row_that_the_source_came_back_to_is_named_with_that_reason():
     ]
 
 
-def test_rows_that_came_and_went_settle_when_neither_side_has_them():
-    """A table of jobs: nothing is left that could differ."""
+def test_deleted_rows_settle_when_neither_side_has_them():
+    """A table of jobs: no remaining row can differ."""
     jobs = Replica(
         lag=3, writes=lambda step: {1000 + step: "a job", 1000 + step - 2: None}, arrives=lambda each: each != 1004
     )
@@ -300,20 +298,20 @@ def test_rows_that_came_and_went_settle_when_neither_side_has_them():
     assert found.settled > 0
 
 
-def test_changes_of_the_destination_s_own_are_no_difference_however_long_they_take_to_come_back():
+def test_destinations_own_changes_are_no_difference_until_they_return():
     def changed(*, waits: bool) -> JudgedRows:
         both_ways = Replica(lag=1, own=lambda step: {7: "here"} if step == 4 else {}, own_lag=100, waits_for_own=waits)
         return both_ways.judged()
 
-    assert [each.key for each in changed(waits=False).differences] == [("7",)], "it takes longer than the looks"
+    assert [each.key for each in changed(waits=False).differences] == [("7",)], "the return takes longer than all looks"
     found = changed(waits=True)
     assert (found.differences, found.in_flight, found.settled) == ((), (), 0)
 
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("number", range(scaled(30, 300)))
-def test_rows_that_both_sides_write_are_never_called_different_and_rows_that_differ_are_always_found(number: int):
-    """Each side's users have rows of their own, so nothing conflicts."""
+def test_comparison_of_two_written_sides_finds_exactly_the_differing_rows(number: int):
+    """Each side's users write different rows, so there are no conflicts."""
     dice = random.Random(seed_of(f"judged both ways {number}"))
     there, here = dice.sample(range(50), 10), dice.sample(range(50, 100), 10)
 
@@ -336,8 +334,8 @@ def test_rows_that_both_sides_write_are_never_called_different_and_rows_that_dif
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("number", range(scaled(30, 300)))
-def test_equal_tables_are_never_called_different_and_rows_that_differ_are_always_found(number: int):
-    """Whatever is written, however far the destination is behind."""
+def test_comparison_finds_exactly_the_differing_rows_under_load(number: int):
+    """For any writes and any lag of the destination."""
     dice = random.Random(seed_of(f"judged rows {number}"))
     hot = dice.sample(range(100), dice.randrange(1, 40))
     busy = Replica(

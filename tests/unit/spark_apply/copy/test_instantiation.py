@@ -1,7 +1,6 @@
-"""Tables are copied one by one: what becomes of one that cannot be, and of one that is copied while the others are
-applied.
+"""Tables are copied one by one, including tables that cannot be copied and tables copied while others are applied.
 
-Longer than 500 lines: all of it shares the source, the destination and the copying between them.
+Longer than 500 lines: all tests share the source, the destination and the copying between them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 
 class Joins:
-    """In place of `JoinCalls`: what was asked, in order."""
+    """Replaces `JoinCalls`: records the calls in order."""
 
     def __init__(self, world: World) -> None:
         self.world, self.asked, self.is_joined = world, [], True
@@ -47,7 +46,7 @@ class Joins:
 
     def leave_out(self, tables, parts=()) -> bool:
         self.asked.append(("leave out", set(tables)))
-        # A driver that dies now must find that the tables are to be copied again: their rows are left out.
+        # If the driver dies now, the next one must find these tables as to be copied again: their rows are excluded.
         assert {each.state for each in self.world.recorded().values() if (each.owner, each.name) in tables} == {
             "COPYING"
         }
@@ -81,7 +80,7 @@ def beside(world: World, until: Callable[[], bool], *, copying: TableInstantiati
     return joins
 
 
-def test_tables_are_copied_and_proved_equal_before_anything_is_applied():
+def test_tables_are_copied_and_verified_before_anything_is_applied():
     world = World("a", "b")
     world.copying().run_first()
     assert {name: each.state for name, each in world.recorded().items()} == {"a": "DONE", "b": "DONE"}
@@ -90,7 +89,7 @@ def test_tables_are_copied_and_proved_equal_before_anything_is_applied():
     world.assert_same("a", "b")
 
 
-def test_table_without_a_column_is_refused_alone_and_the_others_are_copied():
+def test_table_with_a_missing_column_is_refused_and_others_are_copied():
     world = World("a")
     world.create("nothing", columns=())
     copying = world.copying()
@@ -105,7 +104,7 @@ def test_table_without_a_column_is_refused_alone_and_the_others_are_copied():
 
 
 def with_missing_table() -> World:
-    """`a` is copied, and the source has a table `late` that the destination lacks."""
+    """`a` is copied; the source also has a table `late` that the destination lacks."""
     world = World("a")
     world.copying().run_first()
     world.create("late")
@@ -114,7 +113,7 @@ def with_missing_table() -> World:
 
 
 @pytest.mark.parametrize("error", [DatabaseError("permission denied"), DatabaseUnavailable("it stays locked")])
-def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception):
+def test_unreadable_table_does_not_block_other_tables(error: Exception):
     world = World("a", "sick", "z")
     world.broken["sick"] = error
     world.copying().run_first()
@@ -125,9 +124,7 @@ def test_table_that_cannot_be_read_does_not_hold_up_the_others(error: Exception)
     world.assert_same("a", "z")
 
 
-def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_not_seconds_later(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_corrected_table_is_checked_immediately_on_request(monkeypatch: pytest.MonkeyPatch):
     world = with_missing_table()
     monkeypatch.setattr(module, "_LOOK_AGAIN_S", 3600.0)
     copying = world.copying()
@@ -152,10 +149,10 @@ def test_table_that_an_operator_corrected_is_looked_at_when_somebody_asks_and_no
     world.assert_same("late")
 
 
-def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_is_copied_beside_when_it_is_made():
+def test_missing_destination_table_is_copied_beside_when_created():
     world = with_missing_table()
     copying = world.copying()
-    copying.run_first()  # returns at once: a is applied meanwhile
+    copying.run_first()  # returns at once: a is being applied
     assert world.source.opened == 1
     columns = [destination_column(column) for column in ("id", "v")]
     looked = 0
@@ -165,20 +162,20 @@ def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_i
         looked += 1
         if looked == 20:
             assert world.recorded()["late"].state == "FAILED"
-            assert world.source.opened == 1, "a snapshot is taken when there is something to copy, not to look"
+            assert world.source.opened == 1, "a snapshot is taken only to copy, not to check"
             world.store.create_table("public", "late", columns, key=["id"])
         return world.recorded().get("late") is not None and world.recorded()["late"].state == "DONE"
 
     joins = beside(world, until, copying=copying)
     world.assert_same("late")
-    # Held before the snapshot is taken, then at its SCN until it has joined.
+    # Held before the snapshot is taken, then at the snapshot's SCN until the table has joined.
     held = [each for each in joins.asked if each != ("hold", None)]
     assert held == [("hold now", 1), ("hold", world.recorded()["late"].scn), ("join", {"late"})]
     assert joins.asked[-1] == ("hold", None)
 
 
 @pytest.mark.parametrize("is_beside", [False, True])
-def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: bool):
+def test_table_rewritten_during_its_copy_is_copied_again_completely(is_beside: bool):
     world = World("a", "b")
     copying = world.copying()
     rewritten = []
@@ -201,7 +198,7 @@ def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: boo
 
 
 def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
-    """Of table b some piece is always read after the source has rewritten the table, until "end" is in the list."""
+    """The source always rewrites table b before one of its pieces is read, until "end" is in the list."""
     copying, rewritten = world.copying(), []
 
     def rewrite(piece: Any) -> None:
@@ -213,9 +210,7 @@ def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
     return copying, rewritten
 
 
-def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_copied_when_that_ends(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_constantly_rewritten_table_fails_alone_until_rewriting_ends(monkeypatch: pytest.MonkeyPatch):
     world, told = World("a", "b"), []
     monkeypatch.setattr(world, "_moved", told.append)
     copying, rewritten = rewritten_always(world)
@@ -228,7 +223,7 @@ def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_c
         record = world.recorded()["b"]
         if record.state == "FAILED" and not failed_at:
             failed_at.append(world.source.opened)
-        if failed_at and world.source.opened >= failed_at[0] + 3:  # it is tried again
+        if failed_at and world.source.opened >= failed_at[0] + 3:  # the copy is retried
             rewritten.append("end")
         return record.state == "DONE"
 
@@ -241,11 +236,8 @@ def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_c
     assert joins.asked[-1] == ("hold", None)
 
 
-def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_time(monkeypatch: pytest.MonkeyPatch):
-    """Every copy finds the table rewritten.
-
-    What a copy has written already goes, and from the TRUNCATE on the log has everything.
-    """
+def test_truncate_in_the_log_ends_the_copy_of_a_constantly_truncated_table(monkeypatch: pytest.MonkeyPatch):
+    """Every copy finds the table rewritten. Copied rows are removed; from the TRUNCATE on the log has everything."""
     world = World("a", "b")
     copying, _ = rewritten_always(world)
     copying.run_first()
@@ -261,7 +253,7 @@ def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_
 
     monkeypatch.setattr(joins, "hold", held)
     world.store.insert("public", "b", [(b"of the copy", None)])
-    joins.emptied[TableName("public", "b")] = Scn(1)  # older than every snapshot: the queue need not have what followed
+    joins.emptied[TableName("public", "b")] = Scn(1)  # older than every snapshot: the queue may lack later changes
     looks = 0
 
     def should_end() -> bool:
@@ -279,15 +271,15 @@ def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_
 
 
 def with_frozen_task(world: World) -> tuple[TableInstantiation, FreezingTask]:
-    """Of the first round's tasks the one with session 1 freezes before it writes its first piece of `t`."""
-    world.create("t", rows=8, is_keyed=False)  # a piece for each task
+    """In the first round the task with session 1 freezes before it writes its first piece of `t`."""
+    world.create("t", rows=8, is_keyed=False)  # one piece per task
     copying, task = world.copying(), FreezingTask(in_copy=False)
     task.workers = world.workers
     world.opened = lambda server, session: task.session(session, is_last=server == 1)
     return copying, task
 
 
-def test_task_that_thaws_when_the_next_round_has_begun_writes_no_row_twice():
+def test_task_resuming_in_the_next_round_writes_no_row_twice():
     world = World()
     copying, task = with_frozen_task(world)
 
@@ -303,13 +295,11 @@ def test_task_that_thaws_when_the_next_round_has_begun_writes_no_row_twice():
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_task_of_the_first_tables_that_thaws_when_others_are_applied_writes_nothing(
+def test_task_of_the_first_copies_resuming_during_apply_writes_nothing(
     is_reopened: bool,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Copies beside have sessions of other numbers, and the apply servers take those of the first copies when they
-    begin.
-    """
+    """Copies beside use other session numbers, and starting apply servers reuse the numbers of the first copies."""
     monkeypatch.setattr(module, "_FIRST_ROUNDS_MAX", 1)
     world = World()
     copying, task = with_frozen_task(world)
@@ -324,7 +314,7 @@ def test_task_of_the_first_tables_that_thaws_when_others_are_applied_writes_noth
     world.assert_same("t")
 
 
-def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joins():
+def test_replicated_table_to_copy_again_is_excluded_emptied_and_joins():
     world = World("a", "b")
     copying = world.copying()
     copying.run_first()
@@ -333,10 +323,10 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     with world.source.transaction() as transaction:
         transaction.insert("public.a", id="new", v="x")
     copying.copy_again([TableName("public", "a")])
-    assert copying._records.progress[TableName("public", "a")].state == "COPYING", "at once"
+    assert copying._records.progress[TableName("public", "a")].state == "COPYING", "shown at once"
     copying._records.standings()
     assert copying._records.progress[TableName("public", "a")].problem == "to be copied again", (
-        "also if it is looked at before that is recorded"
+        "even when checked before it is recorded"
     )
     joins = beside(
         world,
@@ -348,7 +338,7 @@ def test_replicated_table_that_is_to_be_copied_again_is_left_out_emptied_and_joi
     assert world.recorded()["b"] == before
 
 
-def test_a_table_that_cannot_be_proved_keeps_its_rows_when_it_is_to_be_copied_again():
+def test_unverifiable_table_keeps_its_rows_when_a_new_copy_is_requested():
     world = World("a", "b")
     copying = world.copying()
     copying.run_first()
@@ -372,8 +362,8 @@ def test_a_table_that_cannot_be_proved_keeps_its_rows_when_it_is_to_be_copied_ag
     world.assert_same("a")
 
 
-def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away_is_not_taken_for_begun():
-    """Rows were left out, and the table was finished by its record."""
+def test_copy_requested_while_the_destination_is_away_is_not_recorded():
+    """Otherwise rows were excluded although the record still called the table finished."""
     world = World("a")
     copying = world.copying()
     copying.run_first()
@@ -389,11 +379,8 @@ def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away
     assert world.recorded()["a"].state == "COPYING"
 
 
-def test_queue_may_forget_again_when_a_join_is_made_though_its_answer_came_too_late():
-    """A loop that is busy with its destination makes what it is asked later.
-
-    The queue was held for good, until its disk was full.
-    """
+def test_join_with_a_late_answer_releases_the_queue():
+    """A loop busy with its destination performs a call later. Before, the queue was held until its disk was full."""
     world = with_missing_table()
     world.store.create_table("public", "late", [destination_column("id"), destination_column("v")], key=["id"])
     joins, late = Joins(world), True
@@ -422,8 +409,8 @@ def test_queue_may_forget_again_when_a_join_is_made_though_its_answer_came_too_l
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_nothing_is_copied_before_redo_has_what_the_snapshot_has(monkeypatch: pytest.MonkeyPatch, is_first: bool):
-    """A standby that is promoted in between may lack it: see `Snapshot.is_captured`."""
+def test_nothing_is_copied_before_redo_covers_the_snapshot(monkeypatch: pytest.MonkeyPatch, is_first: bool):
+    """A standby promoted in between may lack it (`Snapshot.is_captured`)."""
     world = World("t")
     world.store.insert("public", "t", [])
     opened = world.source.open_snapshot
@@ -440,7 +427,7 @@ def test_nothing_is_copied_before_redo_has_what_the_snapshot_has(monkeypatch: py
         copying.run_first()
     else:
         beside(world, lambda: world.source.opened >= 2 and bool(copying.problem), copying=copying)
-    assert world.source.opened >= 2, "under a new snapshot each time"
+    assert world.source.opened >= 2, "with a new snapshot each time"
     assert "log writer of site dbs1" in copying.problem
     assert world.recorded() == {}
     assert world.store.rows("public", "t") == []
@@ -450,7 +437,7 @@ def test_nothing_is_copied_before_redo_has_what_the_snapshot_has(monkeypatch: py
     world.assert_same("t")
 
 
-def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pytest.MonkeyPatch):
+def test_small_tables_copied_beside_do_not_wait_for_a_large_table(monkeypatch: pytest.MonkeyPatch):
     sizes = {"large": 10 << 30, "small": 10, "tiny": 1}
     world = World(*sizes)
     tables = world.source.tables
@@ -463,7 +450,7 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
 
 
-def test_destination_table_that_is_made_again_is_reported_until_it_is_copied_again():
+def test_recreated_destination_table_is_reported_until_it_is_copied_again():
     world = World("a", "b")
     world.may_empty = True
     copying = world.copying()
@@ -476,13 +463,13 @@ def test_destination_table_that_is_made_again_is_reported_until_it_is_copied_aga
         return copying._records.progress[TableName("public", name)]
 
     beside(world, lambda: bool(shown("a").problem), copying=copying)
-    assert shown("a").state == "DONE", "its changes go on being applied"
+    assert shown("a").state == "DONE", "its changes are still applied"
     assert "was dropped and created again" in shown("a").problem
     assert "`headrace copy FILE public.a`" in shown("a").problem
     assert (shown("b").state, shown("b").problem) == ("DONE", "")
     again = world.copying()
     again.starts()
-    assert again._records.progress[TableName("public", "a")].problem, "by every driver, not once"
+    assert again._records.progress[TableName("public", "a")].problem, "reported by every driver"
     again.copy_again([TableName("public", "a")])
     beside(world, lambda: world.recorded()["a"].state == "DONE" and not world.recorded()["a"].is_remade, copying=again)
     world.assert_same("a", "b")
@@ -490,7 +477,7 @@ def test_destination_table_that_is_made_again_is_reported_until_it_is_copied_aga
     assert again._records.progress[TableName("public", "a")].problem == ""
 
 
-def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more():
+def test_table_dropped_at_the_source_before_its_copy_is_not_awaited():
     world = with_missing_table()
     copying = world.copying()
     looks = 0
@@ -509,7 +496,7 @@ def test_table_that_the_source_drops_before_it_is_copied_is_waited_for_no_more()
     assert of_late.count("GONE") == 1
 
 
-def test_table_that_left_is_shown_until_the_destination_has_it_no_more():
+def test_table_no_longer_replicated_is_shown_until_dropped_here():
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)
@@ -532,10 +519,8 @@ def test_table_that_left_is_shown_until_the_destination_has_it_no_more():
     assert world.recorded()["t"].state == "LEFT"
 
 
-def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_after_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(standing, "_ROUND_BYTES", 0)  # a round for each table
+def test_repeatedly_failing_copy_stays_visible_and_runs_after_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(standing, "_ROUND_BYTES", 0)  # one round per table
     world = World("a")
     world.copying().run_first()
     for name in ("sick", "z"):
@@ -562,13 +547,11 @@ def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_afte
     beside(world, until, copying=copying)
     first = world.states.index(("sick", "FAILED"))
     assert {state for name, state in world.states[first:] if name == "sick"} == {"FAILED"}
-    assert world.recorded()["z"].state in {"DONE", "JOINING"}, "it is larger, and comes before what failed"
+    assert world.recorded()["z"].state in {"DONE", "JOINING"}, "the larger table runs before the failed one"
 
 
-def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_the_destination():
-    """It joined under the name of before, from nowhere: its changes since the copy were left out, and forgotten by the
-    queue.
-    """
+def test_renamed_copied_table_visibly_waits_for_its_destination_name():
+    """It joined under its old name without a start SCN: changes since the copy were skipped and then forgotten."""
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)
@@ -603,8 +586,9 @@ def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_th
 
 
 def passed_on(world: World) -> TableInstantiation:
-    """`t` was copied, has no rows, and was renamed to t2 at the source, where another table is `t` now; the destination
-    has neither change.
+    """`t` was copied, is empty and was renamed to t2 at the source, where another table is now `t`.
+
+    The destination has neither change.
     """
     world.copying().run_first()
     world.source.rename_table("public.t", "t2")
@@ -614,12 +598,8 @@ def passed_on(world: World) -> TableInstantiation:
     return world.copying()
 
 
-def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """Nothing is applied meanwhile, so redo that is full would never have what the copy would hold: it waited for
-    itself.
-    """
+def test_table_is_not_copied_into_the_former_table_of_its_name(monkeypatch: pytest.MonkeyPatch):
+    """Nothing is applied meanwhile: with a full redo log the copy would wait for redo that it holds itself."""
     world = World("a")
     world.create("t", rows=0)
     copying = passed_on(world)
@@ -642,7 +622,7 @@ def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_
     assert "Rename it here too" in refused(found)
 
 
-def test_it_is_copied_once_the_destination_has_the_new_names():
+def test_renamed_tables_are_copied_when_the_destination_has_the_new_names():
     world = World("a")
     world.create("t", rows=0)
     copying = passed_on(world)

@@ -1,4 +1,4 @@
-"""What is said of rows that a copy must not remove: never to empty what other sites have their rows from."""
+"""Advice about rows that a copy must not remove: never to empty a table from which other sites get their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEFT = Instantiation(source="a", identity="1", owner="shop", name="orders", scn=
 
 
 @pytest.mark.parametrize("record", [None, LEFT], ids=["never copied", "out of date"])
-def test_rows_that_other_sites_have_copies_of_are_never_to_be_removed(record: Instantiation | None) -> None:
+def test_rows_copied_to_other_sites_are_never_advised_to_be_removed(record: Instantiation | None) -> None:
     alone, shared = (
         Standing(table=replace(TABLE, is_sent_on=is_sent_on), record=record) for is_sent_on in (False, True)
     )
@@ -33,13 +33,13 @@ def test_rows_that_other_sites_have_copies_of_are_never_to_be_removed(record: In
     assert record is None or "(how)" in refused(alone, "how")
 
 
-def test_rows_of_nobody_are_kept_first_and_what_can_be_emptied_is_for_check_to_say() -> None:
+def test_advice_for_unowned_rows_is_to_keep_them() -> None:
     assert "keep them with `headrace up --keep-existing`" in refused(Standing(table=TABLE))
     assert "empty it" not in refused(Standing(table=TABLE))
     assert refused(Standing(table=replace(TABLE, keep_existing=True))) == ""
 
 
-def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_says() -> None:
+def test_advice_for_rows_next_to_another_applys_rows_cites_the_guide() -> None:
     other = OtherCopy(topology="t", apply="apply_c", source="c", state="DONE", scn=Scn(1))
     access = DatabaseAccess(site="a", kind="memory", dsn="")
     config = ApplyConfig(
@@ -56,7 +56,7 @@ def test_rows_beside_those_of_another_apply_process_are_repaired_as_the_guide_sa
     )
 
 
-def test_who_wrote_into_a_copy_at_a_site_that_sends_its_rows_is_told_what_becomes_of_them() -> None:
+def test_advice_for_foreign_writes_to_a_forwarded_copy_is_to_verify() -> None:
     alone, shared = (what_changes_a_copy(replace(TABLE, is_sent_on=is_sent_on)) for is_sent_on in (False, True))
     assert "another writer); then it is copied again" in alone
     assert "headrace verify" not in alone

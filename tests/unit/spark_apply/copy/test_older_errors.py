@@ -1,4 +1,4 @@
-"""Which error transactions may be older than an ATTACH, and of rows that the attached partition took over."""
+"""Error transactions that may be older than an ATTACH and affect rows of the attached partition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARKED = MarkedTable(
 
 
 def changing(*numbers: int, name: str = "t", root: int = TABLE) -> list[LcrBatch]:
-    """Parts of a transaction: in each a row of another partition."""
+    """Parts of a transaction, each with a row of another partition."""
     version = replace(table_version(name), root_number=ObjectNumber(root))
     return [
         replace(insert_batch([50], previous=0), tables=(replace(version, object_number=ObjectNumber(number)),))
@@ -48,7 +48,7 @@ def truncating(number: int, *, is_whole: bool = False) -> list[LcrBatch]:
 
 
 class Queue:
-    """A destination that has an error queue, and counts what is read of it."""
+    """A destination with an error queue that counts reads."""
 
     def __init__(self, *transactions: list[LcrBatch], commit_scn: int = 50) -> None:
         self.transactions, self.commit_scn, self.read = list(transactions), commit_scn, 0
@@ -110,19 +110,17 @@ def held_by(queue: Any, seen: int = 100) -> tuple[int, ...]:
         "renamed since",
     ],
 )
-def test_what_changes_others_and_nothing_that_was_never_here_may_be_older(
-    transaction: list[LcrBatch], is_held: bool
-) -> None:
+def test_error_transactions_of_other_partitions_may_be_older(transaction: list[LcrBatch], is_held: bool) -> None:
     assert held_by(Queue(transaction)) == ((1,) if is_held else ())
 
 
-def test_what_was_committed_after_the_partition_was_seen_is_not_older() -> None:
+def test_error_committed_after_the_partition_was_seen_is_not_older() -> None:
     queue = Queue(changing(OTHER), commit_scn=101)
     assert held_by(queue) == ()
     assert queue.read == 0
 
 
-def test_what_is_in_the_queue_is_read_once() -> None:
+def test_error_queue_is_read_once() -> None:
     queue: Any = Queue(*[changing(NEW)] * 100, changing(OTHER))
     older = OlderErrors(topology="topo", apply="a", destination=queue)
     for _ in range(3):

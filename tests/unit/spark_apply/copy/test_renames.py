@@ -1,6 +1,4 @@
-"""A table that left the rules and comes back under another name at the destination: it is copied there, and nothing
-there is removed.
-"""
+"""A table that left the rules returns under another destination name: it is copied there and nothing is removed."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ RECORD = Instantiation(source="dbs1", identity="i", owner="hr", name="employees"
 
 
 @pytest.mark.parametrize("is_old_there", [True, False])
-def test_rows_under_the_new_name_are_not_ours(is_old_there):
+def test_rows_under_the_new_name_belong_to_no_copy(is_old_there):
     there = {STAFF, *([TableName("hr", "employees")] if is_old_there else [])}
     put: list[Instantiation] = []
     records = SimpleNamespace(
@@ -42,11 +40,11 @@ def test_rows_under_the_new_name_are_not_ours(is_old_there):
     assert RenamedTables(records).follow(standings([TABLE], [RECORD])) == (True, False)
     assert put == [replace(RECORD, owner="sales", name="staff", state="FAILED", scn=Scn(0))]
     (standing,) = standings([TABLE], put)
-    # So it is copied if it is empty, and refused if it is not.
+    # So the table is copied if it is empty, and refused otherwise.
     assert [standing.is_finished, standing.is_begun, standing.is_outdated, standing.is_renamed] == [False] * 4
 
 
-def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
+def test_replicated_renamed_table_keeps_its_rows():
     put: list[Instantiation] = []
     records = SimpleNamespace(
         twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *name: name if name == STAFF else None)
@@ -56,8 +54,8 @@ def test_a_table_that_is_replicated_and_renamed_keeps_its_rows():
 
 
 @pytest.mark.parametrize("is_old_there", [True, False])
-def test_a_table_that_comes_back_without_its_transformation_is_copied_and_holds_up_nothing(is_old_there):
-    """Nobody is told to drop a table, and an operator's own table of the name is not emptied, also if the renamed one
+def test_returning_table_without_its_transformation_is_copied(is_old_there):
+    """No advice says to drop a table, and an operator's own table of that name is not emptied, even if the renamed one
     was dropped by hand.
     """
     back = replace(TABLE, destination=TABLE.source, transformations=())
@@ -75,8 +73,8 @@ def test_a_table_that_comes_back_without_its_transformation_is_copied_and_holds_
     assert not standings([back], put)[0].is_outdated
 
 
-def test_a_table_that_was_renamed_at_both_sides_while_it_was_left_out_is_emptied_and_copied():
-    """What was copied is there under the new name: the destination's table says so itself."""
+def test_excluded_table_renamed_at_both_sides_is_emptied_and_copied():
+    """The destination's record shows that the copied rows are under the new name."""
     now = replace(TABLE, destination=TableName("hr", "people"), transformations=())
     left = replace(RECORD, name_now=("hr", "people"))
     put: list[Instantiation] = []
@@ -95,10 +93,8 @@ def test_a_table_that_was_renamed_at_both_sides_while_it_was_left_out_is_emptied
     ("state", "is_gone", "copied"),
     [("DONE", True, True), ("KEPT", True, True), ("COPIED", True, True), ("DONE", False, False)],
 )
-def test_a_table_of_which_nothing_is_left_is_copied_under_a_name_that_the_destination_does_not_have(
-    state, is_gone, copied
-):
-    """Else what is made there by hand would be a table that was never copied, and wait for ever."""
+def test_table_without_remaining_rows_is_copied_under_its_new_name(state, is_gone, copied):
+    """Otherwise a table created there by hand would count as never copied and wait forever."""
     put: list[Instantiation] = []
     records = SimpleNamespace(twice={}, put=put.append, destination=SimpleNamespace(describe=lambda *_: None))
     record = replace(RECORD, state=state, is_gone=is_gone)
@@ -106,14 +102,14 @@ def test_a_table_of_which_nothing_is_left_is_copied_under_a_name_that_the_destin
     assert put == ([replace(record, owner="sales", name="staff", state="FAILED", scn=Scn(0))] if copied else [])
 
 
-def test_what_to_do_about_a_table_made_again_names_it_as_the_commands_do():
+def test_advice_for_a_recreated_table_uses_the_source_name():
     found = remade_problem(STAFF, source=TableName("hr", "employees"))
     assert "headrace copy FILE hr.employees`" in found
     assert "headrace verify FILE hr.employees`" in found
     assert "WHERE owner = 'sales' AND name = 'staff'" in found
 
 
-def test_what_to_do_about_a_table_made_again_that_others_write_is_no_copy_which_would_be_refused():
+def test_advice_for_a_recreated_table_with_other_writers_is_no_copy():
     found = remade_problem(STAFF, source=TableName("hr", "employees"), may_be_copied=False)
     assert "headrace copy" not in found
     assert (

@@ -1,4 +1,4 @@
-"""Rows that custom transformations change are copied and compared as their changes arrive."""
+"""Rows that custom transformations change are copied and compared in the form in which their changes arrive."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def copied(*transformations: Transformation, columns: tuple[str, ...] = ("id", "
     return world
 
 
-def test_a_masked_table_is_copied_masked_and_is_done() -> None:
+def test_masked_table_is_copied_masked() -> None:
     world = copied(through("mask"))
     world.copying().run_first()
     assert world.states[-1] == ("t", "DONE")
     assert sorted(world.store.rows("public", "t")) == sorted((str(n).encode(), b"x%d" % (n % 10)) for n in range(20))
 
 
-def test_functions_and_declarative_steps_of_several_clients_come_in_their_order() -> None:
+def test_functions_and_steps_of_several_clients_run_in_their_order() -> None:
     first = through("mask", AddColumn(name="region", type_name="pg_catalog.text", value="EMEA"))
     second = Transformation(operations=(RenameColumn(before="v", after="masked"), DeleteColumns(deleted=("none",))))
     world = copied(first, second, columns=("id", "masked", "region"))
@@ -81,7 +81,7 @@ def test_functions_and_declarative_steps_of_several_clients_come_in_their_order(
     assert sorted(world.store.rows("public", "t"))[:2] == [(b"0", b"x0", b"EMEA"), (b"1", b"x1", b"EMEA")]
 
 
-def test_the_time_that_a_transformation_adds_is_text_in_a_copied_row_and_the_same_object_for_functions() -> None:
+def test_time_added_by_a_transformation_is_text_in_copied_rows() -> None:
     world = World("t")
     added = (AddColumn(name=name, type_name=CURRENT_TIMESTAMP, is_now=True) for name in ("arrived", "changed"))
     table = ReshapedTable(
@@ -103,7 +103,7 @@ def test_the_time_that_a_transformation_adds_is_text_in_a_copied_row_and_the_sam
     }
 
 
-def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:
+def test_copy_contains_all_rows_that_a_capture_function_makes() -> None:
     table = ReshapedTable(
         source="dbs1",
         owner="public",
@@ -131,7 +131,7 @@ def test_rows_are_as_many_as_a_function_of_a_capture_process_makes() -> None:
         ("failing", "own:failing"),
     ],
 )
-def test_a_function_that_fails_or_is_not_the_same_twice_makes_no_copy_that_counts(name: str, problem: str) -> None:
+def test_failing_or_nondeterministic_function_completes_no_copy(name: str, problem: str) -> None:
     world = copied(through(name))
     world.should_end = lambda: ("t", "FAILED") in world.states
     world.copying().run_first()

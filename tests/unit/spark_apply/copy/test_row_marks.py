@@ -1,5 +1,6 @@
-"""What is shown of tables whose rows changed without events, while databases go and drivers come; what is found, real
-catalogs say (`tests/integration/spark_apply/copy/test_row_marks.py`).
+"""Reports on tables whose rows changed without events, over database outages and driver restarts.
+
+`tests/integration/spark_apply/copy/test_row_marks.py` tests detection with real catalogs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
 
 class Marked:
-    """A copied table whose mark the test says."""
+    """A copied table whose mark the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = World("a")
@@ -32,7 +33,7 @@ class Marked:
         return {self.table.identity: self.mark}
 
     def start(self) -> None:
-        """The next driver."""
+        """Start the next driver."""
         copying: Any = self.world.copying()
         copying.run_first()
         self.records, self.marks = copying._records, TableMarks(records=copying._records, source=self.world.source)
@@ -54,9 +55,7 @@ def mark(*, stamp: str, file: int) -> RowMark:
     )
 
 
-def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_finding_persists_over_source_outages_and_driver_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Marked(monkeypatch)
     assert made.look() == ""
     made.mark = mark(stamp="x2", file=2)
@@ -69,9 +68,7 @@ def test_a_finding_stays_while_the_source_does_not_answer_and_with_the_next_driv
     assert made.recorded() == mark(stamp="x1", file=1)
 
 
-def test_what_changes_no_row_is_taken_over_so_that_two_of_it_are_no_finding_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mark_changes_without_row_changes_never_add_up_to_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Marked(monkeypatch)
     for stamp, file in (("x2", 1), ("x2", 2), ("x3", 2), ("x3", 3)):
         made.mark = mark(stamp=stamp, file=file)
@@ -79,7 +76,7 @@ def test_what_changes_no_row_is_taken_over_so_that_two_of_it_are_no_finding_toge
         assert made.recorded() == made.mark
 
 
-def test_the_source_is_asked_from_time_to_time_unless_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_is_queried_at_intervals_and_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Marked(monkeypatch)
     before = made.asked
     made.look(is_asked=False)

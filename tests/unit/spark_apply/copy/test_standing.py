@@ -1,4 +1,4 @@
-"""Which table a record is of: by what the table is, whatever it was called when it was recorded."""
+"""Records are matched to tables by identity, whatever name the table had when it was recorded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stand(tables: list[TableToInstantiate], *records: Instantiation) -> list[Sta
     return found
 
 
-def test_table_that_is_recorded_under_its_name_is_finished():
+def test_table_recorded_under_its_name_is_finished():
     (table,) = stand([wanted("1", "ra")], record("1", "ra"), record("2", "rb"))
     assert (table.is_finished, table.is_renamed, table.is_outdated) == (True, False, False)
 
@@ -50,31 +50,31 @@ def test_renamed_table_is_finished_and_its_record_takes_its_new_name():
     assert table.renamed_record() == record("1", "ra2")
 
 
-def test_tables_that_changed_their_names_keep_their_records():
+def test_tables_that_exchanged_names_keep_their_records():
     one, other = stand([wanted("1", "b"), wanted("2", "a")], record("1", "a"), record("2", "b"))
     assert [one.renamed_record(), other.renamed_record()] == [record("1", "b"), record("2", "a")]
     assert one.replaced == other.replaced == ()
 
 
-def test_table_that_was_made_again_is_copied_again_in_place_of_the_old_one():
+def test_recreated_table_is_copied_again_in_place_of_the_old_table():
     (table,) = stand([wanted("2", "ra")], record("1", "ra"))
     assert (table.is_finished, table.is_begun, table.is_outdated) == (False, False, True)
     assert table.replaced_identities == ("1",)
 
 
-def test_table_that_left_and_came_back_is_copied_again():
+def test_table_removed_and_replicated_again_is_copied_again():
     (table,) = stand([wanted("1", "ra")], record("1", "ra", "LEFT"))
     assert (table.is_finished, table.is_begun, table.is_outdated) == (False, False, True)
 
 
 @pytest.mark.parametrize(("state", "scn"), [("KEPT", 100), ("FAILED", 0)])
-def test_rows_that_were_never_copied_are_nobodys_to_remove(state: str, scn: int):
+def test_rows_that_were_never_copied_are_not_outdated(state: str, scn: int):
     (table,) = stand([wanted("2", "ra")], record("1", "ra", state, scn))
     assert not table.is_outdated
 
 
-def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
-    """An online schema change under a schema rule: hr.ra became hr.ra_old, another table became hr.ra."""
+def test_new_table_with_a_former_name_does_not_own_the_renamed_tables_rows():
+    """An online schema change under a schema rule: hr.ra became hr.ra_old, and another table became hr.ra."""
     old, new = stand([wanted("1", "ra_old"), wanted("2", "ra")], record("1", "ra"))
     assert (old.is_finished, old.is_renamed) == (True, True)
     assert new.occupant == wanted("1", "ra_old")
@@ -84,7 +84,7 @@ def test_new_table_under_the_name_of_a_renamed_one_does_not_take_its_rows():
 @pytest.mark.parametrize(
     ("state", "scn", "is_begun"), [("COPYING", 100, True), ("FAILED", 100, True), ("FAILED", 0, False)]
 )
-def test_rows_of_a_copy_that_was_begun_are_ours(state: str, scn: int, is_begun: bool):
+def test_rows_of_an_unfinished_copy_are_its_own(state: str, scn: int, is_begun: bool):
     (table,) = stand([wanted("1", "ra")], record("1", "ra", state, scn))
     assert (table.is_finished, table.is_begun) == (False, is_begun)
 
@@ -100,21 +100,21 @@ def version(number: int, owner: str, name: str) -> TableVersion:
     )
 
 
-def test_table_that_arrives_under_a_new_name_is_asked_to_be_renamed_and_not_to_be_made():
+def test_table_arriving_under_a_new_name_needs_a_rename_not_a_creation():
     before = replace(wanted("1", "ra"), object_numbers=(7, 8))
     assert missing_rename(version(7, "hr", "ra2"), [before], [record("1", "ra")]) == TableName("hr", "ra")
-    assert missing_rename(version(8, "hr", "ra2"), [before], []) == TableName("hr", "ra")  # a partition's rows
+    assert missing_rename(version(8, "hr", "ra2"), [before], []) == TableName("hr", "ra")  # rows of a partition
     after = replace(wanted("1", "ra2"), object_numbers=(7,))  # a driver that started after the rename
     assert missing_rename(version(7, "hr", "ra2"), [after], [record("1", "ra")]) == TableName("hr", "ra")
 
 
-def test_table_that_is_missing_under_the_name_it_always_had_was_not_renamed():
+def test_missing_table_with_an_unchanged_name_needs_no_rename():
     table = replace(wanted("1", "ra"), object_numbers=(7,))
     assert missing_rename(version(7, "hr", "ra"), [table], [record("1", "ra")]) is None
     assert missing_rename(version(9, "hr", "ra2"), [table], [record("1", "ra")]) is None
 
 
-def test_statement_moves_a_table_to_its_new_schema_and_name():
+def test_rename_statement_sets_the_new_schema_and_name():
     assert (
         rename_statement(TableName("hr", 'o"dd'), TableName("hr", "new")) == 'ALTER TABLE "hr"."o""dd" RENAME TO "new"'
     )
@@ -123,7 +123,7 @@ def test_statement_moves_a_table_to_its_new_schema_and_name():
     )
 
 
-def test_tables_that_took_each_others_places_are_renamed_one_after_the_other():
+def test_chained_renames_are_printed_in_a_valid_order():
     """At the source ra became ra_old, and rb became ra."""
     store = MemoryStore()
     for name in ("ra", "rb"):

@@ -1,4 +1,4 @@
-"""What a copying task does with one piece after the other, with databases in memory."""
+"""A copying task processes one piece after another, with databases in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [(f"{number:02}".encode(),) for number in range(20)]
 
 
 class Board:
-    """Gives pieces in order; runs what a test does before one of them."""
+    """Returns pieces in order; before some of them it runs a callback of the test."""
 
     def __init__(self, pieces: list[pb.CopyPiece], before: dict[int, Callable[[], None]]) -> None:
         self._pieces, self._before, self.outcomes = pieces, before, []
@@ -34,7 +34,7 @@ class Board:
 
 
 class Place:
-    """Table `t` at the source, empty at the destination."""
+    """Table `t` at the source, and empty at the destination."""
 
     def __init__(self) -> None:
         self.source, self.target = MemoryHarness(), MemoryHarness()
@@ -85,7 +85,7 @@ def place() -> Place:
     return Place()
 
 
-def test_every_piece_is_copied_and_its_digest_reported(place: Place) -> None:
+def test_every_piece_is_copied_and_its_digest_is_reported(place: Place) -> None:
     outcomes = place.copy()
     assert [outcome.rows for outcome in outcomes] == [10, 10]
     assert sum((TableDigest.from_bytes(each.rows, each.digest) for each in outcomes), TableDigest()).row_count == len(
@@ -94,7 +94,7 @@ def test_every_piece_is_copied_and_its_digest_reported(place: Place) -> None:
     assert place.target.rows("t") == ROWS
 
 
-def test_table_rewritten_between_two_pieces_is_reported_as_to_be_copied_again(place: Place) -> None:
+def test_table_rewritten_between_pieces_is_reported_for_another_copy(place: Place) -> None:
     first, second = place.copy({1: lambda: place.source.rewrite("t")})
     assert not first.problem
     assert "was rewritten" in second.problem
@@ -110,7 +110,7 @@ def test_table_rewritten_between_two_pieces_is_reported_as_to_be_copied_again(pl
         (DatabaseUnavailable("nobody knows"), [NATIVE]),
     ],
 )
-def test_only_what_the_form_may_be_the_cause_of_is_tried_in_the_portable_form(
+def test_only_format_errors_are_retried_in_the_portable_format(
     place: Place,
     error: DatabaseError,
     forms: list[str],

@@ -1,5 +1,6 @@
-"""Two apply processes of one site, from two sources, and one destination table: rows are one copy's at a time, and no
-other one's are removed.
+"""Two apply processes of one site, from two sources, and one destination table.
+
+Rows belong to one copy at a time, and no copy removes another one's rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Source(MemorySource):
-    """Keeps what its snapshots see for the readers, too."""
+    """A source that keeps the content of its snapshots for the readers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Source(MemorySource):
 
 
 class Pair:
-    """One apply process of the site dbs3 and its source."""
+    """An apply process of site dbs3, and its source."""
 
     def __init__(self, site: Site, source: str, *rooms: str) -> None:
         self.site, self.name, self.source = site, f"apply_from_{source}_at_dbs3", Source()
@@ -76,7 +77,7 @@ class Pair:
         return MemoryTableReader(SourceTables(self.source), self.source.snapshots, ())
 
     def copying(self, *, keep: bool = False, may_empty: bool = False) -> TableInstantiation:
-        """A new driver of it."""
+        """Start a new driver of it."""
         destination = MemoryDestination(store=self.site.store)
         epoch = destination.raise_epoch(TOPOLOGY, self.name).epoch
         tables = tuple(
@@ -134,7 +135,7 @@ class Pair:
         return next(iter(MemoryDestination(store=self.site.store).instantiations(TOPOLOGY, self.name)), None)
 
     def put(self, state: str, *, scn: int = 5, rows: int = 0, digest: str = "ab") -> None:
-        """Record a state of its table, as a driver that is gone by now did."""
+        """Record a state of its table as an earlier driver did."""
         destination = MemoryDestination(store=self.site.store)
         epoch = destination.raise_epoch(TOPOLOGY, self.name).epoch
         (table,) = self.source.captured(TOPOLOGY)
@@ -155,7 +156,7 @@ class Pair:
         )
 
     def beside(self, until: Callable[[], bool], *, copying: TableInstantiation | None = None) -> None:
-        """Copy beside what is applied, until then."""
+        """Copy beside apply until `until` holds."""
         looks = 0
 
         def should_end() -> bool:
@@ -170,7 +171,7 @@ class Pair:
 
 
 class Joins:
-    """In place of `JoinCalls`."""
+    """Replaces `JoinCalls`."""
 
     is_joined = True
     truncated_parts: ClassVar[dict[tuple[str, str], Any]] = {}
@@ -199,18 +200,18 @@ class Joins:
 
 
 class Site:
-    """dbs3: its table of rooms, and who applies to it."""
+    """Site dbs3: its table of rooms and its apply processes."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.store.create_table("shop", "rooms", [destination_column("id"), destination_column("v")], key=["id"])
 
     def apply(self, *rooms: str) -> None:
-        """What an apply process writes to a table that it has copied."""
+        """Write as an apply process does to a table that it has copied."""
         self.store.insert("shop", "rooms", [(room.encode(), b"applied") for room in rooms])
 
     def empty(self) -> None:
-        """What an operator does."""
+        """Empty the table as an operator does."""
         rooms = self.store.tables[ROOMS]
         for number in list(rooms.rows):
             rooms.put(number, None)
@@ -220,8 +221,8 @@ class Site:
         return sorted(row[0].decode() for row in self.store.rows("shop", "rooms"))
 
 
-def test_rows_that_one_apply_process_applied_survive_the_copy_of_another_one_that_began_at_the_same_time():
-    """Both found the table empty. The second one's copy met a duplicate key, and emptied the table to copy again."""
+def test_rows_applied_by_one_apply_survive_anothers_simultaneous_copy():
+    """Both find the table empty. The second copy used to meet a duplicate key and to empty the table."""
     site = Site()
     one, two = Pair(site, "dbs1", "1", "2"), Pair(site, "dbs2", "1", "2")
 
@@ -229,10 +230,10 @@ def test_rows_that_one_apply_process_applied_survive_the_copy_of_another_one_tha
         two.source.opened = lambda: None
         one.copying().run_first()
         assert one.record.state == "DONE"
-        site.apply("3")  # came from dbs1, and dbs2 does not have it yet
+        site.apply("3")  # came from dbs1; dbs2 does not have it yet
 
-    two.source.opened = first_is_quicker  # behind its look whether the table is empty
-    for _ in range(2):  # the second driver found rows of "its own"
+    two.source.opened = first_is_quicker  # after its check that the table is empty
+    for _ in range(2):  # the second driver used to find rows of "its own"
         two.copying().run_first()
     assert site.rooms == ["1", "2", "3"]
     assert one.record.state == "DONE"
@@ -246,11 +247,11 @@ def test_rows_that_one_apply_process_applied_survive_the_copy_of_another_one_tha
         assert word in two.progress.problem
 
 
-def test_driver_that_died_while_it_copied_does_not_empty_a_table_that_another_apply_process_has_joined_meanwhile():
+def test_restarted_copy_does_not_empty_a_table_joined_by_another_apply():
     site = Site()
     one, two = Pair(site, "dbs1", "1", "2"), Pair(site, "dbs2", "1", "2")
     one.put("DONE", rows=2)
-    two.put("COPYING")  # as earlier versions let both
+    two.put("COPYING")  # earlier versions allowed both
     site.apply("1", "2", "3")
     two.copying().run_first()
     assert site.rooms == ["1", "2", "3"]
@@ -258,7 +259,7 @@ def test_driver_that_died_while_it_copied_does_not_empty_a_table_that_another_ap
     assert "apply_from_dbs1_at_dbs3" in two.progress.problem
 
 
-def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended():
+def test_second_copy_visibly_waits_until_the_first_has_ended():
     site = Site()
     one, two = Pair(site, "dbs1", "1", "2"), Pair(site, "dbs2", "1", "2", "3")
     one.put("COPYING")
@@ -278,16 +279,16 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
         shown.append(two.progress.problem)
         return len(shown) >= 40
 
-    two.beside(look, copying=copying)  # while others are applied, `status` shows the tables and not what the copies say
+    two.beside(look, copying=copying)  # `status` shows the tables, not the reports of the copies
     assert set(shown) == {waits}
-    one.copying().run_first()  # its own rows, which nobody else has: it may empty them
+    one.copying().run_first()  # nobody else has its rows: it may empty them
     assert (one.record.state, site.rooms) == ("DONE", ["1", "2"])
     two.beside(lambda: two.progress.state == "FAILED")
     assert two.record.scn == 0
     assert site.rooms == ["1", "2"]
 
 
-def test_table_that_waits_takes_no_place_from_one_that_can_be_copied(monkeypatch: pytest.MonkeyPatch):
+def test_waiting_table_takes_no_slot_from_a_copyable_table(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(standing, "_ROUND_BYTES", 1)
     tables = {name: TableName("shop", name) for name in ("waits", "large", "small")}
     pending = [
@@ -301,7 +302,7 @@ def test_table_that_waits_takes_no_place_from_one_that_can_be_copied(monkeypatch
     assert standing.smallest(pending[:1], facts, waiting={tables["waits"]}) == pending[:1]
 
 
-def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_not_emptied_any_more():
+def test_rows_kept_by_an_operator_are_not_emptied_by_the_first_copy():
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1")
     one.copying().run_first()
@@ -309,7 +310,7 @@ def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_n
     assert two.progress.state == "FAILED"
     two.beside(lambda: two.record.state == "KEPT", copying=two.copying(keep=True))
     assert two.record.scn > 0
-    one.put("COPYING")  # it dies when it is copied again
+    one.put("COPYING")  # it dies during a repeated copy
     site.apply("2")
     one.copying().run_first()
     assert site.rooms == ["1", "2"]
@@ -317,7 +318,7 @@ def test_rows_of_a_copy_are_kept_when_an_operator_says_so_and_the_first_one_is_n
     assert "apply_from_dbs2_at_dbs3 has rows" in one.progress.problem
 
 
-def test_rows_of_a_copy_that_failed_are_not_kept():
+def test_rows_of_a_failed_copy_are_not_kept():
     site = Site()
     one, two = Pair(site, "dbs1", "1", "2"), Pair(site, "dbs2", "1", "2")
     one.put("FAILED")
@@ -329,7 +330,7 @@ def test_rows_of_a_copy_that_failed_are_not_kept():
     assert site.rooms == ["1", "2"]
 
 
-def test_table_that_an_operator_empties_is_copied_by_the_one_that_failed():
+def test_failed_apply_copies_a_table_that_an_operator_empties():
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1", "2")
     one.copying().run_first()
@@ -341,11 +342,9 @@ def test_table_that_an_operator_empties_is_copied_by_the_one_that_failed():
 
 
 @pytest.mark.parametrize("state", ["COPYING", "COMPARING"])
-def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answers_with_an_error_in_the_middle(
-    state: str, monkeypatch: pytest.MonkeyPatch
-):
-    """Its FAILED without an SCN said that no row is ours: a part of the copy was kept, and changes before that were
-    lost.
+def test_rows_of_a_copy_interrupted_by_an_error_are_not_kept(state: str, monkeypatch: pytest.MonkeyPatch):
+    """A FAILED record without an SCN means that no row belongs to the copy. Such a record kept a part of the copy, and
+    earlier changes were lost.
     """
     site = Site()
     one = Pair(site, "dbs1", "1", "2")
@@ -356,7 +355,7 @@ def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answe
         is_broken = broken and instantiation.state == state
         broken = broken and not is_broken
         if is_broken and state == "COPYING":
-            site.apply("mine")  # behind the look whether the table is empty; nothing is claimed
+            site.apply("mine")  # after its check that the table is empty; no row is claimed
         if is_broken:
             raise DatabaseError("permission denied for table instantiation")
         return record(self, topology, apply, epoch, instantiation, **how)
@@ -380,7 +379,7 @@ def test_rows_of_a_copy_are_not_kept_as_an_operator_s_when_the_destination_answe
     assert one.record.state == ("DONE" if keep else "FAILED")
 
 
-def test_two_that_keep_the_same_rows_at_once_both_keep_them():
+def test_two_applies_that_keep_the_same_rows_at_once_both_keep_them():
     site = Site()
     site.apply("1")
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1")
@@ -395,7 +394,7 @@ def test_two_that_keep_the_same_rows_at_once_both_keep_them():
     assert site.rooms == ["1"]
 
 
-def test_tables_that_are_empty_everywhere_are_copied_by_everyone_without_an_operator():
+def test_tables_empty_everywhere_are_copied_without_an_operator():
     site = Site()
     one, two, three = (Pair(site, source) for source in ("dbs1", "dbs2", "dbs4"))
 
@@ -412,20 +411,20 @@ def test_tables_that_are_empty_everywhere_are_copied_by_everyone_without_an_oper
     assert site.rooms == ["1"]
 
 
-def test_source_that_has_a_row_in_the_snapshot_copies_no_nothing():
+def test_source_with_a_row_in_its_snapshot_is_not_copied_as_empty():
     site = Site()
     one, two = Pair(site, "dbs1"), Pair(site, "dbs2")
     one.copying().run_first()
     site.apply("1")
-    two.source.opened = lambda: two.write() if two.source.rows("shop.rooms") else two.write("2")  # behind its look
+    two.source.opened = lambda: two.write() if two.source.rows("shop.rooms") else two.write("2")  # after its check
     two.copying().run_first()
     assert two.progress.state == "FAILED"
     assert two.record.scn == 0
     assert site.rooms == ["1"]
 
 
-@pytest.mark.parametrize("applied", ["7", "1"])  # another row, and one that the copy has, too
-def test_copy_beside_a_copy_of_nothing_is_made_and_never_emptied(applied: str):
+@pytest.mark.parametrize("applied", ["7", "1"])  # another row, and a row that the copy also has
+def test_copy_next_to_an_empty_copy_is_never_emptied(applied: str):
     site = Site()
     one, two = Pair(site, "dbs1"), Pair(site, "dbs2", "1", "2")
     one.copying().run_first()
@@ -441,12 +440,12 @@ def test_copy_beside_a_copy_of_nothing_is_made_and_never_emptied(applied: str):
     assert two.record.state == "FAILED"
     two.beside(lambda: "apply_from_dbs1_at_dbs3" in two.progress.problem)
     assert applied in site.rooms
-    # Where none of its rows are there, an operator can keep what is.
+    # When the table has none of its rows, an operator can keep the existing rows.
     assert (two.record.scn == 0) == (applied == "1")
     assert ("`headrace up --keep-existing`" in two.progress.problem) == (applied == "1")
 
 
-def test_rows_are_copied_beside_a_copy_of_nothing():
+def test_rows_are_copied_next_to_an_empty_copy():
     site = Site()
     one, two = Pair(site, "dbs1"), Pair(site, "dbs2", "1", "2")
     one.copying().run_first()
@@ -455,7 +454,7 @@ def test_rows_are_copied_beside_a_copy_of_nothing():
 
 
 @pytest.mark.parametrize(("state", "scn"), [("LEFT", 5), ("FAILED", 0)])
-def test_apply_process_whose_rows_are_not_in_the_table_any_more_keeps_nobody_from_it(state: str, scn: int):
+def test_apply_without_rows_in_the_table_blocks_no_other_copy(state: str, scn: int):
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1", "2")
     one.put(state, scn=scn)
@@ -465,7 +464,7 @@ def test_apply_process_whose_rows_are_not_in_the_table_any_more_keeps_nobody_fro
     assert (two.record.state, site.rooms) == ("DONE", ["1", "2"])
 
 
-def test_rows_that_are_out_of_date_are_not_removed_beside_the_copy_of_another_topology():
+def test_outdated_rows_are_not_removed_next_to_another_topologys_copy():
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1", "2")
     one.put("DONE", rows=1)
@@ -480,7 +479,7 @@ def test_rows_that_are_out_of_date_are_not_removed_beside_the_copy_of_another_to
     assert (two.record.state, site.rooms) == ("DONE", ["1", "2"])
 
 
-def test_two_copies_that_an_earlier_version_left_begun_wait_for_an_operator_and_not_for_each_other():
+def test_two_unfinished_copies_of_an_earlier_version_need_an_operator():
     site = Site()
     one, two = Pair(site, "dbs1", "1"), Pair(site, "dbs2", "1")
     one.put("COPYING")

@@ -1,4 +1,4 @@
-"""Key hashes by the types' equality, and which groups and transactions depend on each other."""
+"""Key hashes by the types' equality, and dependencies between groups and transactions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hashes_of(values: list[bytes], equality: Equality) -> list[int]:
 
 
 def numeric_binary(value: Decimal) -> bytes:
-    """The binary form PostgreSQL sends."""
+    """Return the binary form that PostgreSQL sends."""
     if not value.is_finite():
         sign = 0xC000 if value.is_nan() else 0xF000 if value < 0 else 0xD000
         return struct.pack(">hhHh", 0, 0, sign, 0)
@@ -61,7 +61,7 @@ def numeric_binary(value: Decimal) -> bytes:
     ),
     st.integers(0, 6),
 )
-def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int) -> None:
+def test_numeric_hashes_ignore_format_and_scale(value: Decimal, zeros: int) -> None:
     texts = [
         f"{value:f}" if value.is_finite() else "NaN" if value.is_nan() else ("-" if value < 0 else "") + "Infinity"
     ]
@@ -76,7 +76,7 @@ def test_numeric_hashes_ignore_the_form_and_the_scale(value: Decimal, zeros: int
 
 @pytest.mark.seeded
 @given(st.integers(-(2**15), 2**15 - 1))
-def test_integer_hashes_ignore_width_and_form(value: int) -> None:
+def test_integer_hashes_ignore_width_and_format(value: int) -> None:
     binary = [value.to_bytes(width, "big", signed=True) for width in (2, 4, 8)]
     assert set(hashes_of(binary, Equality.INTEGER_BINARY)) == set(
         hashes_of([str(value).encode()], Equality.INTEGER_TEXT)
@@ -85,7 +85,7 @@ def test_integer_hashes_ignore_width_and_form(value: int) -> None:
 
 @pytest.mark.seeded
 @given(st.uuids())
-def test_uuid_hashes_ignore_the_form(value: UUID) -> None:
+def test_uuid_hashes_ignore_the_format(value: UUID) -> None:
     assert hashes_of([value.bytes], Equality.BYTES) == hashes_of([str(value).encode()], Equality.UUID_TEXT)
 
 
@@ -103,7 +103,7 @@ def test_float_zeros_and_nans_are_each_one_value() -> None:
     assert len({*zeros, *nans, *hashes_of([struct.pack(">d", 5e-324)], Equality.FLOAT_BINARY)}) == 3
 
 
-def test_trailing_blanks_count_only_where_they_do() -> None:
+def test_trailing_blanks_are_significant_only_for_types_that_compare_them() -> None:
     values = [b"ab", b"ab  ", b" ab"]
     assert len(set(hashes_of(values, Equality.PADDED))) == 2
     assert len(set(hashes_of(values, Equality.BYTES))) == 3
@@ -137,7 +137,7 @@ def hashes(*changes_of: list[Change]) -> KeyHashes:
 
 
 def depend(first: list[Change], second: list[Change]) -> bool:
-    """Whether the second transaction must wait for the first: the same answer from groups and from the error queue."""
+    """Return whether the second transaction must wait for the first; groups and the error queue must agree."""
     found = hashes(first, second)
     tracker = DependencyTracker()
     assert tracker.add(1, found.of(0), []) == set()
@@ -190,7 +190,7 @@ def update(table: Table, old: tuple[bytes | None, ...], new: tuple[bytes | None,
         ([Change(KEYED, Command.TRUNCATE)], [insert(TWICE, key(1), b"x")], False),
     ],
 )
-def test_transactions_depend_by_the_unique_keys_of_their_images(
+def test_transactions_depend_through_the_unique_keys_of_their_images(
     first: list[Change],
     second: list[Change],
     expected: bool,
@@ -212,15 +212,15 @@ def test_a_table_whose_key_has_no_canonical_form_is_serialised() -> None:
     ("described", "apart"),
     [
         ({}, True),
-        ({"ordered": True}, False),  # an exclusion constraint, an index over an expression, a trigger that fires
-        ({"unique_keys": ((0,),)}, False),  # of a column that may be NULL: a row can be refused because of another one
+        ({"ordered": True}, False),  # an exclusion constraint, an index over an expression, a firing trigger
+        ({"unique_keys": ((0,),)}, False),  # of a nullable column: one row can be refused because of another
         ({"unique_keys": ((2,),)}, True),  # the destination fills it
         ({"unique_keys": ((0, 2),)}, False),
         ({"unique_keys": ((2,),), "fires": True}, False),
     ],
     ids=repr,
 )
-def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_one_can_refuse_another(
+def test_keyless_inserts_that_can_refuse_each_other_depend_on_each_other(
     described: dict[str, Any], *, apart: bool
 ) -> None:
     columns = tuple(
@@ -247,7 +247,7 @@ def handled(*operations: str, is_of_errors: bool = False) -> HandlerRules:
 @pytest.mark.parametrize(
     ("handlers", "apart"),
     [
-        (handled("insert"), False),  # its SQL may read what the rows before it left
+        (handled("insert"), False),  # its SQL may read the effects of earlier rows
         (handled("insert", is_of_errors=True), False),
         (handled("update", "delete"), True),
         (handled("update", is_of_errors=True), True),
@@ -260,7 +260,7 @@ def handled(*operations: str, is_of_errors: bool = False) -> HandlerRules:
     ],
     ids=str,
 )
-def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler_gets_them(
+def test_keyless_inserts_with_a_handler_depend_on_each_other(
     handlers: HandlerRules, *, apart: bool, in_order: bool
 ) -> None:
     store = MemoryStore()
@@ -275,7 +275,7 @@ def test_inserts_into_a_table_without_a_key_depend_on_each_other_where_a_handler
     assert (tracker.add(2, found.of(1), [1]) == set()) is apart
 
 
-def test_inserts_of_a_table_that_has_its_key_at_the_source_alone_do_not_depend_on_each_other() -> None:
+def test_inserts_of_a_table_keyed_only_at_the_source_are_independent() -> None:
     store = MemoryStore()
     there = store.create_table(
         "public", "plain", [destination_column("id", "pg_catalog.int4", equality="integer"), destination_column("v")]
@@ -288,7 +288,7 @@ def test_inserts_of_a_table_that_has_its_key_at_the_source_alone_do_not_depend_o
         insert(KEYED, key(1), b"x"),
     ]
     found = hash_batch(batch_of([Transaction(n + 1, [change]) for n, change in enumerate(made)], 0), fits.fit)
-    assert held_transactions(found, [0]).tolist() == [0, -1, 0, 2], "an UPDATE has the table to itself"
+    assert held_transactions(found, [0]).tolist() == [0, -1, 0, 2], "an UPDATE uses the table exclusively"
 
 
 def test_a_group_depends_on_the_last_unfinished_group_with_its_key() -> None:
@@ -313,7 +313,7 @@ def test_everything_after_a_barrier_depends_on_it() -> None:
 @pytest.mark.seeded
 @settings(max_examples=scaled(15, 500))
 @given(st.integers(0, 2**32))
-def test_the_tracker_finds_what_a_plain_dictionary_finds(seed: int) -> None:
+def test_tracker_agrees_with_a_plain_dictionary(seed: int) -> None:
     rng = random.Random(seed)
     tracker, last, unfinished = DependencyTracker(), {}, []
     for group in range(1, 60):
@@ -334,7 +334,7 @@ def test_held_transactions_follow_the_last_one_they_need(seed: int) -> None:
     expected: list[int] = []
     for transaction, mine in enumerate(keys):
         needed = [other for other in range(transaction) if expected[other] >= 0 and keys[other] & mine]
-        # The last holder of each key: a later holder took the key over.
+        # The last holder of each key: a later holder replaces an earlier one.
         last = max(
             (max(o for o in needed if k in keys[o]) for k in mine if any(k in keys[o] for o in needed)), default=-1
         )
@@ -347,7 +347,7 @@ def test_held_transactions_follow_the_last_one_they_need(seed: int) -> None:
 # --------------------------------------------------------------------------- error queue
 
 
-def test_an_error_transaction_can_be_executed_when_no_earlier_one_shares_a_key() -> None:
+def test_error_transaction_is_executable_when_no_earlier_one_shares_a_key() -> None:
     found = hashes(
         [insert(KEYED, key(1), b"x")],
         [insert(KEYED, key(1), b"y"), insert(KEYED, key(2), b"y")],
@@ -369,7 +369,7 @@ def test_an_error_transaction_with_too_many_keys_holds_its_tables(monkeypatch: p
     assert [(held.transaction, held.depends_on) for held in holds.held(found.part(1, 3))] == [(0, 1)]
 
 
-def test_a_transaction_waits_behind_the_last_error_transaction_it_depends_on() -> None:
+def test_transaction_waits_for_the_last_error_transaction_it_depends_on() -> None:
     found = hashes([insert(KEYED, key(1), b"x"), insert(KEYED, key(2), b"x")])
     one, two = (stored_hashes(hashes([insert(KEYED, key(k), b"")]).of(0)) for k in (1, 2))
     assert ErrorHolds([(5, two), (3, one)]).held(found)[0].depends_on == 5

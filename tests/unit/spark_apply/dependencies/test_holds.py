@@ -1,4 +1,4 @@
-"""The error queue's index: what holds what, as its definition says one by one, and with a queue of any length."""
+"""The error queue's index of dependencies agrees with its definition, for a queue of any length."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ LENGTH = 5_000
 
 
 def drawn(choice: random.Random) -> np.ndarray:
-    """Hashes of a transaction: rows of some tables, use or exclusive use of these, their forms; now and then
-    everything.
-    """
+    """Hashes of a transaction: rows of some tables, their (exclusive) use, their forms, and sometimes everything."""
     if choice.random() < 0.05:
         return np.array([EVERYTHING], np.uint64)
     found = []
@@ -51,7 +49,7 @@ def is_behind(earlier: np.ndarray, later: np.ndarray) -> bool:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("error holds", test=6, soak=200))
-def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_and_went_before(seed: int) -> None:
+def test_each_error_waits_for_the_last_earlier_error_it_depends_on(seed: int) -> None:
     choice = random.Random(seed)
     holds, there, number = ErrorHolds(), dict[int, np.ndarray](), 0
     for _ in range(60):
@@ -98,8 +96,8 @@ def test_each_waits_for_the_last_earlier_one_that_it_depends_on_whatever_came_an
             assert [held.depends_on for held in holds.held(rows)] == ([max(behind)] if behind else [])
 
 
-def test_long_queue_is_executed_and_fills_in_time_that_grows_with_it_and_not_with_its_square() -> None:
-    """Each execution asked every other error transaction: ten thousand of them held up the apply process for hours."""
+def test_long_error_queue_takes_time_linear_in_its_length() -> None:
+    """Each execution once checked all other error transactions: ten thousand blocked the apply process for hours."""
 
     def processor_time(length: int) -> float:
         choice = random.Random(1)
@@ -115,11 +113,11 @@ def test_long_queue_is_executed_and_fills_in_time_that_grows_with_it_and_not_wit
         return time.process_time() - began
 
     short = processor_time(LENGTH // 8)
-    assert processor_time(LENGTH) < 24 * short  # as a rule 6 times as much; with its square 64 times
+    assert processor_time(LENGTH) < 24 * short  # usually 6 times as much; quadratic growth would be 64 times
 
 
 def some(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Hashes of so many rows that are in no other error transaction."""
+    """Hashes of `count` rows that are in no other error transaction."""
     return np.unique(generator.integers(1, 1 << 60, count, dtype=np.uint64) << np.uint64(2))
 
 
@@ -132,11 +130,11 @@ def bytes_taken(holds: ErrorHolds, numbers: range) -> int:
         tracemalloc.stop()
 
 
-def test_choice_of_the_next_error_transactions_copies_no_hashes_of_the_others() -> None:
-    """Behind each failure one is chosen alone: a copy of four million hashes for each took the coordinator's thread."""
+def test_choosing_the_next_error_transactions_copies_no_other_hashes() -> None:
+    """After each failure one error is chosen alone: copying four million hashes each time blocked the coordinator."""
     generator = np.random.default_rng(1)
     holds = ErrorHolds((number, some(generator, 4_000 if number <= 50 else 3)) for number in range(1, 201))
-    assert holds.blocker(1) == 0  # what was added is put in order now
+    assert holds.blocker(1) == 0  # sorts the added hashes now
     size = 50 * 4_000 * 16
     assert bytes_taken(holds, range(150, 151)) < size / 50
     assert bytes_taken(holds, range(1, 2)) < size / 5
@@ -145,7 +143,7 @@ def test_choice_of_the_next_error_transactions_copies_no_hashes_of_the_others() 
 
 
 def in_forms(count: int) -> ErrorHolds:
-    """Many error transactions, half of which wait for others, and two of which have a table in so many forms."""
+    """Many error transactions: half of them wait for others, and two have a table in `count` forms."""
     generator = np.random.default_rng(1)
     table = TABLES[0] & ~FORM_BITS | 1
     forms = [table & ~FORM_BITS | 4 * (number + 1) | 1 for number in range(count)]
@@ -159,7 +157,7 @@ def in_forms(count: int) -> ErrorHolds:
 
 
 def seconds_to_choose(holds: ErrorHolds) -> float:
-    """Of the processor, the least of three."""
+    """Return the processor time, the minimum of three runs."""
     found = []
     for _ in range(3):
         began = time.process_time()
@@ -169,27 +167,25 @@ def seconds_to_choose(holds: ErrorHolds) -> float:
     return min(found)
 
 
-def test_choice_takes_no_longer_where_a_table_has_two_forms_in_the_queue() -> None:
-    """What adding a primary key leaves behind: each was compared with each, a hundred times as long."""
+def test_choice_takes_no_longer_with_two_forms_of_a_table_in_the_queue() -> None:
+    """Adding a primary key leaves two forms. Comparing every pair of forms took a hundred times as long."""
     assert seconds_to_choose(in_forms(2)) < 10 * seconds_to_choose(in_forms(1))
 
 
-def test_uses_of_a_table_block_what_has_it_to_itself_unless_they_are_chosen_before_it() -> None:
+def test_unchosen_uses_of_a_table_block_its_exclusive_use() -> None:
     use, count = TABLES[0] << 8 | 1, 400
     holds = ErrorHolds(
         (number, stored_hashes(np.array([use | 2 if number % 20 == 0 else use, number << 32], np.uint64)))
         for number in range(1, count + 1)
     )
     assert holds.blockers(range(1, count + 1)) == dict.fromkeys(range(1, count + 1), 0)
-    # The first of these waits for a use that is not chosen. So each use waits for the last one before it that has the
-    # table to itself, and each of those for the use before it.
+    # The first exclusive use waits for a use that is not chosen. So each use waits for the last exclusive use before
+    # it, and each exclusive use for the use before it.
     expected = {number: number - number % 20 if number % 20 else number - 1 for number in range(100, count + 1)}
     assert holds.blockers(range(100, count + 1)) == expected
 
 
-def test_what_many_have_in_common_is_gone_through_once_when_they_are_chosen_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shared_hashes_are_visited_once_for_a_joint_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     count, looked_at = 400, list[int]()
     are_free = _Unblocked._are_free
 

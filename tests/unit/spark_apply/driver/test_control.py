@@ -1,4 +1,4 @@
-"""What the control of a driver answers while its coordinator is busy."""
+"""Answers of a driver's control while its coordinator is busy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_apply.driver.control import ApplyControl
 
 
 class Coordinator:
-    """Answers with a low watermark, unless it is busy."""
+    """Returns a low watermark unless it is busy."""
 
     def __init__(self) -> None:
         self.is_busy, self.low_watermark = False, 10
@@ -31,8 +31,8 @@ class Coordinator:
         return None if self.is_busy else (read(),)
 
 
-def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: Any) -> None:
-    """The lag, and what `headrace chaos` checks of watermarks, go by the time at which a position was read."""
+def test_status_of_a_busy_coordinator_shows_its_age(monkeypatch: Any) -> None:
+    """The lag, and the watermark checks of `headrace chaos`, depend on the time at which a position was read."""
     coordinator = Coordinator()
     monkeypatch.setattr(
         ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(low_watermark_scn=coordinator.low_watermark)
@@ -65,9 +65,7 @@ def test_status_of_a_busy_coordinator_says_since_when_it_is_known(monkeypatch: A
     ],
 )
 def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bool) -> None:
-    """The snapshot of a table that is copied beside can be later than what `headrace wait` waits for, and the table
-    still be empty.
-    """
+    """The snapshot of a table copied beside can be later than the target of `headrace wait`, with the table empty."""
     cores = SimpleNamespace(
         reader=SimpleNamespace(strangers=()),
         host=SimpleNamespace(
@@ -85,11 +83,9 @@ def unanswered(_access: Any) -> Any:
 
 
 @pytest.mark.parametrize("asked", ["rooms", "halls"])
-def test_a_table_that_the_source_has_renamed_is_not_left_out_to_be_copied_before_a_restart(
-    monkeypatch: Any, asked: str
-) -> None:
-    """The driver knows it by its name of before, under which the source has nothing to copy: it would be FAILED, its
-    changes left out.
+def test_renamed_table_is_not_excluded_for_a_copy_before_a_restart(monkeypatch: Any, asked: str) -> None:
+    """The driver knows the table by its old name, under which the source has nothing to copy: it would become FAILED
+    with its changes excluded.
     """
     now = (
         SimpleNamespace(identity="7", owner="shop", name="halls"),
@@ -111,8 +107,8 @@ def test_a_table_that_the_source_has_renamed_is_not_left_out_to_be_copied_before
     assert "headrace copy FILE shop.halls" in refused.value.hint
 
 
-def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_again(monkeypatch: Any) -> None:
-    """`headrace copy` begins with a record that all rows there are ours."""
+def test_table_with_rows_of_another_topology_is_not_emptied_for_a_copy(monkeypatch: Any) -> None:
+    """`headrace copy` begins with a record that all rows of the table belong to this copy."""
     store, asked, looked = MemoryStore(), [], list[int]()
     destination = MemoryDestination(store=store)
     monkeypatch.setattr(module, "open_destination", lambda access: destination)
@@ -133,7 +129,7 @@ def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_ag
     request = pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name="rooms")])
     control.copy_again(request)
     assert asked == [[name]]
-    # A driver that copies another table, for hours perhaps, and dies then: the next one must know it.
+    # The driver may copy another table for hours and then die: the next driver must know of the request.
     assert [(each.state, each.scn, each.problem) for each in destination.instantiations("t", "a")] == [
         ("COPYING", 3, "to be copied again")
     ]
@@ -149,13 +145,13 @@ def test_table_in_which_another_topology_has_rows_is_not_emptied_to_be_copied_ag
         lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or bool(looked.append(1))],
     )
     with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
-        control.copy_again(request)  # it came between the look and the record
+        control.copy_again(request)  # the other topology's record came between the check and this record
     assert looked
     assert len(asked) == 1
     assert destination.instantiations("t", "a") == (done,)
 
 
-def test_what_keeps_tables_from_being_copied_is_shown_while_others_are_applied(monkeypatch: Any) -> None:
+def test_obstacle_to_copying_is_shown_while_other_tables_are_applied(monkeypatch: Any) -> None:
     monkeypatch.setattr(ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(state="IDLE", detail=cores.detail))
     copying, cores = (
         SimpleNamespace(problem="the log writer is stopped"),

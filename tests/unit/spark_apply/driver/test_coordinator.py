@@ -1,6 +1,6 @@
-"""Forming groups, letting them go, watermarks, and what happens to the groups of a server that dies.
+"""Forming groups, permitting them to write, watermarks, and the groups of a server that dies.
 
-Longer than 500 lines: all of it is one state machine under a fake fleet of servers (`tests.support.apply.coordinator_talk`).
+Longer than 500 lines: all tests drive one state machine under a fake fleet (`tests.support.apply.coordinator_talk`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from spark_apply.tables.arriving import ArrivingTables
 from tests.support.apply.coordinator_talk import FITS, Talk, assignments, brief, made, part, run
 
 
-def test_a_single_transaction_is_handed_out_at_once() -> None:
+def test_single_transaction_is_assigned_at_once() -> None:
     assert brief(Talk().accept(run(made(1, 1)))) == [(0, "Assignment", 1), (0, "Go", 1)]
 
 
-def test_whole_batches_go_into_a_group_as_they_came() -> None:
+def test_whole_batches_go_into_a_group_unchanged() -> None:
     talk = Talk(servers=0)
     first, second = run(made(1, 1), made(2, 2)), run(made(3, 3))
     talk.accept(first, second)
@@ -69,7 +69,7 @@ def test_whole_batches_go_into_a_group_as_they_came() -> None:
 )
 def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: int, expected: list[int]) -> None:
     talk = Talk(servers=4, transactions=transactions, rows=rows)
-    # Rows per transaction: 2, 1, 1, 5; one that is larger than the bound is a group of its own.
+    # Rows per transaction: 2, 1, 1, 5; a transaction over the limit is a separate group.
     pieces = [run(made(1, 1, 2), made(2, 3), made(3, 4)), run(made(4, 5, 6, 7, 8, 9))]
     found = assignments(talk.accept(*pieces))
     assert [group.through_scn for group in found] == expected
@@ -78,8 +78,8 @@ def test_groups_are_bounded_in_transactions_and_rows(transactions: int, rows: in
 
 
 @pytest.mark.parametrize("transactions", [1, 2])
-def test_a_transaction_larger_than_a_group_may_be_stands_alone(transactions: int) -> None:
-    """Behind one that is over the bound in rows there is no room, in rows or in transactions."""
+def test_transaction_over_the_group_limit_is_a_group_alone(transactions: int) -> None:
+    """A transaction over the row limit leaves no room for rows or transactions after it."""
     talk = Talk(servers=0, transactions=transactions, rows=2)
     talk.accept(run(made(1, 1, 2, 3, 4), made(2, 5), made(3, 6)), run(made(4, 7)))
     talk.coordinator.server_joined(0, talk.progress)
@@ -92,7 +92,7 @@ def test_a_group_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(assignments(Talk(servers=4).accept(run(made(1, 1)), run(made(2, 2)), run(made(3, 3))))) == 3
 
 
-def test_nothing_is_accepted_while_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_accepted_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forming, "_PENDING_ROWS_MAX", 2)
     talk = Talk(servers=0)
     talk.accept(run(made(1, 1)))
@@ -121,7 +121,7 @@ def test_independent_groups_run_in_parallel_and_dependent_ones_wait() -> None:
     assert (talk.coordinator.watermarks.low, talk.coordinator.state) == (350, "IDLE")
 
 
-def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
+def test_coordinator_state_uses_the_manuals_words() -> None:
     talk = Talk(servers=0)
     assert talk.coordinator.state == "INITIALIZING"
     talk.coordinator.server_joined(0, talk.progress)
@@ -137,7 +137,7 @@ def test_state_is_the_manuals_word_for_what_there_is_to_do() -> None:
 @pytest.mark.parametrize(
     ("in_order", "keys", "expected"), [(True, (1, 2), "WAIT COMMIT"), (False, (1, 1), "WAIT DEPENDENCY")]
 )
-def test_a_server_waits_for_a_dependency_or_only_for_the_order_of_commits(
+def test_server_state_distinguishes_dependency_from_commit_order(
     in_order: bool, keys: tuple[int, int], expected: str
 ) -> None:
     talk = Talk(transactions=1, in_order=in_order)
@@ -156,7 +156,7 @@ def test_a_server_holds_two_groups_at_most_unless_it_is_the_lowest() -> None:
     assert brief(talk.coordinator.messages()) == [(0, "Assignment", 1), (0, "Go", 1)]
 
 
-def test_what_is_given_back_is_handed_out_again_when_everything_below_is_done() -> None:
+def test_returned_group_is_reassigned_and_may_write_when_all_below_is_done() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2), made(3, 3)))
     applied = (AppliedRange(after_scn=150, through_scn=200),)
@@ -177,7 +177,7 @@ def test_what_is_given_back_is_handed_out_again_when_everything_below_is_done() 
     assert (go.group, go.attempt, go.below_applied) == (2, 1, True)
 
 
-def test_reports_of_an_attempt_that_is_over_are_ignored() -> None:
+def test_reports_of_an_ended_attempt_are_ignored() -> None:
     talk = Talk()
     talk.accept(run(made(1, 1)))
     talk.coordinator.report(0, GroupRetry(group=1, attempt=0, reason=RetryReason.BELOW, next_transaction=0))
@@ -186,7 +186,7 @@ def test_reports_of_an_attempt_that_is_over_are_ignored() -> None:
     assert talk.coordinator.watermarks.low == 50
 
 
-def test_marks_move_the_low_watermark_when_nothing_is_on_the_way() -> None:
+def test_marks_move_the_low_watermark_when_nothing_is_in_flight() -> None:
     talk = Talk()
     talk.accept(Mark(through_scn=90))
     assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (90, 50)
@@ -204,14 +204,14 @@ def test_marks_behind_a_group_wait_for_it() -> None:
     assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.durable) == (190, 150)
 
 
-def test_a_group_covers_the_marks_before_it_so_that_its_range_reaches_down_to_the_one_before() -> None:
+def test_group_range_covers_the_marks_before_it() -> None:
     talk = Talk()
     talk.accept(run(made(1, 1)))
     (group,) = assignments(talk.accept(Mark(through_scn=190), run(made(2, 2))))
     assert (group.after_scn, group.through_scn) == (150, 250)
 
 
-def test_what_is_durable_follows_the_commits_not_the_order_of_reports() -> None:
+def test_durable_scn_follows_commits_not_the_order_of_reports() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2)))
     talk.done(1, 2)
@@ -220,7 +220,7 @@ def test_what_is_durable_follows_the_commits_not_the_order_of_reports() -> None:
     assert talk.coordinator.watermarks.durable == 250
 
 
-def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_low_one_is() -> None:
+def test_low_and_high_watermark_bound_the_applied_groups() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 2)))
     assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.high) == (50, 50)
@@ -230,7 +230,7 @@ def test_nothing_above_the_high_watermark_is_applied_and_everything_up_to_the_lo
     assert (talk.coordinator.watermarks.low, talk.coordinator.watermarks.high) == (250, 250)
 
 
-def test_the_high_watermark_knows_what_was_applied_before_a_restart() -> None:
+def test_high_watermark_includes_ranges_applied_before_a_restart() -> None:
     progress = ApplyProgress(epoch=2, low_watermark=50, above=(ScnRange(after=450, through=550),))
     coordinator = ApplyCoordinator(
         progress=progress,
@@ -251,7 +251,7 @@ def test_transactions_that_depend_on_the_error_queue_are_held_behind_it() -> Non
     assert [(held.transaction, held.depends_on) for held in go.held] == [(1, 4)]
 
 
-def test_a_new_error_holds_what_was_handed_out_but_not_let_go() -> None:
+def test_new_error_holds_assigned_groups_without_permission_to_write() -> None:
     talk = Talk(transactions=1)
     first = run(made(1, 7))
     talk.accept(first, run(made(2, 7)))
@@ -267,7 +267,7 @@ def test_a_new_error_holds_what_was_handed_out_but_not_let_go() -> None:
     assert talk.coordinator.statistics.errors == 1
 
 
-def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
+def test_low_watermark_of_a_rolled_back_execution_is_not_durable() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)])
     talk.accept(Mark(through_scn=90))
@@ -283,7 +283,7 @@ def test_what_an_execution_rolled_back_did_not_record_is_not_durable() -> None:
 
 
 @pytest.mark.parametrize("queued", [[4], []])
-def test_what_an_execution_whose_server_died_may_have_recorded_is_not_durable(queued: list[int]) -> None:
+def test_low_watermark_of_an_execution_on_a_dead_server_is_not_durable(queued: list[int]) -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(servers=1, errors=[(4, stored)])
     talk.accept(Mark(through_scn=90))
@@ -294,7 +294,7 @@ def test_what_an_execution_whose_server_died_may_have_recorded_is_not_durable(qu
     assert talk.coordinator.watermarks.durable == 50
 
 
-def test_a_deleted_error_holds_nothing_any_more() -> None:
+def test_deleted_error_holds_nothing() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)])
     talk.coordinator.errors.deleted(4)
@@ -303,7 +303,7 @@ def test_a_deleted_error_holds_nothing_any_more() -> None:
 
 
 def stored_of(*keys: int) -> np.ndarray:
-    """What is stored with an error transaction that inserts rows with these keys."""
+    """Return the stored hashes of an error transaction that inserts rows with these keys."""
     return stored_hashes(run(made(1, *keys)).hashes.of(0))
 
 
@@ -311,14 +311,14 @@ FAILED = Failure(position=0, conflict_type="insert_exists", sqlstate="", message
 
 
 def problems(talk: Talk) -> dict[int, str]:
-    """The outcomes that are known now: the message of each, empty where it was executed."""
+    """Return the outcomes known so far: the message of each, empty if it was executed."""
     return {
         outcome.number: "" if outcome.failure is None else outcome.failure.message
         for outcome in talk.coordinator.errors.executions.take_outcomes()
     }
 
 
-def test_errors_are_executed_together_with_nothing_beside_them() -> None:
+def test_errors_are_executed_together_and_no_group_writes_meanwhile() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8)), (6, stored_of(8))])
     talk.accept(run(made(1, 1)))
     talk.coordinator.errors.executions.add([4, 5, 99])
@@ -333,8 +333,8 @@ def test_errors_are_executed_together_with_nothing_beside_them() -> None:
     assert talk.coordinator.errors.numbers == (6,)
 
 
-def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_depend_on_it() -> None:
-    """3 depends on 1, and 4 on 2; 1 and 5 have nothing to do with the others."""
+def test_errors_independent_of_a_failed_one_are_still_executed() -> None:
+    """3 depends on 1, and 4 on 2; 1 and 5 are independent of the others."""
     talk = Talk(
         servers=1,
         errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(8)), (5, stored_of(9))],
@@ -343,7 +343,7 @@ def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_de
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (1, 2, 3, 4, 5)
     (second,) = assignments(talk.done(0, first.group, executed=1, failure=FAILED))
-    assert second.error_numbers == (3,), "few at a time behind a failure"
+    assert second.error_numbers == (3,), "few at a time after a failure"
     (third,) = assignments(talk.done(0, second.group))
     assert third.error_numbers == (5,)
     talk.done(0, third.group)
@@ -353,7 +353,7 @@ def test_what_is_left_behind_one_that_fails_again_is_tried_without_those_that_de
     assert talk.coordinator.errors.numbers == (2, 4)
 
 
-def test_executions_are_small_behind_a_failure_and_grow_again() -> None:
+def test_executions_are_small_after_a_failure_and_grow_again() -> None:
     talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in range(1, 12)])
     talk.coordinator.errors.executions.add(range(1, 12))
     sent, sizes = talk.coordinator.messages(), []
@@ -368,7 +368,7 @@ def test_executions_are_small_behind_a_failure_and_grow_again() -> None:
     assert sorted(problems(talk)) == list(range(1, 12))
 
 
-def test_execution_that_stops_at_the_first_that_fails_tries_none_of_the_others() -> None:
+def test_execution_that_stops_at_the_first_failure_tries_no_other_error() -> None:
     talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(9)), (4, stored_of(10))])
     talk.coordinator.errors.executions.add([1, 2, 3], ExecutionRequest(stops=True))
     talk.coordinator.errors.executions.add([4])
@@ -379,7 +379,7 @@ def test_execution_that_stops_at_the_first_that_fails_tries_none_of_the_others()
     assert problems(talk) == {1: "", 2: "it is there", 3: "not tried: one before it failed"}
 
 
-def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_come_before_it() -> None:
+def test_stopping_execution_refuses_dependent_errors_in_queue_order() -> None:
     talk = Talk(servers=1, errors=[(1, stored_of(7)), (2, stored_of(8)), (3, stored_of(7)), (4, stored_of(9))])
     talk.coordinator.errors.executions.add([2, 3, 4], ExecutionRequest(stops=True))
     (first,) = assignments(talk.coordinator.messages())
@@ -393,7 +393,7 @@ def test_execution_that_stops_refuses_what_depends_on_another_behind_those_that_
     )
 
 
-def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
+def test_unassigned_errors_are_withdrawn_and_assigned_ones_continue() -> None:
     talk = Talk(servers=1, errors=[(number, stored_of(number)) for number in (1, 2, 3)])
     talk.coordinator.errors.executions.add([1], ExecutionRequest(role="clerk"))
     talk.coordinator.errors.executions.add([2, 3])
@@ -408,9 +408,7 @@ def test_errors_that_no_server_has_are_withdrawn_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("queued", [(), (5,), (4, 5)])
-def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_executed_again(
-    queued: tuple[int, ...],
-) -> None:
+def test_only_errors_still_in_the_queue_are_reexecuted_after_a_death(queued: tuple[int, ...]) -> None:
     errors = [(4, stored_of(7)), (5, stored_of(8))]
     talk = Talk(servers=1, errors=errors)
     talk.coordinator.errors.executions.add([4, 5])
@@ -425,14 +423,14 @@ def test_what_a_dead_server_executed_is_known_from_the_queue_and_the_rest_is_exe
     assert talk.coordinator.errors.numbers == ()
 
 
-def test_what_depends_on_an_error_that_is_to_be_executed_waits_for_it_and_does_not_join_the_queue() -> None:
+def test_dependents_of_an_error_to_be_executed_wait_outside_the_queue() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7)), (5, stored_of(8))])
     talk.coordinator.errors.executions.add([4], ExecutionRequest(role="clerk"))
     talk.coordinator.errors.executions.add([5])
     (first,) = assignments(talk.coordinator.messages())
     assert first.error_numbers == (4,)
     found = talk.accept(run(made(1, 1)), run(made(2, 8)), run(made(3, 3)))
-    assert brief(found) == [(1, "Assignment", 2)], "the second depends on 5, and what is behind it waits with it"
+    assert brief(found) == [(1, "Assignment", 2)], "the second depends on 5, and later transactions wait with it"
     found = talk.done(0, first.group)
     assert [a.error_numbers for a in assignments(found)] == [(5,)]
     talk.done(1, 2)
@@ -442,7 +440,7 @@ def test_what_depends_on_an_error_that_is_to_be_executed_waits_for_it_and_does_n
     assert talk.coordinator.errors.numbers == ()
 
 
-def test_what_depends_on_an_error_that_failed_again_joins_the_queue_behind_it() -> None:
+def test_dependents_of_an_error_that_failed_again_join_the_queue() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7))])
     talk.coordinator.errors.executions.add([4])
     (first,) = assignments(talk.coordinator.messages())
@@ -452,13 +450,13 @@ def test_what_depends_on_an_error_that_failed_again_joins_the_queue_behind_it() 
     assert [(held.transaction, held.depends_on) for held in go.held] == [(0, 4)]
 
 
-def test_what_was_handed_out_before_and_depends_on_an_error_that_is_to_be_executed_comes_again_behind_it() -> None:
-    """It had no permission to write: else it would join the queue, while that is executed."""
+def test_assigned_dependents_of_an_error_to_be_executed_are_replayed() -> None:
+    """It had no permission to write: otherwise it would join the queue while that error is executed."""
     talk = Talk(transactions=1, errors=[(4, stored_of(7))])
     found = talk.accept(run(made(1, 1)), run(made(2, 1, 7)))
     assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1)]
     talk.coordinator.errors.executions.add([4])
-    assert brief(talk.coordinator.messages()) == [(0, "Assignment", 3)], "it waits for what is being written"
+    assert brief(talk.coordinator.messages()) == [(0, "Assignment", 3)], "it waits for the group being written"
     assert brief(talk.done(0, 1)) == [(1, "Abandon", 2), (0, "Abandon", 3)]
     talk.coordinator.report(1, GroupAbandoned(group=2, attempt=0))
     talk.coordinator.report(0, GroupAbandoned(group=3, attempt=0))
@@ -472,7 +470,7 @@ def test_what_was_handed_out_before_and_depends_on_an_error_that_is_to_be_execut
     assert go.held == ()
 
 
-def test_with_on_error_continue_nothing_waits_for_errors_that_are_to_be_executed() -> None:
+def test_on_error_continue_waits_for_no_error_to_be_executed() -> None:
     talk = Talk(transactions=1, errors=[(4, stored_of(7))], on_error=OnError.CONTINUE)
     talk.coordinator.errors.executions.add([4])
     (first,) = assignments(talk.coordinator.messages())
@@ -480,7 +478,7 @@ def test_with_on_error_continue_nothing_waits_for_errors_that_are_to_be_executed
     assert brief(talk.done(0, first.group)) == [(1, "Go", 2)]
 
 
-def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> None:
+def test_error_that_depends_on_another_is_refused_until_that_one_is_gone() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored), (6, stored)])
     talk.coordinator.errors.executions.add([6])
@@ -496,7 +494,7 @@ def test_an_error_that_depends_on_another_is_refused_until_that_is_gone() -> Non
     assert {o.number: o.failure for o in talk.coordinator.errors.executions.take_outcomes()} == {4: None, 6: None}
 
 
-def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_after_it() -> None:
+def test_error_assigned_before_a_replay_is_executed_after_it() -> None:
     stored = [stored_hashes(run(made(1, key)).hashes.of(0)) for key in (7, 8)]
     talk = Talk(transactions=1, errors=[(4, stored[0]), (5, stored[1])])
     talk.accept(run(made(1, 1)))
@@ -516,7 +514,7 @@ def test_an_error_whose_execution_was_handed_out_before_a_replay_is_executed_aft
 # --------------------------------------------------------------------------- servers that die
 
 
-def test_a_group_that_was_not_let_go_is_handed_to_another_server() -> None:
+def test_group_without_permission_to_write_is_assigned_to_another_server() -> None:
     talk = Talk(transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 1)))
     talk.coordinator.server_lost(1)
@@ -525,7 +523,7 @@ def test_a_group_that_was_not_let_go_is_handed_to_another_server() -> None:
 
 
 @pytest.mark.parametrize(("progress", "expected"), [(50, (0, 0)), (150, (1, 1)), (250, None)])
-def test_a_group_in_doubt_is_settled_by_the_progress_at_the_destination(progress: int, expected: tuple | None) -> None:
+def test_group_in_doubt_is_settled_by_the_destinations_progress(progress: int, expected: tuple | None) -> None:
     talk = Talk()
     talk.accept(run(made(1, 1), made(2, 2)))
     assert talk.coordinator.has_doubts(0)
@@ -540,7 +538,7 @@ def test_a_group_in_doubt_is_settled_by_the_progress_at_the_destination(progress
         assert [group.first_transaction for group in found] == [expected[0]]
 
 
-def test_what_a_server_died_in_is_written_carefully_and_nothing_behind_it() -> None:
+def test_only_the_group_in_which_a_server_died_is_written_carefully() -> None:
     talk = Talk(servers=1)
     (first,) = assignments(talk.accept(run(made(1, 1), made(2, 2))))
     assert not first.is_careful
@@ -552,7 +550,7 @@ def test_what_a_server_died_in_is_written_carefully_and_nothing_behind_it() -> N
     assert not behind.is_careful
 
 
-def test_errors_that_a_dead_server_left_are_known_from_the_destination() -> None:
+def test_errors_recorded_by_a_dead_server_are_read_from_the_destination() -> None:
     talk = Talk(transactions=1)
     first = run(made(1, 7))
     talk.accept(first, run(made(2, 7)))
@@ -576,7 +574,7 @@ def streaming() -> Talk:
     return talk
 
 
-def test_a_large_transaction_waits_for_everything_below_and_nothing_runs_beside_it() -> None:
+def test_large_transaction_waits_for_everything_below_and_runs_alone() -> None:
     talk = Talk()
     found = talk.accept(run(made(1, 1)), part(LARGE, 0, 4))
     assert brief(found) == [(0, "Assignment", 1), (1, "Assignment", 2), (0, "Go", 1), (1, "Part", 2)]
@@ -585,7 +583,7 @@ def test_a_large_transaction_waits_for_everything_below_and_nothing_runs_beside_
     assert brief(talk.done(1, 2)) == [(0, "Go", 3)]
 
 
-def test_only_a_few_parts_are_on_the_way() -> None:
+def test_only_a_few_parts_are_in_flight() -> None:
     talk = streaming()
     for number in range(1, PARTS_AHEAD + 2):
         talk.accept(part(LARGE, number, number + 1))
@@ -596,7 +594,7 @@ def test_only_a_few_parts_are_on_the_way() -> None:
     assert [message.part for message in sent] == [PARTS_AHEAD]
 
 
-def test_a_large_transaction_that_fails_comes_again_for_the_error_queue() -> None:
+def test_failed_large_transaction_is_replayed_for_the_error_queue() -> None:
     talk = streaming()
     failure = Failure(position=2, conflict_type="insert_exists", sqlstate="23505", message="it is there")
     talk.coordinator.report(
@@ -617,7 +615,7 @@ def test_a_large_transaction_that_fails_comes_again_for_the_error_queue() -> Non
     assert (again.mode, again.failure) == (GroupMode.ERROR_QUEUE, failure)
 
 
-def test_a_large_transaction_whose_server_dies_comes_again_as_it_was() -> None:
+def test_large_transaction_of_a_dead_server_is_replayed_as_sets() -> None:
     talk = streaming()
     talk.coordinator.server_lost(1)
     assert not talk.coordinator.must_replay
@@ -629,7 +627,7 @@ def test_a_large_transaction_whose_server_dies_comes_again_as_it_was() -> None:
     ]
 
 
-def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destination_has_it() -> None:
+def test_complete_large_transaction_of_a_dead_server_is_done_if_committed() -> None:
     talk = streaming()
     talk.accept(part(LARGE, 4, 20))
     talk.coordinator.server_lost(1)
@@ -638,7 +636,7 @@ def test_a_complete_large_transaction_whose_server_dies_is_done_when_the_destina
     assert talk.coordinator.watermarks.low == 250
 
 
-def test_a_large_transaction_that_is_sent_again_is_rolled_back_first() -> None:
+def test_resent_large_transaction_is_rolled_back_first() -> None:
     talk = streaming()
     sent = brief(talk.accept(LargeDropped(order_scn=LARGE.order_scn), part(LARGE, 0, 20)))
     assert set(sent) == {(0, "Assignment", 3), (1, "Abandon", 2), (0, "Part", 3)}
@@ -648,7 +646,7 @@ def test_a_large_transaction_that_is_sent_again_is_rolled_back_first() -> None:
     assert talk.coordinator.watermarks.low == 250
 
 
-def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() -> None:
+def test_large_transaction_depending_on_the_error_queue_joins_it_whole() -> None:
     stored = stored_hashes(run(made(1, 30)).hashes.of(0))
     talk = Talk(errors=[(4, stored)])
     talk.accept(part(LARGE, 0, 4))
@@ -662,8 +660,8 @@ def test_a_large_transaction_that_depends_on_the_error_queue_joins_it_whole() ->
     assert (again.mode, again.error_number, again.failure) == (GroupMode.ERROR_QUEUE, 4, None)
 
 
-def test_what_a_large_transaction_that_was_rolled_back_did_not_record_is_not_durable() -> None:
-    """Its go carries a low watermark that no commit recorded: the source may still have to send what is above the
+def test_low_watermark_of_a_rolled_back_large_transaction_is_not_durable() -> None:
+    """Its go message contains a low watermark that no commit recorded: the source may have to resend changes above the
     recorded one.
     """
     talk = Talk()
@@ -680,7 +678,7 @@ def test_what_a_large_transaction_that_was_rolled_back_did_not_record_is_not_dur
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_durable(*, is_told: bool) -> None:
+def test_low_watermark_of_a_lost_servers_transaction_is_not_durable(*, is_told: bool) -> None:
     talk = Talk()
     talk.accept(Mark(through_scn=90))
     talk.accept(part(made(1, *range(20, 40)), 0, 4))
@@ -693,9 +691,7 @@ def test_what_an_abandoned_transaction_of_a_lost_server_did_not_record_is_not_du
     assert talk.coordinator.watermarks.durable == 50
 
 
-def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_apply_process_that_an_error_disabled() -> (
-    None
-):
+def test_error_is_executed_while_a_disabled_apply_holds_a_streamed_one() -> None:
     stored = stored_hashes(run(made(1, 7)).hashes.of(0))
     talk = Talk(errors=[(4, stored)], on_error=OnError.DISABLE)
     large = made(1, *range(20, 60))
@@ -707,10 +703,12 @@ def test_an_error_transaction_is_executed_while_a_streamed_one_waits_for_an_appl
     (assigned,) = assignments(talk.coordinator.messages())
     assert (assigned.mode, assigned.error_numbers) == (GroupMode.EXECUTE_ERROR, (4,))
     found = talk.done(0, assigned.group, applied=())
-    assert "Assignment" in [name for _, name, _ in brief(found)]  # the queue is empty: the streamed one goes on
+    assert "Assignment" in [
+        name for _, name, _ in brief(found)
+    ]  # the queue is empty: the streamed transaction continues
 
 
-def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> None:
+def test_coordinator_forgets_groups_below_the_low_watermark() -> None:
     talk = Talk(transactions=1)
     for number in range(1, 50):
         talk.accept(run(made(number, number % 5)))
@@ -721,8 +719,8 @@ def test_groups_of_the_memory_of_a_coordinator_end_below_the_low_watermark() -> 
     assert np.all([not held for held in talk.coordinator._slots._held.values()])
 
 
-def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
-    """A user holds a lock that the lowest group needs, for hours perhaps, and the others go on."""
+def test_groups_applied_above_a_waiting_group_take_no_memory() -> None:
+    """A user may hold a lock that the lowest group needs for hours while other groups continue."""
     talk = Talk(transactions=1, servers=3)
     talk.accept(run(made(1, 0)))
     for number in range(2, 90):
@@ -736,7 +734,8 @@ def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
         epoch=1, low_watermark=50, above=(ScnRange(after=150, through=8950),)
     )
     assert talk.coordinator.watermarks.high == 8950
-    # What was not applied is still known: the row of the first group waits for it, and rows of the others for nothing.
+    # Unapplied changes are still tracked: the row of the first group waits for it, rows of other groups wait for
+    # nothing.
     assert brief(talk.accept(run(made(90, 0)), run(made(91, 89 * 200)))) == [
         (1, "Assignment", 90),
         (2, "Assignment", 91),
@@ -750,8 +749,8 @@ def test_what_is_applied_above_a_group_that_waits_takes_no_memory() -> None:
     assert not groups
 
 
-def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
-    """Groups that were not let go are given up for the replay while others above and below them come to their end."""
+def test_low_watermark_does_not_pass_transactions_to_be_replayed() -> None:
+    """Groups without permission to write are abandoned for the replay while others above and below them finish."""
     talk = Talk(servers=4, transactions=1)
     talk.accept(run(made(1, 1)), run(made(2, 1)), run(made(3, 3)), part(made(4, *range(20, 40)), 0, 4))
     assert [talk.coordinator._groups[group].server for group in (1, 2, 3, 4)] == [0, 1, 2, 3]
@@ -769,9 +768,7 @@ def test_the_low_watermark_does_not_pass_what_a_replay_brings_again() -> None:
     )
 
 
-def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_is_abandoned_holds_up_no_replay() -> (
-    None
-):
+def test_server_dying_before_it_learns_of_an_abandon_blocks_no_replay() -> None:
     talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))])
     large = made(1, *range(1, 9), 77)
     talk.accept(part(large, 0, 3))
@@ -782,7 +779,7 @@ def test_a_server_that_gave_a_transaction_back_and_dies_before_it_hears_that_it_
     assert talk.coordinator.must_replay
 
 
-def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_join_or_are_left_out() -> None:
+def test_transactions_held_by_a_disabling_error_are_abandoned_for_joins() -> None:
     talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))], on_error=OnError.DISABLE)
     assert talk.accept(run(made(1, 1))) == []
     talk.coordinator.settle()
@@ -793,7 +790,7 @@ def test_what_an_error_that_disables_keeps_waiting_is_given_up_for_tables_that_j
     assert not talk.coordinator.must_replay
 
 
-def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_an_error_that_disables() -> None:
+def test_table_is_excluded_despite_groups_applied_above_held_ones() -> None:
     talk = Talk(servers=2, transactions=1, on_error=OnError.DISABLE)
     assert brief(talk.accept(run(made(1, 1), made(2, 1), made(3, 3)))) == [
         (0, "Assignment", 1),
@@ -827,7 +824,7 @@ def test_a_table_is_left_out_although_something_is_applied_above_what_waits_for_
     )
 
 
-def test_a_large_transaction_that_waited_behind_an_error_that_is_gone_is_applied() -> None:
+def test_large_transaction_held_by_a_deleted_error_is_applied() -> None:
     talk = Talk(errors=[(4, stored_hashes(run(made(9, 77)).hashes.hashes))])
     large = made(1, *range(1, 9), 77)
     talk.accept(part(large, 0, 3))

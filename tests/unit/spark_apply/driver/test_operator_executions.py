@@ -1,4 +1,4 @@
-"""Executions that operators ask for: one at a time, named by who asks, and ended whatever has been handed out."""
+"""Executions requested by operators: one at a time, named by their caller, and ended whatever has been assigned."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ENDED = "not tried: the command was ended"
 
 
 class Host:
-    """The requests of a host over a coordinator, without a loop."""
+    """The requests of a host to a coordinator, without a loop."""
 
     def __init__(self, talk: Talk) -> None:
-        destination: Any = SimpleNamespace(errors=lambda *_, **__: ())  # why they fail is recorded nowhere
+        destination: Any = SimpleNamespace(errors=lambda *_, **__: ())  # the failures' reasons are not recorded
         self.inbox = SimpleNamespace(call=lambda function: function())
         self.errors = ErrorRequests(
             "t", "a", destination=destination, coordinator=talk.coordinator, problem=DestinationProblem()
@@ -43,10 +43,10 @@ def told(outcomes: queue.SimpleQueue[ErrorOutcome] | tuple[ErrorOutcome, ...]) -
     return {each.number: "" if each.failure is None else each.failure.message for each in found}
 
 
-def test_outcomes_come_in_pages_and_the_last_says_what_is_left() -> None:
+def test_outcomes_are_paged_and_the_last_page_reports_the_remaining_errors() -> None:
     talk, host, executions = begun(3)
     assert executions.begin(host, "a", [1, 2], ExecutionRequest()) == 2
-    assert executions.begin(host, "a", [1, 2], ExecutionRequest()) == 2, "a call that is repeated begins nothing again"
+    assert executions.begin(host, "a", [1, 2], ExecutionRequest()) == 2, "a repeated call begins nothing again"
     assert not executions.outcomes(host, "a", 0.01).is_over
     (first,) = assignments(talk.coordinator.messages())
     talk.done(0, first.group)
@@ -57,7 +57,7 @@ def test_outcomes_come_in_pages_and_the_last_says_what_is_left() -> None:
         executions.outcomes(host, "a", 0.0)
 
 
-def test_while_one_is_attended_another_command_is_refused_and_nothing_of_it_begins() -> None:
+def test_second_command_is_refused_while_the_first_is_attended() -> None:
     talk, host, executions = begun(5)
     executions.begin(host, "a", [1, 2], ExecutionRequest(role="clerk"))
     with pytest.raises(ApplyError, match="another command executes"):
@@ -68,14 +68,12 @@ def test_while_one_is_attended_another_command_is_refused_and_nothing_of_it_begi
     talk.done(0, first.group)
     host.errors.deliver_outcomes()
     assert executions.begin(host, "c", None, ExecutionRequest()) == 3, (
-        "all outcomes of the first are known, read or not"
+        "the first is over when all its outcomes are known, read or not"
     )
     assert told(executions.outcomes(host, "a", 0.0).outcomes) == {1: "", 2: ""}
 
 
-def test_one_that_nobody_asks_for_any_more_gives_way_with_what_no_server_has_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unattended_execution_yields_its_unstarted_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     talk, host, executions = begun(1000)
     executions.begin(host, "killed", None, ExecutionRequest(role="clerk"))
     (first,) = assignments(talk.coordinator.messages())
@@ -86,8 +84,8 @@ def test_one_that_nobody_asks_for_any_more_gives_way_with_what_no_server_has_beg
     assert [each.error_numbers for each in found] == [(1000,)]
 
 
-def test_ended_one_executes_no_more_of_what_a_server_gives_back() -> None:
-    """512 are handed out, 32 are executed, and the other 480 come back: no server has begun them."""
+def test_ended_execution_does_not_execute_errors_that_a_server_returns() -> None:
+    """512 errors are assigned, 32 are executed, and the other 480 are returned unstarted."""
     talk, host, executions = begun(600)
     executions.begin(host, "a", None, ExecutionRequest(role="clerk"))
     (first,) = assignments(talk.coordinator.messages())
@@ -96,7 +94,7 @@ def test_ended_one_executes_no_more_of_what_a_server_gives_back() -> None:
     assert talk.coordinator.errors.numbers == tuple(range(33, 601))
 
 
-def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back_is_executed() -> None:
+def test_withdrawn_errors_requested_again_before_their_return_are_executed() -> None:
     talk, host, executions = begun(40)
     executions.begin(host, "a", None, ExecutionRequest())
     (first,) = assignments(talk.coordinator.messages())
@@ -109,8 +107,8 @@ def test_what_was_taken_back_and_is_wanted_again_before_its_server_gives_it_back
     assert told(executions.outcomes(host, "b", 0.0).outcomes) == dict.fromkeys(range(1, 41), "")
 
 
-def test_ended_one_executes_no_more_of_what_a_replay_gives_back() -> None:
-    """It waits behind a group, without permission to write."""
+def test_ended_execution_does_not_execute_errors_that_a_replay_returns() -> None:
+    """It waits for a group, without permission to write."""
     talk, host, executions = begun(5)
     (group,) = assignments(talk.accept(run(made(1, 77))))
     executions.begin(host, "a", None, ExecutionRequest())
@@ -123,7 +121,7 @@ def test_ended_one_executes_no_more_of_what_a_replay_gives_back() -> None:
     assert talk.coordinator.errors.numbers == (1, 2, 3, 4, 5)
 
 
-def test_one_that_is_ended_before_it_begins_executes_nothing() -> None:
+def test_execution_ended_before_it_begins_executes_nothing() -> None:
     """Ctrl-C while the first call waits for the coordinator."""
     talk, host, executions = begun(5)
     executions.end(host, "a")
@@ -131,12 +129,12 @@ def test_one_that_is_ended_before_it_begins_executes_nothing() -> None:
     assert assignments(talk.coordinator.messages()) == []
 
 
-def test_ending_takes_back_only_what_nobody_else_wants() -> None:
-    """It failed for the first command, an operator corrects it and executes it; then the first one is ended."""
+def test_ending_withdraws_only_errors_that_no_other_command_requests() -> None:
+    """It failed for the first command; an operator corrects and executes it; then the first command is ended."""
     talk, host, executions = begun(3)
     executions.begin(host, "a", [1, 2, 3], ExecutionRequest())
     (first,) = assignments(talk.coordinator.messages())
-    found = assignments(talk.done(0, first.group, executed=0, failure=FAILED))  # 2 is handed out
+    found = assignments(talk.done(0, first.group, executed=0, failure=FAILED))  # 2 is assigned
     host.errors.deliver_outcomes()
     others = host.errors.execute([1, 3], ExecutionRequest())
     executions.end(host, "a")

@@ -1,4 +1,4 @@
-"""What the apply reader passes on, drops, and waits for."""
+"""What the apply reader forwards, drops and waits for."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def part(order: int, *, previous: int = 0, first: int = 0, last: bool = False, c
     return replace(batch, through_scn=commit) if last else batch
 
 
-def test_a_batch_as_it_came_is_passed_on_with_its_bytes() -> None:
+def test_unchanged_batch_is_forwarded_with_its_bytes() -> None:
     (run,) = Reading().read(insert_batch([10, 20], previous=0))
     assert isinstance(run, Run)
     assert (run.data, run.through_scn, run.batch.row_count) == (b"as it came", 20, 2)
 
 
-def test_state_is_the_manuals_word_for_what_the_reader_does() -> None:
+def test_reader_state_uses_the_manuals_words() -> None:
     reading = Reading()
     assert reading.reader.state == "INITIALIZING"
     reading.reader.offer(insert_batch([10]), b"")
@@ -53,8 +53,8 @@ def test_state_is_the_manuals_word_for_what_the_reader_does() -> None:
     assert reading.reader.state == "IDLE"
 
 
-def test_table_that_is_altered_between_its_description_and_its_check_is_described_again() -> None:
-    """The driver reads the catalog for both: what it knew of the table from before the ALTER was taken for what fits."""
+def test_table_altered_between_description_and_check_is_described_again() -> None:
+    """The driver reads the catalog for both: the description from before the ALTER counted as the checked one."""
     reading = Reading(columns=1)
     database = MemoryDestination(store=reading.store)
 
@@ -70,7 +70,7 @@ def test_table_that_is_altered_between_its_description_and_its_check_is_describe
     assert fit.hashed_keys
 
 
-def test_a_missing_batch_is_noticed() -> None:
+def test_missing_batch_is_detected() -> None:
     reading = Reading()
     reading.read(insert_batch([10], previous=0))
     with pytest.raises(ProtocolError, match="missing"):
@@ -82,7 +82,7 @@ def test_batches_of_another_source_are_refused() -> None:
         Reading().read(insert_batch([10], source="dbs9"))
 
 
-def test_transactions_that_are_applied_already_are_dropped() -> None:
+def test_transactions_already_applied_are_dropped() -> None:
     reading = Reading(low_watermark=20, above=((30, 40),))
     found = reading.read(insert_batch([25, 35, 40, 45], previous=20))
     assert commits(found) == [25, 45]
@@ -92,7 +92,7 @@ def test_transactions_that_are_applied_already_are_dropped() -> None:
     assert run.data is None
 
 
-def test_a_transaction_ending_exactly_at_the_low_watermark_is_dropped_and_one_beginning_there_is_not() -> None:
+def test_only_transactions_ending_at_the_low_watermark_are_dropped() -> None:
     batch = insert_batch([20, 21], previous=10)
     batch.transactions.order_scn[:] = [19, 20]
     reading = Reading(low_watermark=20)
@@ -106,7 +106,7 @@ def test_rows_that_the_instantiation_copied_are_dropped() -> None:
     assert reading.reader.statistics.rows_instantiated == 2
 
 
-def test_an_open_transaction_is_dropped_by_its_order_scn_when_the_instantiation_copied_it() -> None:
+def test_open_transaction_in_the_copy_is_dropped_by_its_order_scn() -> None:
     reading = Reading(instantiated=20)
     assert reading.read(part(15), part(15, first=2, last=True, commit=16)) == [Mark(through_scn=16)]
 
@@ -117,7 +117,7 @@ def test_rows_that_the_rules_discard_leave_only_the_position() -> None:
     assert reading.reader.statistics.rows_discarded == 2
 
 
-def test_changes_that_come_home_are_counted() -> None:
+def test_returning_changes_are_counted() -> None:
     batch = insert_batch([10, 20, 30])
     tags = (Tag(value=b"\0", topology="t", apply="apply_home"), Tag(value=b"\0", topology="t", apply="apply_other"))
     batch = replace(batch, tags=tags, transactions=transactions([10, 20, 30], [1, 1, 1], tags=[0, 1, -1]))
@@ -126,7 +126,7 @@ def test_changes_that_come_home_are_counted() -> None:
     assert reading.reader.statistics.returned_changes == 1
 
 
-def test_parts_of_a_large_transaction_are_passed_on_one_by_one() -> None:
+def test_parts_of_a_large_transaction_are_forwarded_one_by_one() -> None:
     found = Reading().read(part(15), part(15, first=2), part(15, first=4, last=True, commit=16))
     assert [(p.is_first, p.is_last, p.order_scn) for p in found if isinstance(p, LargePart)] == [
         (True, False, 15),
@@ -135,7 +135,7 @@ def test_parts_of_a_large_transaction_are_passed_on_one_by_one() -> None:
     ]
 
 
-def test_an_open_transaction_that_is_sent_again_replaces_the_open_one() -> None:
+def test_resent_open_transaction_replaces_the_open_one() -> None:
     found = Reading().read(part(15), part(15, first=2), part(15), part(15, first=2, last=True, commit=16))
     assert [type(piece) for piece in found] == [LargePart, LargePart, LargeDropped, LargePart, LargePart]
     assert isinstance(found[3], LargePart)
@@ -147,7 +147,7 @@ def test_a_part_without_its_beginning_is_refused() -> None:
         Reading().read(part(15, first=2))
 
 
-def test_a_table_that_does_not_fit_pauses_before_its_first_transaction_and_goes_on_after_the_alter() -> None:
+def test_unfit_table_pauses_before_its_first_transaction_until_the_alter() -> None:
     reading = Reading(columns=1)
     assert reading.read(insert_batch([10, 20])) == []
     assert reading.reader.state == "PAUSED: WAITING FOR ALTER"
@@ -161,7 +161,7 @@ def test_a_table_that_does_not_fit_pauses_before_its_first_transaction_and_goes_
     assert reading.reader.wants
 
 
-def test_everything_before_the_transaction_that_does_not_fit_goes_on() -> None:
+def test_transactions_before_the_unfit_one_continue() -> None:
     reading = Reading()
     reading.read(insert_batch([10]))
     wide = insert_batch([20, 30], previous=10)
@@ -181,10 +181,8 @@ def _row(batch: LcrBatch, number: int) -> object:
 
 
 @pytest.mark.parametrize("serialised", [False, True])
-def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, serialised: bool) -> None:
-    """Both have been renamed, at the source and here: the hashes of their rows have the names in them, and show
-    nothing.
-    """
+def test_rows_of_a_renamed_table_wait_for_rows_under_its_old_name(*, serialised: bool) -> None:
+    """The table was renamed at the source and here. Its row hashes contain the names, so they show no dependency."""
     reading = Reading()
     assert commits(reading.read(insert_batch([10]))) == [10]
     reading.store.tables["public", "renamed"] = reading.store.tables.pop(("public", "t"))
@@ -202,9 +200,9 @@ def test_rows_of_a_table_under_its_new_name_wait_for_those_under_the_old_one(*, 
     ) == [40]
 
 
-def test_rows_of_a_table_that_got_a_key_wait_for_those_that_were_inserted_before_it_had_one() -> None:
-    """Those have no hashes of a key, and use the table as others do: nothing else would show that a later UPDATE finds
-    one of them.
+def test_rows_of_a_newly_keyed_table_wait_for_earlier_inserts() -> None:
+    """The earlier inserts have no key hashes and no exclusive use of the table: nothing else shows that a later UPDATE
+    finds one of their rows.
     """
     reading = Reading()
     keyed = reading.store.tables["public", "t"].table
@@ -222,8 +220,8 @@ def test_rows_of_a_table_that_got_a_key_wait_for_those_that_were_inserted_before
     assert commits(reading.take()) == [30]
 
 
-def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alter() -> None:
-    """What it has written holds locks that the ALTER needs."""
+def test_open_transaction_is_abandoned_while_its_next_part_awaits_an_alter() -> None:
+    """Its written rows hold locks that the ALTER needs."""
     reading = Reading()
     assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
     later = part(15, first=2)
@@ -245,7 +243,7 @@ def test_an_open_transaction_is_given_back_while_its_next_part_waits_for_an_alte
     assert [type(piece) for piece in reading.read(part(15))] == [LargePart]
 
 
-def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_alter() -> None:
+def test_transaction_whose_last_part_awaited_an_alter_is_replayed_whole() -> None:
     reading = Reading()
     reading.read(part(15))
     last = part(15, first=2, last=True, commit=20)
@@ -265,7 +263,7 @@ def test_a_transaction_comes_again_whole_also_when_its_last_part_waited_for_the_
     assert reading.reader.needed_scn == last.previous_scn
 
 
-def test_what_waits_for_an_alter_is_kept_when_the_destination_cannot_be_asked() -> None:
+def test_changes_awaiting_an_alter_are_kept_while_the_destination_is_away() -> None:
     reading = Reading(columns=1)
     reading.read(insert_batch([10, 20]))
     reading.store.is_reachable = False
@@ -280,7 +278,7 @@ def test_what_waits_for_an_alter_is_kept_when_the_destination_cannot_be_asked() 
 
 
 def truncating(rows_before: int, *, partition: Partition | None = None) -> LcrBatch:
-    """One transaction, with order SCN 19, that truncates public.t after so many INSERTs, with one more behind it."""
+    """One transaction with order SCN 19 that truncates public.t after `rows_before` INSERTs and before one more."""
     found = insert_batch([20], rows_each=rows_before + 2)
     numbers = np.array([number for number in range(rows_before + 2) if number != rows_before], np.int32)
     truncated = replace(found.tables[0], partition=partition)
@@ -314,7 +312,7 @@ _PARTITION = Partition(owner="public", name="t_1", rows="c0 > 0")
         pytest.param(truncating(0), None, 5, None, id="replicated"),
     ],
 )
-def test_reader_notes_where_the_source_empties_a_table_that_is_left_out(
+def test_reader_notes_a_truncate_of_an_excluded_table(
     batch: LcrBatch, rules: RuleSet | None, scn: int | None, emptied: int | None
 ) -> None:
     reading = Reading(rules=rules, tables=ArrivingTables({("public", "t"): TableStart(scn=scn)}))

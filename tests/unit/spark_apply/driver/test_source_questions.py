@@ -1,4 +1,4 @@
-"""Questions to a source that may be down, and what goes on meanwhile."""
+"""Questions to a source that may be down, and the work that continues meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_questions.Backoff, "next_s", lambda self: 0.01)
 
 
-def test_answer_comes_when_the_source_does_and_it_is_asked_once_for_all():
+def test_answer_arrives_with_the_source_and_one_question_serves_all():
     source, ended = Source(), threading.Event()
     questions = SourceQuestions(source.identities, ended)
     assert [questions.identity_of(number) for number in (7, 8)] == [None, None]
@@ -50,7 +50,7 @@ def test_answer_comes_when_the_source_does_and_it_is_asked_once_for_all():
     assert source.questions == asked
 
 
-def test_error_that_time_does_not_heal_is_the_callers():
+def test_permanent_error_is_raised_to_the_caller():
     source = Source()
     source.error = DatabaseError("permission denied")
     questions = SourceQuestions(source.identities, threading.Event())
@@ -66,7 +66,7 @@ def test_error_that_time_does_not_heal_is_the_callers():
     assert refused()
 
 
-def test_nobody_is_asked_once_the_driver_has_ended():
+def test_source_is_not_queried_after_the_driver_has_ended():
     source, ended = Source(), threading.Event()
     questions = SourceQuestions(source.identities, ended)
     questions.identity_of(7)
@@ -76,7 +76,7 @@ def test_nobody_is_asked_once_the_driver_has_ended():
     )
 
 
-def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_fit():
+def test_source_that_is_down_does_not_block_checks_of_an_unfit_table():
     answers, asked = threading.Event(), []
 
     def ask(name: TableName) -> tuple[TableVersion, ...]:
@@ -89,11 +89,11 @@ def test_source_that_is_down_holds_up_nobody_who_looks_at_a_table_that_does_not_
     assert [of_now.of(T) for _ in range(5)] == [()] * 5
     answers.set()
     wait_for("an answer", lambda: of_now.of(T) == (T,), ANSWERED_S)
-    assert of_now.of(OTHER) == (), "an answer is of one table"
+    assert of_now.of(OTHER) == (), "an answer is for one table"
     assert set(asked) <= {TableName.of(T), TableName.of(OTHER)}
 
 
-def test_source_that_refuses_to_tell_of_a_table_is_asked_again():
+def test_source_that_refuses_a_question_about_a_table_is_asked_again():
     errors = [DatabaseError("permission denied"), DatabaseUnavailable("it is down")]
 
     def ask(name: TableName) -> tuple[TableVersion, ...]:

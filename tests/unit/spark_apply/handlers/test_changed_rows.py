@@ -1,6 +1,4 @@
-"""Rows that handlers change, move, cut or leave out, between rows that nobody handles: groups leave what one by one
-leaves.
-"""
+"""Rows that handlers change, move, cut or discard, between unhandled rows: groups equal one-by-one application."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tests.support.histories.conflicts import Lcr, Shown
 from tests.support.histories.conflicts import handler as conflict_handler
 from tests.support.session.seeds import scaled
 
-# What becomes of a row is written in its own text `b`: of the new values, else of the old ones.
+# The row's text `b` chooses its treatment: from the new values, else from the old ones.
 CODE = code_of("""
 def run(lcr, session):
     image = "old" if lcr.command_type == "DELETE" else "new"
@@ -84,7 +82,7 @@ def histories(draw: st.DrawFn) -> list[list[tuple[str, Lcr]]]:
 def outcome(
     found: list[list[tuple[str, Lcr]]], operations: tuple[str, ...], conflicts: tuple[ConflictHandler, ...]
 ) -> tuple[Any, ...]:
-    """Rows and error transactions that a history leaves, as one group."""
+    """Return the rows and error transactions after a history is applied as one group."""
     rules = HandlerRules(
         code=CODE, dml=(DmlHandler(owner="public", name="c", operations=operations, function=FUNCTION),)
     )
@@ -94,7 +92,7 @@ def outcome(
 
 
 def row_by_row(patch: pytest.MonkeyPatch) -> None:
-    """Nothing that has rows is written together: every attempt fails, and each transaction is applied alone."""
+    """Make every joint write of rows fail, so that each transaction is applied alone."""
 
     def refused(name: str, works: Callable[..., Any], has_rows: Callable[..., bool]) -> None:
         def instead(*arguments: Any) -> Any:
@@ -122,7 +120,7 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
     ),
     resolves=st.booleans(),
 )
-def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
+def test_groups_of_handled_rows_equal_one_by_one_application(
     found: list[list[tuple[str, Lcr]]],
     operations: tuple[str, ...],
     resolves: bool,
@@ -143,13 +141,13 @@ def test_groups_of_rows_that_handlers_change_leave_what_one_by_one_leaves(
     image=st.sampled_from([OldImage.FULL, OldImage.KEY]),
     resolves=st.booleans(),
 )
-def test_groups_of_histories_with_gaps_leave_what_one_by_one_leaves(
+def test_groups_of_histories_with_gaps_equal_one_by_one_application(
     found: list[list[tuple[str, Lcr]]],
     left_out: list[bool],
     image: OldImage,
     resolves: bool,
 ) -> None:
-    """Conditions let single changes pass: what is left of a history meets conflicts of every kind."""
+    """Conditions pass single changes: the remaining history meets conflicts of every kind."""
     rest = iter(left_out)
     cut = [[each for each in transaction if not next(rest)] for transaction in found]
     cut = [transaction for transaction in cut if transaction] or [[("c", Lcr(old=row(1)))]]

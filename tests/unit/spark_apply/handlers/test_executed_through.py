@@ -1,4 +1,4 @@
-"""Error transactions executed through a function: it may change or skip LCRs, and all of it is one transaction."""
+"""Execution of error transactions through a function that can change or skip LCRs, in one destination transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.apply.handlers import LOG, Handled, inserts, row, rules_of, t
 
 
 def failed(**changed: object) -> tuple[Handled, int]:
-    """Three inserts in one transaction, of which the second is of a row that is there."""
+    """Three inserts in one transaction; the second one's row already exists."""
     at = Handled(rules_of(), rows=[row(2, "theirs")], **changed)  # type: ignore[arg-type]
     at.apply([*inserts(1), *inserts(2, "ours"), *inserts(3)])
     (error,) = at.errors()
@@ -17,7 +17,7 @@ def failed(**changed: object) -> tuple[Handled, int]:
     return at, error.number
 
 
-def test_it_skips_the_lcr_that_it_does_not_execute_and_is_told_which_failed_and_why() -> None:
+def test_function_can_skip_an_lcr_and_sees_the_failed_one_with_its_error() -> None:
     at, number = failed()
     assert (
         at.execute_error(
@@ -32,7 +32,7 @@ def test_it_skips_the_lcr_that_it_does_not_execute_and_is_told_which_failed_and_
     assert (at.values(), at.errors()) == ({1: "a", 2: "theirs", 3: "a"}, ())
 
 
-def test_it_changes_an_lcr_and_writes_beside_it_in_the_same_transaction() -> None:
+def test_function_can_change_an_lcr_and_write_in_the_same_transaction() -> None:
     at, number = failed()
     commits = at.store.commit_count
     assert (
@@ -51,7 +51,7 @@ def test_it_changes_an_lcr_and_writes_beside_it_in_the_same_transaction() -> Non
     assert at.store.commit_count == commits + 1
 
 
-def test_what_it_raises_undoes_everything_and_the_transaction_stays_with_the_place_in_the_code() -> None:
+def test_exception_rolls_back_the_execution_and_records_the_code_line() -> None:
     at, number = failed()
     failure = at.execute_error(
         number,
@@ -71,7 +71,7 @@ def test_what_it_raises_undoes_everything_and_the_transaction_stays_with_the_pla
 @pytest.mark.parametrize(
     ("text", "problem"), [("def mend(lcr, session): ...\n", "cannot be called with"), ("mend = 1\n", "is no function")]
 )
-def test_a_function_that_cannot_be_called_executes_nothing(text: str, problem: str) -> None:
+def test_uncallable_function_executes_nothing(text: str, problem: str) -> None:
     at, number = failed()
     failure = at.execute_error(number, through(text)).failure
     assert failure is not None
@@ -79,7 +79,7 @@ def test_a_function_that_cannot_be_called_executes_nothing(text: str, problem: s
     assert (at.values(), len(at.errors())) == ({2: "theirs"}, 1)
 
 
-def test_the_handlers_of_the_apply_process_are_not_called_for_rows_but_its_precommit_handler_is() -> None:
+def test_only_the_precommit_handler_runs_beside_the_function() -> None:
     own = (
         "def run(lcr, session):\n    raise ValueError\ndef last(commit_scn, session):\n   "
         f" session.execute('{LOG}', commit_scn, 'seen')\n"
@@ -94,7 +94,7 @@ def test_the_handlers_of_the_apply_process_are_not_called_for_rows_but_its_preco
     assert (at.values(), list(at.values("log").values())) == ({1: "a"}, ["seen"])
 
 
-def test_rows_of_every_table_of_the_transaction_get_it() -> None:
+def test_function_gets_rows_of_every_table_of_the_transaction() -> None:
     at = Handled(rules_of(), others=[row(7, "b")])
     at.apply([*inserts(1), *updates(7, "other", "c", "d")])
     (error,) = at.errors()
@@ -111,7 +111,7 @@ def test_rows_of_every_table_of_the_transaction_get_it() -> None:
     assert (at.values(), at.values("d")) == ({1: "a"}, {7: "c"})
 
 
-def test_a_function_that_ends_its_process_is_not_called_for_ever() -> None:
+def test_calls_of_a_function_that_ends_its_process_are_limited() -> None:
     at, number = failed()
     mend = through("def mend(lcr, error, session):\n    import signal; signal.raise_signal(signal.SIGINT)\n")
     for death in range(1 + CRASHES_MAX):

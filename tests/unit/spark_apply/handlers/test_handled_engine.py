@@ -1,5 +1,6 @@
-"""The whole apply engine with handlers against the serial reference: what they execute and what they log is there once,
-whatever dies.
+"""The whole apply engine with handlers against the serial reference.
+
+The handlers' executions and log rows exist exactly once, whichever process dies.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CODE = code_of(
 
 
 def rules_of(tables: Sequence[Table], seed: int) -> HandlerRules:
-    """Some tables and operations go to the procedure, some to statements, the others are applied directly."""
+    """Some tables and operations have a procedure, some have statements, and the others are applied directly."""
     rng, found = random.Random(seed), []
     for table in tables:
         operations = tuple(each for each in ("insert", "update", "delete") if rng.random() < 0.6)
@@ -60,7 +61,7 @@ def rules_of(tables: Sequence[Table], seed: int) -> HandlerRules:
 
 
 def logged(world: World, rules: HandlerRules) -> tuple[list[tuple[int, str]], int]:
-    """What handlers must have logged: of procedures transaction and table, of statements how many rows."""
+    """Return what handlers must have logged: transaction and table of procedures, number of rows of statements."""
     failed, rows, marks = {*world.reference.failed, *world.reference.held}, [], 0
     for transaction in world.history:
         for change in transaction.changes if transaction.number not in failed else ():
@@ -106,7 +107,7 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
     assert sorted(found) == sorted(rows)
     assert len(set(store.rows("public", "log"))) == len(store.rows("public", "log"))
     assert len(store.rows("public", "marks")) == marks
-    # Handled rows come one after another, in source order.
+    # Handled rows are executed in source order.
     if not world.errors():
         written = [int(row[0]) for row in store.tables["public", "log"].rows.values() if row[0] is not None]
         assert written == sorted(written)
@@ -121,7 +122,7 @@ def run(seed: int, parallelism: int, conflicts: int, large: int, crash: float, *
     conflicts=st.sampled_from([0, 0, 1, 4]),
     transactions=st.integers(1, 7),
 )
-def test_groups_with_handlers_leave_what_one_by_one_would(
+def test_groups_with_handlers_equal_one_by_one_application(
     seed: int, parallelism: int, conflicts: int, transactions: int
 ) -> None:
     run(seed, parallelism, conflicts, 0, 0.0, group_transactions=transactions)
@@ -136,9 +137,9 @@ def test_groups_with_handlers_leave_what_one_by_one_would(
     conflicts=st.sampled_from([0, 1, 4]),
     large=st.sampled_from([0, 3]),
 )
-# an INSERT into a table without a key that goes to a handler, behind one that failed
+# an INSERT into a table without a key that has a handler, after a failed one
 @example(seed=551714342, parallelism=1, conflicts=4, large=3)
-def test_crashes_lose_nothing_that_a_handler_does_and_double_nothing(
+def test_crashes_lose_and_duplicate_no_handler_effects(
     seed: int,
     parallelism: int,
     conflicts: int,

@@ -1,5 +1,5 @@
-"""Handlers that change LCRs, beside plain rows of the same keys: a group leaves what its transactions leave one by one,
-and the same errors.
+"""Handlers that change LCRs next to plain rows of the same keys: a group leaves the rows and errors of one-by-one
+application.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MASK = "    lcr.set_value('new', 'b', '***')\n"
 
 
 def rules(*texts: tuple[str, str], table: str = "c"):
-    """A handler for each operation: (operation, body)."""
+    """One handler per operation: (operation, body)."""
     code = "".join(f"def on_{operation}(lcr, session):\n{body}\n" for operation, body in texts)
     made = rules_of(code, dml=[f"on_{operation}" for operation, _ in texts]).dml
     return rules_of(
@@ -47,16 +47,14 @@ def with_(row_: Shown, **values: object) -> Shown:
     return tuple(values.get(name, value) for name, value in zip(names, row_, strict=True))  # type: ignore[misc]
 
 
-def test_a_value_that_a_handler_set_is_not_undone_by_a_plain_update_of_other_columns() -> None:
-    """The handler hides b of rows that are inserted; the UPDATE behind it carries b as it was at the source, unchanged,
-    and sets only a.
-    """
+def test_plain_update_of_other_columns_keeps_a_value_set_by_a_handler() -> None:
+    """The handler masks b of inserted rows. The later UPDATE has the source's b, unchanged, and sets only a."""
     at = Handled(rules(("insert", MASK + EXECUTE)))
     at.apply([("c", Lcr(new=row(1))), update(row(1), with_(row(1), a="later"))])
     assert (at.rows(), at.errors()) == ([with_(row(1), a="later", b="***")], ())
 
 
-def test_a_plain_change_that_finds_another_value_than_its_old_one_is_a_conflict_behind_a_handler_too() -> None:
+def test_plain_change_with_a_differing_old_value_conflicts_after_a_handler() -> None:
     at = Handled(rules(("insert", MASK + EXECUTE)))
     at.apply(
         [("c", Lcr(new=row(1)))],
@@ -67,7 +65,7 @@ def test_a_plain_change_that_finds_another_value_than_its_old_one_is_a_conflict_
     assert at.rows() == [with_(row(1), b="***")]
 
 
-def test_a_plain_update_beside_one_without_old_values_still_compares_and_leaves_columns_alone() -> None:
+def test_plain_update_in_a_set_without_old_values_still_compares() -> None:
     """An INSERT that becomes an UPDATE has no old values; its neighbour in the set has some."""
     rows = [with_(row(1), b="of this site"), row(2), with_(row(3), a="other")]
     at = Handled(rules(("insert", "    lcr.command_type = 'UPDATE'\n" + EXECUTE)), rows=rows)
@@ -77,12 +75,8 @@ def test_a_plain_update_beside_one_without_old_values_still_compares_and_leaves_
     assert [error.conflict_type for error in at.errors()] == ["update_differs"]
 
 
-def test_rows_that_a_handler_gave_other_columns_between_plain_ones_are_planned_in_time_that_their_number_explains(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each run of rows with the same columns is a piece of its own; a piece is made of its own rows, and not of a look
-    at all others.
-    """
+def test_rows_with_handler_columns_are_planned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of rows with the same columns is a separate piece, made from its own rows without scanning others."""
     at = Handled(
         rules(("insert", "    lcr.delete_column('u', 'new')\n" + EXECUTE)), rows=[row(key) for key in range(100, 150)]
     )
@@ -133,7 +127,7 @@ BODIES = {
 
 
 def history_of(rng: random.Random, rows: dict[str, dict[int, Shown]]) -> list[Transaction]:
-    """Transactions of a source that has these rows."""
+    """Return random transactions of a source with these rows."""
     made: list[Transaction] = []
     for _ in range(rng.randrange(1, 5)):
         changes: Transaction = []
@@ -164,7 +158,7 @@ apply_range = SetsWork._apply_range
 
 
 def one_by_one(work: SetsWork, first: int, last: int) -> bool:
-    """No attempt succeeds, but at what only has to join the error queue."""
+    """Fail every attempt except for transactions that only have to join the error queue."""
     is_held = last - first == 1 and work._behind is not None and int(work._behind[first]) >= 0
     return is_held and apply_range(work, first, last)
 
@@ -187,7 +181,7 @@ def applied(texts: Sequence[tuple[str, str]], found: dict[str, list[Shown]], his
 @pytest.mark.seeded
 @settings(max_examples=scaled(48, 1500), deadline=None)
 @given(st.integers(0, 2**32))
-def test_a_group_leaves_what_its_transactions_leave_one_by_one(seed: int) -> None:
+def test_group_equals_one_by_one_application_of_its_transactions(seed: int) -> None:
     rng = random.Random(seed)
     texts = [
         (operation, body + EXECUTE)

@@ -1,7 +1,6 @@
-"""Handlers and row LCR processing: every scenario of the manuals' heading, in groups, alone, streamed and from the
-error queue.
+"""Handlers and row LCR processing: every scenario of the manuals, in groups, alone, streamed and from the error queue.
 
-Longer than 500 lines: one place lists every scenario of the heading, so that a missing one is seen.
+Longer than 500 lines: one place lists every scenario, so that a missing one is noticed.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ def kinds(at: Handled) -> list[str]:
 
 
 def deciders(at: Handled) -> list[tuple[str, str]]:
-    """Which conflict handler was asked, and what became of the LCR."""
+    """Return which conflict handler was asked, and the outcome of the LCR."""
     return [(each.handler.partition(" (")[0], each.outcome) for each in at.history()]
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handlers_that_could_have_done_it(
+def test_session_changed_before_the_commit_is_an_error_of_its_handlers(
     monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
     at = Handled(rules_of(EXECUTE.format(False), dml=["run"]))
@@ -80,7 +79,7 @@ def test_a_session_that_is_found_changed_at_the_commit_is_the_error_of_the_handl
     assert at.values() == {}
 
 
-# --------------------------------------------------------------------------- no handler, and one of a procedure
+# --------------------------------------------------------------------------- no handler, and a procedure handler
 
 
 def test_rows_without_a_relevant_handler_are_applied_directly() -> None:
@@ -89,7 +88,7 @@ def test_rows_without_a_relevant_handler_are_applied_directly() -> None:
     assert (at.values("d"), at.errors()) == ({1: "a"}, ())
 
 
-def test_a_procedure_gets_the_row_instead_of_the_table_and_executes_it_changed() -> None:
+def test_procedure_gets_the_row_and_executes_it_changed() -> None:
     at = Handled(rules_of(SHOUT, dml=["run"]), rows=[row(5)])
     result = at.apply(*[inserts(key) for key in range(3)], updates(5, "a", "b"), deletes(1, "A"))
     assert isinstance(result, GroupResult)
@@ -97,7 +96,7 @@ def test_a_procedure_gets_the_row_instead_of_the_table_and_executes_it_changed()
     assert (result.statistics.commits, result.statistics.rollbacks, at.errors()) == (1, 0, ())
 
 
-def test_what_a_procedure_does_not_execute_is_not_applied() -> None:
+def test_row_that_a_procedure_does_not_execute_is_not_applied() -> None:
     at = Handled(rules_of(SKIP, dml=["run"]), rows=[row(1)])
     at.apply(deletes(1), inserts(2))
     assert (at.values(), at.errors()) == ({1: "a"}, ())
@@ -111,7 +110,7 @@ def test_a_handler_of_one_operation_leaves_the_others_alone() -> None:
     assert at.values() == {1: "a", 2: "b"}
 
 
-def test_a_procedures_exception_puts_its_whole_transaction_into_the_error_queue_and_no_other() -> None:
+def test_procedures_exception_puts_only_its_transaction_in_the_error_queue() -> None:
     text = (
         "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise"
         " ValueError('two')\n    lcr.execute(True)\n"
@@ -124,20 +123,20 @@ def test_a_procedures_exception_puts_its_whole_transaction_into_the_error_queue_
     assert (at.values(), at.values("d")) == ({1: "a", 3: "a"}, {})
 
 
-def test_a_procedure_may_handle_what_execute_raises() -> None:
+def test_procedure_can_handle_an_exception_of_execute() -> None:
     at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x")])
     at.apply(inserts(1), inserts(2))
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "ConflictError"}, ())
 
 
-def test_what_execute_raises_and_nobody_handles_is_the_transactions_error() -> None:
+def test_unhandled_exception_of_execute_is_the_transactions_error() -> None:
     at = Handled(rules_of(EXECUTE.format(False), dml=["run"]), rows=[row(1, "x")])
     at.apply(inserts(1))
     assert kinds(at) == ["insert_exists"]
 
 
-def test_a_procedure_never_commits_on_an_error_that_only_the_attempt_has() -> None:
-    # Below it something is not applied yet: the conflict may be none, and the handler must not be asked about it.
+def test_procedure_commits_no_error_before_all_below_is_applied() -> None:
+    # Something below is not applied yet: the conflict may not be real, and the handler must not decide on it.
     at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x")])
     assert isinstance(at.apply(inserts(1), below_applied=False), GroupRetry)
     assert (at.values("log"), at.errors()) == ({}, ())
@@ -158,7 +157,7 @@ def test_a_procedure_adds_columns_that_the_destination_has_and_sets_null() -> No
     assert (found[0], found[1], found[2], found[5]) == (1, None, "added", None)
 
 
-def test_a_column_that_neither_the_lcr_nor_the_destination_has_cannot_be_added() -> None:
+def test_column_missing_in_lcr_and_destination_cannot_be_added() -> None:
     at = Handled(rules_of("def run(lcr, session):\n    lcr.add_column('new', 'nowhere', 'x')\n", dml=["run"]))
     at.apply(inserts(1))
     (error,) = at.errors()
@@ -179,19 +178,19 @@ def test_execute_with_conflict_resolution_asks_the_conflict_handler(text: str) -
     assert [record.outcome for record in at.history()] == ["LCR APPLIED", "LCR DISCARDED"]
 
 
-def test_execute_without_conflict_resolution_does_not() -> None:
+def test_execute_without_conflict_resolution_asks_no_conflict_handler() -> None:
     at = Handled(rules_of(EXECUTE.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
     assert (at.values(), kinds(at)) == ({1: "x"}, ["update_differs"])
 
 
-def test_a_conflict_that_the_conflict_handler_cannot_resolve_is_the_procedures() -> None:
+def test_conflict_unresolved_by_its_handler_is_raised_in_the_procedure() -> None:
     at = Handled(rules_of(CATCH.format(True), dml=["run"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "ConflictError"}, ())
 
 
-def test_an_unresolved_conflict_that_the_procedure_does_not_handle_is_the_transactions_error() -> None:
+def test_unresolved_unhandled_conflict_is_the_transactions_error() -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
     at.apply([*inserts(5, table="d"), *updates(1, "a", "b", times=(10, 20))])
     assert (at.values(), at.values("d"), kinds(at), deciders(at)) == (
@@ -202,7 +201,7 @@ def test_an_unresolved_conflict_that_the_procedure_does_not_handle_is_the_transa
     )
 
 
-def test_a_procedure_may_handle_the_conflict_that_it_wants_no_handler_asked_for() -> None:
+def test_procedure_can_handle_a_conflict_without_its_conflict_handler() -> None:
     at = Handled(rules_of(CATCH.format(False), dml=["run"]), rows=[row(1, "x", 15)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
     assert (at.values(), at.values("log"), at.errors(), deciders(at)) == (
@@ -217,7 +216,7 @@ def test_a_procedure_may_handle_the_conflict_that_it_wants_no_handler_asked_for(
 @pytest.mark.parametrize(
     ("change", "kind"), [(inserts(1), "insert_exists"), (updates(2, "a", "b", times=(10, 20)), "update_missing")]
 )
-def test_another_conflict_in_execute_is_no_conflict_handlers_business(
+def test_conflict_of_another_kind_in_execute_asks_no_conflict_handler(
     change: Any, kind: str, *, is_caught: bool
 ) -> None:
     text = CATCH.format(True) if is_caught else EXECUTE.format(True)
@@ -228,7 +227,7 @@ def test_another_conflict_in_execute_is_no_conflict_handlers_business(
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
-def test_sql_of_a_procedure_that_fails_is_its_error_unless_it_handles_it(*, is_caught: bool) -> None:
+def test_failing_sql_of_a_procedure_is_its_error_unless_handled(*, is_caught: bool) -> None:
     text = (
         "def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n"
         f"        {'pass' if is_caught else 'raise'}\n    lcr.execute(False)\n"
@@ -242,7 +241,7 @@ def test_sql_of_a_procedure_that_fails_is_its_error_unless_it_handles_it(*, is_c
 # --------------------------------------------------------------------------- error handlers
 
 
-def test_what_an_error_handler_executes_can_fail_and_it_may_handle_that() -> None:
+def test_error_handler_can_handle_a_failure_of_its_execute() -> None:
     text = (
         "def fix(lcr, error, session):\n    try:\n        lcr.execute(False)\n    except Exception as again:\n"
         "        session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', 1, type(again).__name__)\n"
@@ -252,7 +251,7 @@ def test_what_an_error_handler_executes_can_fail_and_it_may_handle_that() -> Non
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "ConflictError"}, ())
 
 
-def test_what_an_error_handler_executes_and_does_not_handle_is_the_transactions_error() -> None:
+def test_unhandled_failure_in_an_error_handler_is_the_transactions_error() -> None:
     at = Handled(
         rules_of("def fix(lcr, error, session):\n    lcr.execute(False)\n", errors=["fix"]), rows=[row(1, "x")]
     )
@@ -260,7 +259,7 @@ def test_what_an_error_handler_executes_and_does_not_handle_is_the_transactions_
     assert (at.values(), kinds(at)) == ({1: "x"}, ["insert_exists"])
 
 
-def test_what_an_error_handler_changes_and_executes_goes_to_the_conflict_handler_if_it_says_so() -> None:
+def test_error_handlers_execute_can_ask_the_conflict_handler() -> None:
     text = "def fix(lcr, error, session):\n    lcr.set_value('new', 't', 30)\n    lcr.execute({})\n"
     for resolves, expected in ((True, ({1: "b"}, [])), (False, ({1: "x"}, ["update_differs"]))):
         at = Handled(rules_of(text.format(resolves), errors=["fix"]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
@@ -268,7 +267,7 @@ def test_what_an_error_handler_changes_and_executes_goes_to_the_conflict_handler
         assert (at.values(), kinds(at)) == expected
 
 
-def test_an_unresolved_update_conflict_that_the_error_handler_refuses_is_the_transactions_error() -> None:
+def test_update_conflict_refused_by_the_error_handler_is_the_error() -> None:
     at = Handled(
         rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]),
         rows=[row(1, "x", 20)],
@@ -283,13 +282,13 @@ def test_an_unresolved_update_conflict_that_the_error_handler_refuses_is_the_tra
     )
 
 
-def test_an_error_handler_gets_what_fails() -> None:
+def test_error_handler_gets_the_failing_row() -> None:
     at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x")])
     at.apply(inserts(1), inserts(2))
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x", 2: "a"}, {1: "insert_exists"}, ())
 
 
-def test_an_error_handler_may_change_the_row_and_execute_it() -> None:
+def test_error_handler_can_change_the_row_and_execute_it() -> None:
     text = (
         "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', lcr.get_value('new', 'id').decoded + 100)\n"
         "    lcr.execute(False)\n"
@@ -299,7 +298,7 @@ def test_an_error_handler_may_change_the_row_and_execute_it() -> None:
     assert at.values() == {1: "x", 101: "a"}
 
 
-def test_an_error_handler_that_raises_leaves_the_first_error_with_its_own_behind_it() -> None:
+def test_raising_error_handler_records_the_first_error_and_its_own() -> None:
     at = Handled(
         rules_of("def fix(lcr, error, session):\n    raise ValueError('no')\n", errors=["fix"]), rows=[row(1, "x")]
     )
@@ -309,13 +308,13 @@ def test_an_error_handler_that_raises_leaves_the_first_error_with_its_own_behind
     assert error.message.endswith("in fix: ValueError: no")
 
 
-def test_an_update_conflict_goes_to_the_conflict_handler_first_and_to_the_error_handler_if_unresolved() -> None:
+def test_update_conflict_goes_to_conflict_handler_then_error_handler() -> None:
     at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x", 15), row(2, "x", 20)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)), updates(2, "a", "b", times=(10, 20)))
     assert (at.values(), at.values("log"), at.errors()) == ({1: "b", 2: "x"}, {2: "update_differs"}, ())
 
 
-def test_another_error_goes_to_the_error_handler_at_once() -> None:
+def test_error_that_is_no_conflict_goes_directly_to_the_error_handler() -> None:
     at = Handled(rules_of(LOG_ERROR, errors=["fix"]), conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b"))
     assert (at.values("log"), at.errors()) == ({1: "update_missing"}, ())
@@ -342,11 +341,11 @@ def test_a_statement_without_execute_replaces_the_row() -> None:
     assert (at.values(), at.values("log")) == ({}, {1: "INSERT"})
 
 
-def test_a_failing_statement_handler_goes_to_the_error_handler_with_the_row_as_it_came() -> None:
+def test_error_handler_of_a_failing_statement_gets_the_unchanged_row() -> None:
     first = "INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"
     at = Handled(rules_of(LOG_ERROR, dml=[statements(first, "lcr.execute false")], errors=["fix"]), rows=[row(1, "x")])
     at.apply(inserts(1))
-    # What the statement had written is undone, what the error handler writes stays.
+    # The statement's own writes are undone; those of the error handler stay.
     assert (at.values(), at.values("log"), at.errors()) == ({1: "x"}, {1: "insert_exists"}, ())
 
 
@@ -354,7 +353,7 @@ LOGGED = "INSERT INTO public.log (id, a) VALUES (:new.id, :old.a)"
 
 
 @pytest.mark.parametrize("resolves", [False, True])
-def test_a_statement_handlers_execute_asks_the_conflict_handler_if_it_says_so(*, resolves: bool) -> None:
+def test_statement_handlers_execute_can_ask_the_conflict_handler(*, resolves: bool) -> None:
     at = Handled(
         rules_of(dml=[statements(LOGGED, f"lcr.execute {str(resolves).lower()}")]),
         rows=[row(1, "x", 15), row(2, "x", 90)],
@@ -371,26 +370,26 @@ def test_a_statement_handlers_execute_asks_the_conflict_handler_if_it_says_so(*,
         )
 
 
-def test_an_unresolved_conflict_of_a_statement_handler_undoes_its_statements_and_is_the_transactions_error() -> None:
+def test_unresolved_conflict_of_a_statement_handler_undoes_its_statements() -> None:
     at = Handled(rules_of(dml=[statements(LOGGED, "lcr.execute true")]), rows=[row(1, "x", 20)], conflicts=[MAXIMUM])
     at.apply(updates(1, "a", "b", times=(10, 20)))
     assert (at.values(), at.values("log"), kinds(at)) == ({1: "x"}, {}, ["update_differs"])
 
 
-def test_with_statement_conflict_and_error_handler_each_is_asked_when_the_one_before_did_not_do() -> None:
+def test_statement_conflict_and_error_handler_are_tried_in_turn() -> None:
     at = Handled(
         rules_of(LOG_ERROR, dml=[statements(LOGGED, "lcr.execute true")], errors=["fix"]),
         rows=[row(1, "x", 15), row(2, "x", 20)],
         conflicts=[MAXIMUM],
     )
-    # Of the first the conflict handler decides; of the second it cannot, and what the statement had written is undone;
-    # the third finds no row.
+    # The conflict handler resolves the first row. It cannot resolve the second, whose statement is undone. The third
+    # row is missing.
     at.apply(*[updates(key, "a", "b", times=(10, 20)) for key in (1, 2, 3)])
     assert (at.values(), at.errors()) == ({1: "b", 2: "x"}, ())
     assert at.values("log") == {1: "a", 2: "update_differs", 3: "update_missing"}
 
 
-def test_every_statement_handler_gets_the_row_as_it_came() -> None:
+def test_every_statement_handler_gets_the_unchanged_row() -> None:
     both = [
         statements("INSERT INTO public.log (id, a) VALUES (:new.id, :new.a)"),
         statements("lcr.execute true"),
@@ -407,7 +406,7 @@ def test_every_statement_handler_gets_the_row_as_it_came() -> None:
 # --------------------------------------------------------------------------- precommit, savepoints, order
 
 
-def test_a_precommit_handler_is_called_once_for_each_applied_transaction() -> None:
+def test_precommit_handler_runs_once_for_each_applied_transaction() -> None:
     text = (
         "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('two')\n   "
         " lcr.execute(True)\n"
@@ -420,7 +419,7 @@ def test_a_precommit_handler_is_called_once_for_each_applied_transaction() -> No
     assert len(at.errors()) == 1
 
 
-def test_a_precommit_handler_that_raises_puts_its_transaction_into_the_error_queue_and_no_other() -> None:
+def test_raising_precommit_handler_puts_only_its_transaction_in_the_queue() -> None:
     text = "def commit(commit_scn, session):\n    if commit_scn == 110:\n        raise ValueError('no')\n"
     at = Handled(rules_of(text, precommit="commit"))
     at.apply(inserts(1), [*inserts(2), *inserts(2, table="d")], inserts(3))
@@ -429,7 +428,7 @@ def test_a_precommit_handler_that_raises_puts_its_transaction_into_the_error_que
     assert (at.values(), at.values("d"), error.row_count) == ({1: "a", 3: "a"}, {}, 2)
 
 
-def test_a_savepoint_of_a_handler_undoes_what_is_inside_and_nothing_else() -> None:
+def test_handlers_savepoint_undoes_only_the_changes_inside_it() -> None:
     text = (
         "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
         "def run(lcr, session):\n    key = lcr.get_value('new', 'id').decoded\n    session.execute(LOG, key, 'kept')\n"
@@ -443,7 +442,7 @@ def test_a_savepoint_of_a_handler_undoes_what_is_inside_and_nothing_else() -> No
     assert (at.values(), at.values("log")) == ({}, {1: "kept", 2: "kept", 201: "kept", 202: "kept"})
 
 
-def test_a_handler_finds_its_transaction_as_it_was_behind_the_rows_before_it() -> None:
+def test_handler_sees_its_transaction_up_to_the_preceding_rows() -> None:
     text = (
         "def run(lcr, session):\n    key = lcr.get_value('new', 'id').decoded\n"
         "    found = session.execute('SELECT a FROM public.d WHERE id = $1', key)\n"
@@ -476,7 +475,7 @@ def test_a_declared_table_keeps_its_order_with_handled_rows() -> None:
     assert at.values("log") == {1: "first", 2: "second"}
 
 
-def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_other_tables_are_still_written_as_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]))
     sizes: list[tuple[str, int]] = []
     session_type = type(
@@ -492,7 +491,7 @@ def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == [("d", 50), ("c", 50)]
 
 
-def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Path) -> None:
+def test_handler_never_sees_an_error_of_rows_in_flight(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     text = (
         "def run(lcr, session):\n    try:\n        lcr.add_column('new', 'nowhere', 'x')\n    except Exception as"
@@ -503,10 +502,8 @@ def test_a_handler_never_sees_the_error_of_rows_that_are_under_way(tmp_path: Pat
     assert set(seen.read_text().split() if seen.exists() else ()) <= {"LcrError"}
 
 
-def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_time_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As soon as it is known that it does: from the second group on."""
+def test_time_of_a_handler_with_sql_begins_after_rows_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is known after the first group, so it holds from the second group on."""
     at = Handled(
         rules_of(
             f"def run(lcr, session):\n    session.execute({READ!r}, 1)\n    lcr.execute(True)\n",
@@ -527,10 +524,8 @@ def test_a_handler_that_runs_sql_waits_for_rows_that_are_under_way_before_its_ti
 
 
 @pytest.mark.parametrize("text", [EXECUTE.format(False), RAISE], ids=["executes", "raises"])
-def test_a_table_altered_under_rows_that_are_under_way_is_described_again(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    """Once: what is planned from its old description, and the order of transactions, would be wrong from then on."""
+def test_table_altered_under_rows_in_flight_is_described_again(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Described again once: the plan from the old description and the order of transactions are wrong from then on."""
     at = Handled(rules_of(text, dml=["run"]))
     write, refused = MemorySession.write, []
 
@@ -548,7 +543,7 @@ def test_a_table_altered_under_rows_that_are_under_way_is_described_again(
 
 @pytest.mark.parametrize(("text", "shown"), [(EXECUTE.format(False), "a"), (SHOUT, "A")])
 @pytest.mark.parametrize("reads", [False, True])
-def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no_longer(
+def test_rows_between_handled_rows_are_flushed_only_for_sql_that_sees_them(
     text: str,
     shown: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -572,10 +567,8 @@ def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no
     assert (len(written) > 20) == reads
 
 
-def test_rows_and_what_a_handler_makes_of_others_keep_their_order_where_they_meet_one_key() -> None:
-    """Each handled row becomes a change of the row of `d` that its neighbours change: only in their order each finds
-    what it expects.
-    """
+def test_plain_and_handled_rows_of_one_key_keep_their_order() -> None:
+    """Each handled row becomes a change of the row of `d` that its neighbours change: they fit only in their order."""
     text = (
         "def run(lcr, session):\n    lcr.object_name = 'd'\n    lcr.set_value('new', 'a', 'h' + lcr.get_value('new',"
         " 'a').decoded)\n    lcr.execute(conflict_resolution=False)\n"
@@ -590,7 +583,7 @@ def test_rows_and_what_a_handler_makes_of_others_keep_their_order_where_they_mee
     assert (result.statistics.commits, result.statistics.rollbacks, at.errors(), at.values("d")) == (1, 0, (), {1: "6"})
 
 
-def test_a_transaction_behind_a_failed_one_is_held_by_its_keys_alone() -> None:
+def test_transaction_after_a_failed_one_is_held_only_by_its_keys() -> None:
     text = (
         "def run(lcr, session):\n    if lcr.command_type == 'INSERT' and lcr.get_value('new', 'id').decoded =="
         " 1:\n        raise ValueError\n    lcr.execute(True)\n"
@@ -611,9 +604,7 @@ def test_a_streamed_transactions_rows_go_to_their_handlers() -> None:
     assert (at.values(), at.values("d")) == (dict.fromkeys(range(4), "A"), {9: "a"})
 
 
-def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_scn_which_the_precommit_handler_gets() -> (
-    None
-):
+def test_streamed_rows_have_no_commit_scn_until_the_precommit_handler() -> None:
     text = (
         "LOG = 'INSERT INTO public.log (id, a) VALUES ($1, $2)'\n"
         "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded < 3:\n"
@@ -625,7 +616,7 @@ def test_rows_of_a_streamed_transaction_have_their_time_and_scn_and_no_commit_sc
     assert (at.values("log"), at.errors()) == ({0: "None 99 00.100000", 1: "None 99 00.100000", 9: "100"}, ())
 
 
-def test_binds_of_a_statement_in_a_streamed_transaction_are_null_where_the_commit_scn_is_not_known_yet() -> None:
+def test_commit_scn_bind_is_null_in_a_streamed_transaction() -> None:
     at = Handled(
         rules_of(dml=[statements("INSERT INTO public.log (id, a) VALUES (:new.id, :commit_scn)", "lcr.execute true")])
     )
@@ -636,7 +627,7 @@ def test_binds_of_a_statement_in_a_streamed_transaction_are_null_where_the_commi
     assert at.values("log") == {1: "None", 2: "100"}
 
 
-def test_a_streamed_transaction_whose_handler_raises_is_given_back_whole() -> None:
+def test_streamed_transaction_with_a_raising_handler_is_returned_whole() -> None:
     text = (
         "def run(lcr, session):\n    if lcr.get_value('new', 'id').decoded == 2:\n        raise"
         " ValueError('two')\n    lcr.execute(True)\n"
@@ -677,15 +668,13 @@ def test_an_error_transaction_is_executed_through_its_handlers() -> None:
         (deletes(1), "delete_differs", ("a", "t")),
     ],
 )
-def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(
-    change: Any, kind: str, differs: tuple[str, ...]
-) -> None:
+def test_error_of_a_procedure_shows_the_conflicting_row(change: Any, kind: str, differs: tuple[str, ...]) -> None:
     at = Handled(rules_of(EXECUTE.format(True), dml=["run"]), rows=[row(1, "x", 15)])
     at.apply(change)
     (error,), (record,) = at.errors(), at.history()
     assert error.conflict_type == record.kind == kind
     assert record.columns == differs
-    # The LCR as it came, once, and the row that was there.
+    # The LCR as received, once, and the existing row.
     names = ("id", "a", "b", "t", "n", "u")
     images = [image for image in ("old", "new") if getattr(change[0][1], image) is not None]
     assert [text.partition("=")[0] for text in error.readable if text.startswith(("old.", "new."))] == [
@@ -697,7 +686,7 @@ def test_an_error_of_a_procedure_shows_the_row_in_the_way_of_what_it_executed(
     ]
 
 
-def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> None:
+def test_conflicting_row_is_not_shown_for_another_error_of_the_procedure() -> None:
     at = Handled(rules_of(CATCH.format(False) + "    raise ValueError('later')\n", dml=["run"]), rows=[row(1, "x", 15)])
     at.apply(updates(1, "a", "b"))
     (error,) = at.errors()
@@ -705,13 +694,13 @@ def test_the_row_in_the_way_is_not_told_of_another_error_of_the_procedure() -> N
     assert [text for text in error.readable if text.startswith(("current.", "DIFFERS"))] == []
 
 
-# --------------------------------------------------------------------------- the history of what functions dealt with
+# --------------------------------------------------------------------------- history of conflicts handled by functions
 
 
 @pytest.mark.parametrize(
     "text", [LOG_ERROR, "def fix(lcr, error, session):\n    lcr.set_value('new', 'id', 101)\n    lcr.execute(False)\n"]
 )
-def test_a_conflict_that_an_error_handler_deals_with_is_in_the_history_and_counted(text: str) -> None:
+def test_conflict_handled_by_an_error_handler_is_recorded_and_counted(text: str) -> None:
     at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x", 15)])
     result = at.apply(inserts(1), inserts(2))
     (record,) = at.history()
@@ -729,7 +718,7 @@ def test_a_conflict_that_an_error_handler_deals_with_is_in_the_history_and_count
     assert result.statistics.conflicts == 1
 
 
-def test_a_conflict_is_there_once_where_the_error_handler_meets_no_other_and_twice_where_it_does() -> None:
+def test_conflict_is_recorded_again_when_the_error_handler_repeats_it() -> None:
     again = "def fix(lcr, error, session):\n    try:\n        lcr.execute(False)\n    except Exception:\n        pass\n"
     for text, times in ((LOG_ERROR, 1), (again, 2)):
         at = Handled(rules_of(text, errors=["fix"]), rows=[row(1, "x")])
@@ -737,7 +726,7 @@ def test_a_conflict_is_there_once_where_the_error_handler_meets_no_other_and_twi
         assert deciders(at) == [("own:fix", "HANDLED")] * times
 
 
-def test_a_conflict_that_a_procedure_undoes_by_its_savepoint_and_survives_is_in_the_history() -> None:
+def test_conflict_undone_by_a_procedures_savepoint_is_recorded() -> None:
     text = (
         "def run(lcr, session):\n    try:\n        with session.savepoint():\n            lcr.execute(False)\n   "
         " except Exception:\n        pass\n"
@@ -749,7 +738,7 @@ def test_a_conflict_that_a_procedure_undoes_by_its_savepoint_and_survives_is_in_
     assert (record.commit_scn, record.position, record.transaction_id > 0) == (100, 1, True)
 
 
-def test_a_conflict_that_was_caught_is_not_in_the_history_where_its_transaction_fails_later() -> None:
+def test_caught_conflict_of_a_failed_transaction_is_not_recorded() -> None:
     at = Handled(
         rules_of(
             CATCH.format(False) + "    if lcr.get_value('new', 'id').decoded == 2:\n        raise ValueError('no')\n",
@@ -761,7 +750,7 @@ def test_a_conflict_that_was_caught_is_not_in_the_history_where_its_transaction_
     assert (at.values(), at.values("log"), deciders(at), len(at.errors())) == ({1: "x"}, {}, [], 1)
 
 
-def test_an_error_that_is_no_conflict_is_in_no_history() -> None:
+def test_error_that_is_no_conflict_is_not_recorded() -> None:
     at = Handled(
         rules_of(
             "def run(lcr, session):\n    try:\n        session.execute('SELECT broken')\n    except Exception:\n       "
@@ -773,7 +762,7 @@ def test_an_error_that_is_no_conflict_is_in_no_history() -> None:
     assert (at.values(), at.history()) == ({1: "a"}, ())
 
 
-def test_conflicts_that_an_error_handler_deals_with_in_a_streamed_transaction_are_in_the_history() -> None:
+def test_handled_conflicts_of_a_streamed_transaction_are_recorded() -> None:
     at = Handled(rules_of(LOG_ERROR, errors=["fix"]), rows=[row(1, "x"), row(3, "y")])
     result = at.apply_large(*inserts(1), *inserts(2), *inserts(3))
     assert (at.values(), at.errors()) == ({1: "x", 2: "a", 3: "y"}, ())

@@ -1,7 +1,6 @@
-"""Handlers that hang, end the process, use threads or hide errors; servers that die under them: nothing is lost,
-nothing is twice.
+"""Handlers that hang, end the process, use threads or hide errors, and servers dying in them: no loss, no duplicates.
 
-Longer than 500 lines: one place lists what a handler can do wrong, so that a missing case is seen.
+Longer than 500 lines: one place lists the possible faults of a handler, so that a missing case is noticed.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from tests.support.apply.handlers import Handled, inserts, only, row, rules_of, 
 LOG = "    session.execute('INSERT INTO public.log (id, a) VALUES ($1, $2)', lcr.get_value('new', 'id').decoded, 'x')\n"
 
 
-HOURS_S = 3600.0  # time of a call that the machine cannot use up, whatever else it does
+HOURS_S = 3600.0  # a call's time limit that no slow machine reaches
 
 
 def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The timers that calls set from now on, none of which rings."""
+    """Return the timers that calls set from now on; none of them rings."""
     timers: list[float] = []
 
     def never_rings(_: int, seconds: float) -> tuple[float, float]:
@@ -52,7 +51,7 @@ def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """What handlers of a test import as `own_state`: `hurry()` ends the time of the call soon, and of no other one."""
+    """The module that a test's handlers import as `own_state`: `hurry()` soon ends the time of this call only."""
     module = types.ModuleType("own_state")
     module.calls = 0  # type: ignore[attr-defined]
     module.hurry = lambda: signal.setitimer(signal.ITIMER_REAL, 0.05)  # type: ignore[attr-defined]  # it waits by then
@@ -61,7 +60,7 @@ def state(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 @pytest.mark.parametrize("wait", ["import time\n    time.sleep(60)", "while True:\n        pass"])
-def test_a_handler_that_hangs_is_interrupted_and_told(state: types.ModuleType, wait: str) -> None:
+def test_hanging_handler_is_interrupted_and_reported(state: types.ModuleType, wait: str) -> None:
     text = (
         "import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
         "    if lcr.get_value('new', 'id').decoded == 1:\n        own_state.hurry()\n       "
@@ -76,9 +75,7 @@ def test_a_handler_that_hangs_is_interrupted_and_told(state: types.ModuleType, w
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
-def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_with(
-    state: types.ModuleType, late: int
-) -> None:
+def test_hanging_handler_gets_its_time_twice_in_any_group(state: types.ModuleType, late: int) -> None:
     text = (
         "import time, own_state\ndef run(lcr, session):\n    lcr.execute(True)\n"
         f"    if lcr.get_value('new', 'id').decoded == {late}:\n        own_state.calls += 1\n"
@@ -92,9 +89,9 @@ def test_a_handler_that_hangs_has_its_time_twice_whatever_it_shares_its_group_wi
 
 
 @pytest.mark.parametrize("late", [1, 3, 5])
-def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The alarm rings while the statement runs, which holds the interruption off, and at no other time: it could meet
-    # the statement's end otherwise.
+def test_handler_with_a_slow_statement_gets_its_time_twice(late: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The alarm rings only while the statement runs, which defers the interruption. At another time it could meet the
+    # statement's end.
     set_timers(monkeypatch)
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"], timeout_s=HOURS_S))
     run_sql, called = MemorySession.run_sql, []
@@ -102,7 +99,7 @@ def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, mo
     def slow(self: MemorySession, statements: Any, *, timeout_s: float) -> object:
         if statements[0].values[0] == late:
             called.append(1)
-            signal.raise_signal(signal.SIGALRM)  # its time is over; the other calls have theirs
+            signal.raise_signal(signal.SIGALRM)  # its time is over; the other calls have their own time
             self._state = "failed"
             raise DataError("it took too long", sqlstate="57014")
         return run_sql(self, statements, timeout_s=timeout_s)
@@ -114,7 +111,7 @@ def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, mo
     assert len(called) == 2
 
 
-def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> None:
+def test_handler_that_catches_the_interruption_still_fails() -> None:
     text = (
         "import time\ndef run(lcr, session):\n    try:\n        time.sleep(60)\n    except BaseException:\n       "
         " pass\n"
@@ -124,7 +121,7 @@ def test_a_handler_that_catches_the_interruption_has_still_had_its_time() -> Non
     assert "did not end within 0.2 s" in only(at)
 
 
-def test_in_another_thread_python_code_is_interrupted_too() -> None:
+def test_python_code_is_interrupted_in_another_thread() -> None:
     rules = rules_of("def run(lcr, session):\n    while True:\n        pass\n", dml=["run"], timeout_s=0.2)
     found: list[str] = []
 
@@ -162,7 +159,7 @@ def test_an_operator_can_still_interrupt_a_handler() -> None:
         handlers.call(handlers.rules.dml[0].function, None, None, holds=lambda: False)
 
 
-def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
+def test_session_is_unusable_in_another_thread_and_after_the_call() -> None:
     text = (
         "import threading\nkept = []\ndef run(lcr, session):\n    found = []\n    def work():\n        try:\n          "
         "  lcr.execute(True)\n"
@@ -183,7 +180,7 @@ def test_a_session_can_not_be_used_in_another_thread_nor_later() -> None:
 @pytest.mark.parametrize(
     "use", ["kept[0].execute(True)", "kept[0].set_value('new', 'a', 'z')", "kept[0].get_value('new', 'a')"]
 )
-def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transaction(use: str) -> None:
+def test_kept_lcr_is_unusable_in_a_later_call_of_its_transaction(use: str) -> None:
     text = (
         "kept = []\ndef run(lcr, session):\n    kept.append(lcr)\n    if lcr.get_value('new', 'id').decoded =="
         f" 2:\n        {use}\n    lcr.execute(True)\n"
@@ -194,7 +191,7 @@ def test_an_lcr_that_was_kept_is_of_no_use_in_a_later_call_of_the_same_transacti
     assert at.values() == {}
 
 
-def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_line() -> None:
+def test_call_over_its_memory_limit_raises_an_error_with_its_line() -> None:
     text = (
         "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 1:\n       "
         " bytearray(5 << 30)\n"
@@ -208,7 +205,7 @@ def test_a_call_that_asks_for_more_memory_than_it_may_have_is_an_error_with_its_
 
 
 @pytest.mark.long
-def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_process_does_not_count_against_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_bounds, "CALL_BYTES_MAX", 512 << 20)
     text = (
         "def run(lcr, session):\n    lcr.execute(True)\n    if lcr.get_value('new', 'id').decoded == 2:\n       "
@@ -222,12 +219,10 @@ def test_what_the_process_itself_holds_by_now_is_not_taken_from_a_call(monkeypat
     del held
 
 
-def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_leaking_handler_ends_its_process_between_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_bounds, "GROWTH_BYTES_MAX", 8 << 20)
     monkeypatch.setattr(process_bounds, "_LOOK_CALLS", 1)
-    gc.collect()  # what earlier tests left must not be freed between the two looks: the process would have shrunk
+    gc.collect()  # memory freed between the two measurements would make the process shrink
     at = Handled(
         rules_of(
             "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    kept.append(b'x' * (128 << 20))\n",
@@ -245,14 +240,14 @@ def test_a_handler_that_leaks_ends_its_process_between_transactions_and_says_so(
     assert at.values() == {1: "a", 2: "a"}  # their commit came before
 
 
-def test_printing_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printing_handler_applies_its_row(capsys: pytest.CaptureFixture[str]) -> None:
     at = Handled(rules_of("def run(lcr, session):\n    print(lcr)\n    lcr.execute(True)\n", dml=["run"]))
     at.apply(inserts(1))
     assert at.values() == {1: "a"}
     assert "INSERT public.c" in capsys.readouterr().out
 
 
-def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_cannot_hide_a_lost_database_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         f"def run(lcr, session):\n    try:\n    {LOG}    except BaseException:\n        pass\n    lcr.execute(True)\n"
     )
@@ -276,7 +271,7 @@ ENDS = "SELECT pg_terminate_backend(pg_backend_pid())"
 
 
 def ends_its_session(session: MemorySession, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    """`ENDS` in memory."""
+    """The effect of `ENDS` in memory."""
     session.close()
     raise DatabaseUnavailable("terminating connection due to administrator command", sqlstate="57P01")
 
@@ -288,9 +283,7 @@ QUITS = (
 
 
 @pytest.mark.parametrize("hides", [False, True])
-def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_other_into_the_error_queue(
-    hides: bool,
-) -> None:
+def test_only_the_transaction_of_a_session_ending_handler_is_queued(hides: bool) -> None:
     text = (
         QUITS
         if not hides
@@ -311,7 +304,7 @@ def test_a_handler_that_ends_its_session_each_time_sends_its_transaction_and_no_
     )
 
 
-def test_a_handler_that_ends_its_session_in_a_streamed_transaction_is_bounded_too() -> None:
+def test_session_ending_handler_in_a_streamed_transaction_is_bounded() -> None:
     at = Handled(rules_of(QUITS, dml=["run"]))
     at.store.sql[ENDS] = ends_its_session
     for _ in range(1 + CRASHES_MAX):
@@ -326,7 +319,7 @@ def test_a_handler_that_ends_its_session_in_a_streamed_transaction_is_bounded_to
     assert at.values() == {}
 
 
-def test_an_error_transaction_whose_handler_ends_the_session_can_be_executed_as_often_as_the_operator_likes() -> None:
+def test_error_with_a_session_ending_handler_can_be_executed_repeatedly() -> None:
     at = Handled(rules_of(QUITS, dml=["run"]))
     calls: list[int] = []
 
@@ -348,8 +341,8 @@ def test_an_error_transaction_whose_handler_ends_the_session_can_be_executed_as_
     assert (at.values(), at.errors()) == ({3: "a"}, ())
 
 
-def test_sessions_that_end_now_and_then_are_not_held_against_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network, a pooler or an administrator ends them: once each, in other transactions."""
+def test_occasional_session_ends_are_not_blamed_on_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network, a pooler or an administrator ends them, once each and in different transactions."""
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
     run_sql, broken = MemorySession.run_sql, set[int]()
 
@@ -369,14 +362,14 @@ def test_sessions_that_end_now_and_then_are_not_held_against_a_handler(monkeypat
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_commit_whose_answer_is_lost_is_made_once(committed: bool) -> None:
+def test_commit_with_a_lost_answer_is_made_once(committed: bool) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
     at.store.lose_next_commit_answer(committed=committed)
     at.apply(inserts(1), inserts(2))
     assert (at.values(), at.values("log"), at.store.commit_count) == ({1: "a", 2: "a"}, {1: "x", 2: "x"}, 1)
 
 
-def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
+def test_server_that_dies_in_a_handler_commits_nothing() -> None:
     text = (
         f"import own_state\ndef run(lcr, session):\n    lcr.execute(True)\n{LOG}    own_state.calls += 1\n    if"
         " own_state.calls == 2:\n        import signal; signal.raise_signal(signal.SIGINT)\n"
@@ -388,8 +381,8 @@ def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
         at = Handled(rules_of(text, dml=["run"]))
         with pytest.raises(KeyboardInterrupt):
             at.apply(inserts(1), inserts(2))
-        assert at.values("log") == {1: "x", 2: "x"}  # what its transaction has, which nobody commits
-        # Its process is gone; the next one takes its session away.
+        assert at.values("log") == {1: "x", 2: "x"}  # rows of its uncommitted transaction
+        # Its process is gone; the next process ends its session.
         at.server = at.new_server()
         assert (at.values(), at.values("log")) == ({}, {})
         at.scn = 100
@@ -400,9 +393,9 @@ def test_a_server_that_dies_in_a_handler_leaves_nothing_behind() -> None:
 
 
 def lives_until_it_ends(at: Handled, *found: list[tuple[str, Any]], large: bool = False) -> int:
-    """Apply it as often as a handler ends the process; how often it did.
+    """Apply it again after each death of the process in a handler; return the number of deaths.
 
-    The coordinator says `is_careful` behind the first death.
+    The coordinator sets `is_careful` after the first death.
     """
     deaths, scn, whole = 0, at.scn, found
     while deaths < 20:
@@ -433,7 +426,7 @@ DIES = (
 )
 
 
-def test_a_handler_that_ends_its_process_each_time_sends_its_transaction_and_no_other_into_the_error_queue() -> None:
+def test_only_the_transaction_of_a_process_ending_handler_is_queued() -> None:
     at = Handled(rules_of(DIES, dml=["run"]))
     assert lives_until_it_ends(at, *map(inserts, range(1, 6))) == 1 + CRASHES_MAX
     assert at.values() == dict.fromkeys((1, 2, 4, 5), "a")
@@ -442,7 +435,7 @@ def test_a_handler_that_ends_its_process_each_time_sends_its_transaction_and_no_
     assert at.store.handler_calls == {}
 
 
-def test_a_corrected_handler_may_be_called_for_the_error_transaction_that_the_earlier_one_made() -> None:
+def test_corrected_handler_is_called_for_its_predecessors_error() -> None:
     at = Handled(rules_of(DIES, dml=["run"]))
     lives_until_it_ends(at, inserts(3))
     (error,) = at.errors()
@@ -452,13 +445,13 @@ def test_a_corrected_handler_may_be_called_for_the_error_transaction_that_the_ea
     assert (at.values(), at.errors()) == ({3: "a"}, ())
 
 
-def test_a_handler_that_ends_its_process_in_a_streamed_transaction_is_bounded_too() -> None:
+def test_process_ending_handler_in_a_streamed_transaction_is_bounded() -> None:
     at = Handled(rules_of(DIES, dml=["run"]))
     assert lives_until_it_ends(at, [*inserts(2), *inserts(3)], large=True) == 1 + CRASHES_MAX
     assert at.values() == {}
 
 
-def test_a_precommit_handler_that_ends_its_process_is_bounded_too() -> None:
+def test_process_ending_precommit_handler_is_bounded() -> None:
     at = Handled(
         rules_of(
             "def run(commit_scn, session):\n    if commit_scn == 110:\n        import signal;"
@@ -471,7 +464,7 @@ def test_a_precommit_handler_that_ends_its_process_is_bounded_too() -> None:
     assert "own:run" in only(at)
 
 
-def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> None:
+def test_server_deaths_are_not_blamed_on_a_sound_handler() -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    lcr.execute(True)\n{LOG}", dml=["run"]))
     for number in range(1, 1 + 2 * CRASHES_MAX):
         at.apply(inserts(number), is_careful=True)
@@ -480,7 +473,7 @@ def test_a_server_that_was_killed_beside_a_sound_handler_costs_it_nothing() -> N
 
 
 @pytest.mark.parametrize("has_handler", [False, True])
-def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_next_resolves_it_once(
+def test_conflict_of_a_server_that_died_resolving_it_is_resolved_once(
     monkeypatch: pytest.MonkeyPatch,
     has_handler: bool,
 ) -> None:
@@ -505,7 +498,7 @@ def test_a_server_that_dies_while_a_conflict_is_resolved_leaves_nothing_and_the_
     assert (at.values(), len(at.history()), at.errors()) == ({1: "ours"}, 1, ())
 
 
-def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:
+def test_refused_statement_keeps_the_handlers_other_work() -> None:
     text = (
         "def run(lcr, session):\n    try:\n        session.execute('COMMIT')\n    except Exception:\n       "
         f" pass\n    lcr.execute(True)\n{LOG}"
@@ -515,7 +508,7 @@ def test_a_refused_statement_leaves_the_rest_of_the_handler_standing() -> None:
     assert (at.values(), at.values("log"), at.store.commit_count) == ({9: "a", 1: "a"}, {1: "x"}, 1)
 
 
-def test_code_of_another_version_does_not_start() -> None:
+def test_server_with_code_of_another_version_does_not_start() -> None:
     rules = rules_of("def run(lcr): ...\n", dml=["run"])
     with pytest.raises(ConfigError, match="cannot be called with"):
         Handlers(rules)
@@ -539,17 +532,17 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
     assert "did not end within 3600 s" in only(at)
 
 
-def test_a_handler_that_asks_again_and_again_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly all of its time it waits for the database, where it must not be interrupted."""
+def test_handler_with_endless_queries_is_ended_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It spends nearly all of its time waiting for the database, where it must not be interrupted."""
     text = (
         "def run(lcr, session):\n    while not session.execute('SELECT a FROM public.log WHERE id = $1', 77):\n   "
         "     pass\n"
     )
     at = Handled(rules_of(text, dml=["run"], timeout_s=0.1))
-    ended, timers = list[int](), set_timers(monkeypatch)  # no signal comes between two statements
+    ended, timers = list[int](), set_timers(monkeypatch)  # no signal arrives between two statements
 
     def slow(self: MemorySession, statements: Sequence[object], *, timeout_s: float) -> tuple[SqlResult, ...]:
-        assert len(ended) < 20, "it goes on for ever"
+        assert len(ended) < 20, "it runs forever"
         time.sleep(0.3)
         ended.append(1)
         return tuple(SqlResult(rows=(), row_count=0) for _ in statements)
@@ -568,7 +561,7 @@ STUBBORN = (
 
 
 @pytest.mark.parametrize("waits", ["no", "always", "until it is interrupted"])
-def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_that_continues_after_its_time_ends_its_process(waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     state = types.ModuleType("own_state")
     state.going, state.caught = threading.Event(), threading.Event()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_state", state)
@@ -605,12 +598,12 @@ def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monk
         if waits == "always":
             waits = "no"
         thread.join(30)
-    handlers.bounds.stuck(time.monotonic() + 1000)  # nothing is called
+    handlers.bounds.stuck(time.monotonic() + 1000)  # no call is running
     assert "did not end within 0.2 s" in found[0]
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_savepoint_that_a_handler_leaves_open_is_its_error(large: bool) -> None:
+def test_open_savepoint_of_a_handler_is_its_error(large: bool) -> None:
     text = (
         "kept = []\ndef run(lcr, session):\n    kept.append(session.savepoint())\n    kept[-1].__enter__()\n   "
         " lcr.execute(True)\n"
@@ -624,7 +617,7 @@ def test_a_savepoint_that_a_handler_leaves_open_is_its_error(large: bool) -> Non
     assert at.values() == {}
 
 
-def test_a_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_one() -> None:
+def test_savepoint_of_an_earlier_call_undoes_nothing_in_a_later_call() -> None:
     text = (
         "kept = []\ndef run(lcr, session):\n    lcr.execute(True)\n    if kept:\n        kept.clear()\n    elif"
         " lcr.get_value('new', 'id').decoded == 1:\n        kept.append(session.savepoint())\n       "
@@ -648,9 +641,7 @@ CROSSED = """def run(lcr, session):
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("between", ["pass", "third.__enter__(), fourth.__enter__()"], ids=["gone", "its place taken"])
-def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_not_the_servers(
-    between: str, large: bool
-) -> None:
+def test_savepoints_ended_out_of_order_are_the_handlers_error(between: str, large: bool) -> None:
     at = Handled(rules_of(CROSSED.format(between=between), dml=["run"]))
     message = at.refusal(inserts(1), large=large)
     assert "line 7, in run: a savepoint ended after the one that encloses it" in message
@@ -666,8 +657,8 @@ def test_savepoints_that_do_not_end_in_their_order_are_the_handlers_error_and_no
     ],
     ids=["generator", "coroutine", "callable"],
 )
-def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> None:
-    """Nothing of it ran, and nothing would say so: what a handler does not execute is not applied."""
+def test_coroutine_or_generator_handler_is_an_error(text: str) -> None:
+    """Nothing of it ran and nothing would report that: a row that a handler does not execute is not applied."""
     rules = rules_of(text, dml=["run"])
     if "yield" in text:
         with pytest.raises(ConfigError, match=r"handlers/own\.py, line 1: run is a generator"):
@@ -679,7 +670,7 @@ def test_a_call_that_only_promises_to_do_something_is_an_error(text: str) -> Non
     assert at.values("d") == {2: "a"}
 
 
-def test_a_generator_that_a_function_returns_is_an_error() -> None:
+def test_handler_that_returns_a_generator_is_an_error() -> None:
     at = Handled(
         rules_of(
             "def each(lcr):\n    yield lcr.execute(True)\ndef run(lcr, session):\n    return each(lcr)\n", dml=["run"]
@@ -703,9 +694,7 @@ def test_a_generator_that_a_function_returns_is_an_error() -> None:
         ("lcr.rename_column('a', '', 'new')", "'' is no name"),
     ],
 )
-def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not_end_the_server(
-    line: str, told: str
-) -> None:
+def test_invalid_statement_or_name_is_the_handlers_error(line: str, told: str) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    {line}\n    lcr.execute(True)\n", dml=["run"]))
     at.apply(inserts(1), inserts(2, table="d"))
     assert "line 2, in run: " in only(at)
@@ -724,7 +713,7 @@ def test_what_cannot_be_a_statement_or_a_name_is_the_handlers_error_and_does_not
         ("ValueError('H' * 1_000_000)", "H ... (1,000,012 characters)"),
     ],
 )
-def test_what_a_handler_raises_is_told_in_words_that_can_be_kept(raised: str, told: str) -> None:
+def test_handlers_exception_is_recorded_as_bounded_valid_text(raised: str, told: str) -> None:
     at = Handled(rules_of(f"def run(lcr, session):\n    raise {raised}\n", dml=["run"]))
     at.apply(inserts(1))
     assert only(at).endswith(told)

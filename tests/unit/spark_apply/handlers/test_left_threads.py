@@ -1,4 +1,4 @@
-"""Threads that handlers leave running: what costs a process, what an error, and what is not counted."""
+"""Threads that handlers leave running: those that cost a process, those that are an error, and those not counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = (
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """What the threads of `THREADS` wait for."""
+    """The event that the threads of `THREADS` wait for."""
     gate, module = threading.Event(), types.ModuleType("own_gate")
     module.wait = lambda: gate.wait(60)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_gate", module)
@@ -31,14 +31,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.long
-def test_a_handler_that_leaves_a_thread_per_row_costs_a_process_now_and_then_and_no_row(gate: threading.Event) -> None:
+def test_handler_leaving_a_thread_per_row_costs_processes_but_no_row(gate: threading.Event) -> None:
     at, told, scn = Handled(rules_of(THREADS, dml=["run"])), list[str](), 100
     keys, running, most = range(1, 401), threading.active_count(), 0
     while len(at.values()) < len(keys) and len(told) < 20 and not at.errors():
         done = len(at.values())  # they are committed in order
         at.scn = scn + 10 * done
         try:
-            # As the coordinator says behind the first death.
+            # The coordinator sets it after the first death.
             at.apply(*map(inserts, keys[done:]), is_careful=bool(told))
         except process_bounds.HandlersGrew as error:
             told.append(f"{error.message} {error.hint}")
@@ -69,14 +69,12 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.usefixtures("gate")
-def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_into_the_error_queue_and_no_other_one() -> (
-    None
-):
+def test_only_the_transaction_that_leaves_too_many_threads_is_queued() -> None:
     at = Handled(rules_of(THREADS, dml=["run"]))
     large = [row for key in range(10, 210) for row in inserts(key)]
     with pytest.raises(process_bounds.HandlersGrew):
         at.apply(inserts(1), large, inserts(2), is_careful=True)
-    # Some more than the bound: after the attempt its rows were applied one by one.
+    # Slightly over the limit: after the attempt its rows were applied one by one.
     assert re.search(
         r"own:run \(handlers/own\.py, line 2, in run\) left 1[23]\d threads running, 1[23]\d of them since its"
         r" transaction began",
@@ -88,7 +86,7 @@ def test_a_transaction_that_leaves_more_threads_than_a_process_may_have_goes_int
     assert (at.values(), len(at.errors())) == ({1: "a", 2: "a"}, 1)
 
 
-def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_counted(gate: threading.Event) -> None:
+def test_ended_module_and_process_threads_are_not_counted(gate: threading.Event) -> None:
     own = [threading.Thread(target=gate.wait, args=(60,), daemon=True) for _ in range(40)]
     text = (
         "import own_gate, threading\nfor _ in range(40):\n    threading.Thread(target=own_gate.wait,"
@@ -106,7 +104,7 @@ def test_threads_that_end_those_of_a_module_and_those_of_the_process_are_not_cou
 
 
 @pytest.mark.usefixtures("gate")
-def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
+def test_threads_started_by_a_handlers_thread_count_for_the_handler() -> None:
     text = (
         "import own_gate, threading\ndef many():\n    for _ in range(70):\n       "
         " threading.Thread(target=own_gate.wait, daemon=True).start()\n"
@@ -122,8 +120,8 @@ def test_threads_that_a_handlers_thread_starts_are_the_handlers() -> None:
 
 
 @pytest.mark.usefixtures("gate")
-def test_an_execution_that_fails_and_leaves_threads_is_told_before_its_process_is_replaced() -> None:
-    """Else the coordinator would have it executed again by the next process, and that one would end in the same way."""
+def test_failed_execution_with_threads_is_reported_before_the_replacement() -> None:
+    """Otherwise the coordinator would have the next process execute it, and that process would end the same way."""
     at = Handled(rules_of(), rows=[row(70, "theirs")])
     at.apply([found for key in range(1, 71) for found in inserts(key)])
     (error,) = at.errors()
@@ -137,7 +135,7 @@ def test_an_execution_that_fails_and_leaves_threads_is_told_before_its_process_i
 
 
 @pytest.mark.usefixtures("gate")
-def test_threads_that_one_execution_after_the_other_leaves_are_counted_together() -> None:
+def test_threads_left_by_successive_executions_are_counted_together() -> None:
     at = Handled(rules_of(), rows=[row(key, "theirs") for key in range(1, 6)])
     mend = through(
         "import own_gate, threading\ndef mend(lcr, error, session):\n    for _ in range(20):\n       "

@@ -1,6 +1,4 @@
-"""Dependencies between tables: foreign keys of the destination, virtual dependency definitions, and the order of
-commits.
-"""
+"""Dependencies between tables: foreign keys of the destination, virtual dependency definitions, and commit order."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ def depend(
     definitions: VirtualDependencies | None = None,
     store: MemoryStore | None = None,
 ) -> bool:
-    """Whether the second transaction waits for the first: the same answer from groups, from one group, and from the
-    error queue.
-    """
+    """Return whether the second transaction waits for the first; groups, one group and the error queue must agree."""
     there = store or store_with_keys()
     fits = TableFits(
         lambda owner, name: there.tables[owner, name].table,
@@ -98,7 +94,7 @@ ORDER = (key(1), b"A", b"x")
         ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"B", b"")], False),
         ([insert(PARENT, *ORDER)], [insert(CHILD, key(9), None, b"")], False),
         ([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
-        # Rows that refer to the same row are independent, and so is a change of it that leaves the key alone.
+        # Rows that reference the same row are independent; so is a change of that row that keeps the key.
         ([insert(CHILD, key(8), b"A", b"")], [insert(CHILD, key(9), b"A", b"")], False),
         ([insert(CHILD, key(8), b"A", b"")], [update(PARENT, ORDER, (key(1), b"A", b"y"))], False),
         ([delete(CHILD, key(8), b"A", b"")], [delete(PARENT, *ORDER)], True),
@@ -118,13 +114,13 @@ ORDER = (key(1), b"A", b"x")
         ([insert(TREE, key(2), b"leaf", b"root")], [insert(TREE, key(3), b"twig", b"root")], False),
     ],
 )
-def test_a_row_depends_on_the_row_that_it_refers_to(
+def test_row_depends_on_the_row_that_it_references(
     first: list[Change], second: list[Change], *, expected: bool
 ) -> None:
     assert depend(first, second) is expected
 
 
-def test_foreign_keys_whose_values_cannot_be_compared_make_rows_wait_for_the_whole_table() -> None:
+def test_incomparable_foreign_key_values_wait_for_the_whole_table() -> None:
     store = store_with_keys()
     columns = [
         destination_column("id", "pg_catalog.int4", equality="integer"),
@@ -135,9 +131,7 @@ def test_foreign_keys_whose_values_cannot_be_compared_make_rows_wait_for_the_who
     assert not depend([insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"B")], store=store)
 
 
-def test_an_error_transaction_with_too_many_rows_that_others_refer_to_holds_everything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_error_with_too_many_referenced_rows_holds_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_apply.dependencies.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
@@ -174,13 +168,13 @@ VALUES = VirtualDependencies(values=(BOTH,))
         ([insert(OTHER, key(1), None)], [insert(THIN, key(2), None)], False),
         ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"A")], True),
         ([update(OTHER, (key(1), b"A"), (key(1), b"B"))], [insert(THIN, key(2), b"B")], True),
-        # The log does not say which value the row had.
+        # The log does not contain the row's value.
         ([delete(THIN, key(2), b"A")], [insert(OTHER, key(1), b"Z")], True),
         ([delete(THIN, key(2), b"A")], [insert(CHILD, key(1), b"Z", b"")], False),
         ([Change(THIN, Command.TRUNCATE)], [insert(OTHER, key(1), b"Z")], True),
     ],
 )
-def test_rows_with_equal_values_depend_on_each_other_where_a_value_dependency_says_so(
+def test_value_dependency_orders_rows_with_equal_values(
     first: list[Change],
     second: list[Change],
     *,
@@ -189,7 +183,7 @@ def test_rows_with_equal_values_depend_on_each_other_where_a_value_dependency_sa
     assert depend(first, second, VALUES) is expected
 
 
-def test_a_value_dependency_over_types_that_cannot_be_compared_is_one_of_all_rows() -> None:
+def test_value_dependency_over_incomparable_types_orders_all_rows() -> None:
     store = store_with_keys()
     columns = [
         destination_column("id", "pg_catalog.int4", equality="integer"),
@@ -200,7 +194,7 @@ def test_a_value_dependency_over_types_that_cannot_be_compared_is_one_of_all_row
     assert not depend([insert(OTHER, key(1), b"A")], [insert(PARENT, *ORDER)], VALUES, store)
 
 
-def test_a_table_waits_for_its_parent_where_an_object_dependency_says_so() -> None:
+def test_object_dependency_makes_a_table_wait_for_its_parent() -> None:
     definitions = VirtualDependencies(
         objects=(ObjectDependency(owner="public", name="other", parent_owner="public", parent_name="tree"),)
     )
@@ -211,8 +205,8 @@ def test_a_table_waits_for_its_parent_where_an_object_dependency_says_so() -> No
     assert depend([Change(TREE, Command.TRUNCATE)], [other], definitions)
 
 
-def test_whoever_hashes_rows_of_an_apply_process_hashes_what_its_definitions_say() -> None:
-    """Also who edits an error transaction: later ones wait behind its new values."""
+def test_configured_dependencies_are_part_of_an_applys_row_hashes() -> None:
+    """Editing an error transaction uses the same hashes: later transactions wait for its new values."""
     store, site = store_with_keys(), DatabaseAccess(site="a", kind="memory", dsn="")
     config = ApplyConfig(topology="t", apply="x", source=site, destination=site, queue="q", dependencies=VALUES)
     batch = batch_of([Transaction(1, [insert(OTHER, key(1), b"A")]), Transaction(2, [insert(THIN, key(2), b"A")])], 0)
@@ -230,7 +224,7 @@ def test_whoever_hashes_rows_of_an_apply_process_hashes_what_its_definitions_say
     )
 
 
-def test_definitions_travel_to_the_servers() -> None:
+def test_dependency_definitions_are_sent_to_the_servers() -> None:
     definitions = VirtualDependencies(
         values=(BOTH,),
         objects=(ObjectDependency(owner="a", name="b", parent_owner="c", parent_name="d"),),
@@ -241,7 +235,7 @@ def test_definitions_travel_to_the_servers() -> None:
 
 @pytest.mark.seeded
 @given(st.integers(0, 2**32))
-def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
+def test_tracking_of_use_and_exclusive_use_agrees_with_sets(seed: int) -> None:
     rng = random.Random(seed)
     tracker, unfinished = DependencyTracker(), []
     alone: dict[int, int] = {}
@@ -264,12 +258,12 @@ def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
                 users.setdefault(found >> 2, set()).add(group)
         waits = tracker.add(group, np.array(sorted(hashes), np.uint64), list(unfinished))
         assert waits >= expected & set(unfinished)
-        if group - min([*unfinished, *used], default=group) < 64:  # a use that is older has the bit of a later group
+        if group - min([*unfinished, *used], default=group) < 64:  # an older use has the bit of a later group
             assert waits == expected & set(unfinished)
         unfinished = [number for number in [*unfinished, group] if rng.random() < 0.85]
 
 
-def test_uses_of_more_groups_than_there_are_bits_wait_for_too_much_never_for_too_little() -> None:
+def test_uses_of_more_groups_than_bits_wait_longer_never_shorter() -> None:
     tracker = DependencyTracker()
     for group in range(1, 200):
         name = 5 if group in {1, 10} else 9
@@ -283,7 +277,7 @@ B = Table(22, "b", ("id", "name", "a_name"), OldImage.FULL, unique=True)
 
 
 def circular(transactions: int, seed: int) -> tuple[list[Transaction], MemoryStore]:
-    """A refers to B and B to A; each transaction adds a pair that refers to each other, and some are taken out again."""
+    """A references B and B references A; each transaction adds a pair that reference each other or deletes a pair."""
     store, rng = MemoryStore(), random.Random(seed)
     for table in (A, B):
         table.create(store)
@@ -309,7 +303,7 @@ def circular(transactions: int, seed: int) -> tuple[list[Transaction], MemorySto
 
 @pytest.mark.long
 @pytest.mark.parametrize("commits_in_order", [False, True])
-def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_servers(*, commits_in_order: bool) -> None:
+def test_transactions_over_circular_foreign_keys_finish_with_four_servers(*, commits_in_order: bool) -> None:
     history, store = circular(1000, 5)
     batches = [batch_of(history[first : first + 7], first * 100 + 50) for first in range(0, 1000, 7)]
     engine = Engine(
@@ -343,16 +337,16 @@ def test_a_thousand_transactions_over_circular_foreign_keys_end_with_four_server
     assert not store.errors
     assert engine.coordinator.statistics.wait_deps > 0 or engine.crashes
     if commits_in_order:
-        assert not any(ahead), "something was committed above what was not"
+        assert not any(ahead), "a group was committed above an uncommitted one"
     else:
-        assert any(ahead), "no group was committed before an earlier one: the other case proves nothing"
+        assert any(ahead), "no group was committed before an earlier one: the ordered case proves nothing"
 
 
-# --------------------------------------------------------------------------- tables that change while errors wait
+# --------------------------------------------------------------------------- tables altered while errors are queued
 
 
 def held_after(alter: Callable[[MemoryStore], None], first: list[Change], second: list[Change]) -> bool:
-    """Whether the second transaction joins the first in the error queue, when the destination was altered between them."""
+    """Return whether the second transaction joins the first in the error queue after an ALTER of the destination."""
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
     stored = hash_batch(batch_of([Transaction(1, first)], 0), fits.fit).stored()
@@ -390,7 +384,7 @@ def rekey(name: str, column: str) -> Callable[[MemoryStore], None]:
 
 
 def remake(name: str) -> Callable[[MemoryStore], None]:
-    """Dropped and made again, its columns in another order."""
+    """Drop and recreate the table with its columns in another order."""
 
     def run(store: MemoryStore) -> None:
         found = store.tables["public", name].table
@@ -409,7 +403,7 @@ RENAMED_ORDERS = replace(PARENT, name="renamed")
     [
         (lambda store: None, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
         (lambda store: None, [insert(OTHER, key(1), b"a")], [insert(OTHER, key(2), b"a")], False),
-        # The rows cannot be compared any more: all of the table wait.
+        # The rows can no longer be compared: all changes of the table wait.
         (
             rename("other", "renamed"),
             [insert(OTHER, key(1), b"a")],
@@ -423,13 +417,13 @@ RENAMED_ORDERS = replace(PARENT, name="renamed")
         (rekey("other", "v"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
         (rekey("other", "v"), [delete(OTHER, key(1), b"a")], [insert(OTHER, key(1), b"b")], True),
         (remake("other"), [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))], True),
-        # A row's parent, under the name that it has now.
+        # A row's parent, under its current name.
         (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(CHILD, key(9), b"A", b"")], True),
         (rename("orders", "renamed"), [delete(CHILD, key(9), b"A", b"")], [delete(RENAMED_ORDERS, *ORDER)], True),
         (rename("orders", "renamed"), [insert(PARENT, *ORDER)], [insert(OTHER, key(9), b"A")], False),
     ],
 )
-def test_an_error_transaction_holds_what_depends_on_it_though_its_table_was_renamed_or_got_another_key(
+def test_error_holds_its_dependents_after_a_rename_or_key_change(
     alter: Callable[[MemoryStore], None],
     first: list[Change],
     second: list[Change],
@@ -447,7 +441,7 @@ RENAMED_PAIRS = replace(PAIRS, columns=("id", "z", "b"))
 
 
 def with_pairs(store: MemoryStore, first_column: str) -> None:
-    """Items refer to pairs, by two columns."""
+    """Items reference pairs by two columns."""
     for table, columns in ((PAIRS, ("id", first_column, "b")), (ITEMS, ITEMS.columns)):
         table.create(store)
         found = store.tables["public", table.name].table
@@ -465,7 +459,7 @@ def with_pairs(store: MemoryStore, first_column: str) -> None:
         )
 
 
-def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_refers_to_was_renamed() -> None:
+def test_multicolumn_foreign_key_orders_rows_after_a_column_rename() -> None:
     store, renamed = MemoryStore(), MemoryStore()
     with_pairs(store, "a")
     with_pairs(renamed, "z")
@@ -482,9 +476,7 @@ def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_re
     )
 
 
-def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_error_with_too_many_rows_holds_its_renamed_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_apply.dependencies.holds.HASHES_PER_ERROR_MAX", 8)
     store = store_with_keys()
     fits = TableFits(lambda owner, name: store.tables[owner, name].table, lambda version: "")
@@ -499,7 +491,7 @@ def test_an_error_transaction_with_too_many_rows_holds_its_table_under_another_n
     )
 
 
-def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_transaction() -> None:
+def test_later_unique_key_holds_only_rows_of_the_error_transaction() -> None:
     def add(store: MemoryStore) -> None:
         found = store.tables["public", "other"].table
         store.create_table("public", "other", found.columns, key=["id"], unique=[["v"]])
@@ -508,7 +500,7 @@ def test_a_unique_key_that_a_table_got_later_holds_only_the_rows_of_the_error_tr
     assert held_after(add, [insert(OTHER, key(1), b"a")], [update(OTHER, (key(1), b"a"), (key(1), b"b"))])
 
 
-def test_definition_whose_table_was_renamed_here_and_at_the_source_is_named():
+def test_definition_of_a_table_renamed_at_both_sites_is_named():
     store = store_with_keys()
     definitions = VirtualDependencies(
         values=(

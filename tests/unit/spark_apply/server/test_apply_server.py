@@ -1,6 +1,6 @@
-"""The apply server: bisection, the error queue, lost answers, unavailability, ALTER, executing errors.
+"""The apply server: bisection, the error queue, lost answers, unavailability, ALTER, execution of errors.
 
-Longer than 500 lines: all of it shares the server over one destination in memory.
+Longer than 500 lines: all tests share the server over one destination in memory.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Serving:
         )
 
     def work(self, steps: int = 200) -> list[ServerMessage]:
-        """Step until nothing is left to do; the time moves to where the server wants it."""
+        """Step until no work is left; the clock follows the server's wake-up times."""
         reports: list[ServerMessage] = []
         for _ in range(steps):
             done = self.server.step(self.now)
@@ -129,7 +129,7 @@ def test_a_group_is_one_destination_transaction() -> None:
     assert at.values() == {1: b"b", 2: b"v"}
 
 
-def test_nothing_is_written_before_the_go_but_the_group_is_prepared() -> None:
+def test_group_is_prepared_but_not_written_before_the_go() -> None:
     at = Serving()
     batch = batch_of([Transaction(1, [insert(1)])], 50)
     at.server.receive(whole_group(codec.encode(batch), after_scn=50, through_scn=150))
@@ -139,7 +139,7 @@ def test_nothing_is_written_before_the_go_but_the_group_is_prepared() -> None:
     assert len(at.work()) == 1
 
 
-def test_of_the_groups_that_may_write_the_lowest_goes_first() -> None:
+def test_lowest_permitted_group_is_written_first() -> None:
     at = Serving()
     for group, key in ((3, 3), (2, 2)):
         data = codec.encode(batch_of([Transaction(group, [insert(key)])], group * 100 - 50))
@@ -148,7 +148,7 @@ def test_of_the_groups_that_may_write_the_lowest_goes_first() -> None:
     assert [report.group for report in at.work()] == [2, 3]
 
 
-def test_a_conflict_goes_to_the_error_queue_alone_and_the_others_are_applied() -> None:
+def test_only_the_conflicting_transaction_goes_to_the_error_queue() -> None:
     at = Serving(1)
     at.assign(*[Transaction(n, [insert(n + 10)] if n != 3 else [insert(20), update(5, b"x")]) for n in range(1, 7)])
     (result,) = at.work()
@@ -183,7 +183,7 @@ def test_transactions_of_the_group_that_depend_on_a_failed_one_join_it() -> None
     assert sorted(at.values()) == [1, 7]
 
 
-def test_what_the_coordinator_holds_joins_the_error_queue_with_the_data_of_the_others() -> None:
+def test_held_transactions_join_the_error_queue_with_their_groups_data() -> None:
     at = Serving()
     at.assign(
         Transaction(1, [insert(1)]), Transaction(2, [insert(2)]), held=(HeldTransaction(transaction=0, depends_on=77),)
@@ -194,7 +194,7 @@ def test_what_the_coordinator_holds_joins_the_error_queue_with_the_data_of_the_o
     assert at.values() == {2: b"v"}
 
 
-def test_a_failure_is_no_conflict_before_everything_below_is_applied() -> None:
+def test_failure_is_not_a_conflict_before_everything_below_is_applied() -> None:
     at = Serving()
     at.assign(
         Transaction(1, [insert(1)]), Transaction(2, [update(9, b"x")]), Transaction(3, [insert(3)]), below_applied=False
@@ -219,7 +219,7 @@ def test_a_failure_is_no_conflict_before_everything_below_is_applied() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_commit_whose_answer_was_lost_is_made_exactly_once(committed: bool) -> None:
+def test_commit_with_a_lost_answer_is_made_exactly_once(committed: bool) -> None:
     at = Serving(1)
     at.store.lose_next_commit_answer(committed=committed)
     at.assign(Transaction(1, [insert(2)]), Transaction(2, [update(1, b"x")]))
@@ -230,7 +230,7 @@ def test_a_commit_whose_answer_was_lost_is_made_exactly_once(committed: bool) ->
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_error_whose_commit_was_lost_is_in_the_queue_exactly_once(committed: bool) -> None:
+def test_error_with_a_lost_commit_answer_is_queued_exactly_once(committed: bool) -> None:
     at = Serving()
     at.store.lose_next_commit_answer(committed=committed)
     at.assign(Transaction(1, [update(9, b"x")]))
@@ -240,7 +240,7 @@ def test_an_error_whose_commit_was_lost_is_in_the_queue_exactly_once(committed: 
     assert len(at.errors()) == 1
 
 
-def test_an_unreachable_database_is_tried_again_later_and_later_and_nothing_enters_the_error_queue() -> None:
+def test_unreachable_database_is_retried_with_growing_delays() -> None:
     at = Serving()
     at.assign(Transaction(1, [insert(1)]))
     at.store.is_reachable = False
@@ -254,7 +254,7 @@ def test_an_unreachable_database_is_tried_again_later_and_later_and_nothing_ente
     assert (at.errors(), at.values(), at.server.state) == ([], {1: b"v"}, "IDLE")
 
 
-def test_a_lock_that_cannot_be_had_is_waited_for_with_the_same_session() -> None:
+def test_unavailable_lock_is_awaited_with_the_same_session() -> None:
     at = Serving(1)
     other = at.database.open_session(TOPOLOGY, APPLY, server=9, epoch=at.epoch, tag=b"\0")
     blocker = ApplyServer(
@@ -288,7 +288,7 @@ def test_a_newer_incarnation_ends_the_server() -> None:
     assert at.values() == {}
 
 
-def test_a_refused_connection_ends_the_server_with_nothing_in_the_error_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_connection_ends_the_server_without_error_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving()
     at.assign(Transaction(1, [insert(1)]))
 
@@ -301,7 +301,7 @@ def test_a_refused_connection_ends_the_server_with_nothing_in_the_error_queue(mo
     assert at.errors() == []
 
 
-def test_a_group_whose_table_stopped_fitting_is_given_back_to_be_read_again() -> None:
+def test_group_whose_table_no_longer_fits_is_returned_for_rereading() -> None:
     at = Serving()
     at.assign(Transaction(1, [insert(1)]))
     narrow = Table(11, "plain", ("id", "v"), OldImage.KEY)
@@ -360,8 +360,8 @@ def test_a_streamed_transaction_is_committed_with_its_last_part() -> None:
     assert (at.store.commit_count, len(at.values())) == (1, 30)
 
 
-def test_a_streamed_transaction_that_cannot_go_as_sets_goes_row_by_row_at_once() -> None:
-    """Two rows exchange a unique value: as one set it fails, in order it does not."""
+def test_streamed_transaction_that_fails_as_sets_is_written_row_by_row() -> None:
+    """Two rows swap a unique value: as one set they fail, in order they do not."""
     unique = Table(13, "twice", ("id", "u", "v"), OldImage.KEY, unique=True)
     at = Serving()
     unique.create(at.store)
@@ -373,7 +373,7 @@ def test_a_streamed_transaction_that_cannot_go_as_sets_goes_row_by_row_at_once()
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_streamed_transaction_whose_commit_was_lost_is_done_or_comes_again(committed: bool) -> None:
+def test_streamed_transaction_with_a_lost_commit_is_done_or_replayed(committed: bool) -> None:
     at = Serving()
     at.store.lose_next_commit_answer(committed=committed)
     last = stream(at, LARGE)[-1]
@@ -381,7 +381,7 @@ def test_a_streamed_transaction_whose_commit_was_lost_is_done_or_comes_again(com
     assert len(at.values()) == (30 if committed else 0)
 
 
-def test_a_streamed_transaction_that_fails_is_rolled_back_and_comes_again_for_the_error_queue() -> None:
+def test_failed_streamed_transaction_is_replayed_for_the_error_queue() -> None:
     at = Serving(25)
     last = stream(at, LARGE)[-1]
     assert isinstance(last, GroupRetry)
@@ -397,7 +397,7 @@ def test_a_streamed_transaction_that_fails_is_rolled_back_and_comes_again_for_th
     assert [e.number for e in found.errors] == [error.number]
 
 
-def test_a_streamed_transaction_that_breaks_off_comes_again_without_blame() -> None:
+def test_interrupted_streamed_transaction_is_replayed_without_an_error() -> None:
     at = Serving()
     at.server.receive(streamed_group(after_scn=50))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
@@ -450,7 +450,7 @@ def execute(at: Serving, number: int) -> GroupResult:
     return result
 
 
-def test_an_error_that_is_executed_is_deleted_with_its_data() -> None:
+def test_executed_error_is_deleted_with_its_data() -> None:
     at = Serving()
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
@@ -459,7 +459,7 @@ def test_an_error_that_is_executed_is_deleted_with_its_data() -> None:
     assert (at.values(), at.errors(), at.store.commit_count) == ({1: b"v", 5: b"x"}, [], before + 1)
 
 
-def test_an_error_that_fails_again_stays_in_the_queue_and_changes_nothing() -> None:
+def test_error_that_fails_again_stays_queued_and_changes_nothing() -> None:
     at = Serving()
     number = failed_update(at)
     failure = execute(at, number).failure
@@ -468,7 +468,7 @@ def test_an_error_that_fails_again_stays_in_the_queue_and_changes_nothing() -> N
     assert (at.values(), [e.number for e in at.errors()]) == ({}, [number])
 
 
-def test_an_error_that_is_older_than_the_copy_of_its_table_does_not_put_old_rows_over_new_ones() -> None:
+def test_error_older_than_its_tables_copy_overwrites_no_new_rows() -> None:
     at = Serving()
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
@@ -479,13 +479,13 @@ def test_an_error_that_is_older_than_the_copy_of_its_table_does_not_put_old_rows
     assert (at.values(), [e.number for e in at.errors()]) == ({5: b"newer"}, [number])
 
 
-def test_an_error_whose_table_is_copied_again_while_it_is_executed_changes_nothing() -> None:
+def test_error_whose_table_is_recopied_during_execution_changes_nothing() -> None:
     at = Serving()
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"newer", b"b")])
 
     def begins(number: int) -> Iterator[bytes]:
-        # recorded, emptied, copied and proved equal meanwhile
+        # Meanwhile the copy is recorded, and the table is emptied, copied and verified.
         at.copied = {("public", "plain"): at.errors()[0].commit_scn}
         return iter(at.database.error_batches(number))
 
@@ -499,7 +499,7 @@ def test_an_error_whose_table_is_copied_again_while_it_is_executed_changes_nothi
     assert "the copies have its changes" in failure.message
 
 
-def test_of_an_error_in_several_tables_what_is_not_in_a_copy_is_executed() -> None:
+def test_execution_applies_only_the_tables_of_an_error_not_copied_since() -> None:
     at = Serving()
     OTHER.create(at.store)
     at.assign(Transaction(1, [update(5, b"x"), Change(OTHER, Command.INSERT, new=(k(1), b"v", b"b"))]))
@@ -514,7 +514,7 @@ def test_of_an_error_in_several_tables_what_is_not_in_a_copy_is_executed() -> No
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_error_whose_execution_was_lost_is_executed_exactly_once(committed: bool) -> None:
+def test_error_with_a_lost_execution_answer_is_executed_exactly_once(committed: bool) -> None:
     at = Serving()
     number = failed_update(at)
     at.store.insert("public", "plain", [(k(5), b"mended", b"b")])
@@ -523,7 +523,7 @@ def test_an_error_whose_execution_was_lost_is_executed_exactly_once(committed: b
     assert (at.values(), at.errors()) == ({1: b"v", 5: b"x"}, [])
 
 
-def test_every_failpoint_of_the_server_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failpoint_of_the_server_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     passed: set[str] = set()
     replace_failpoints(monkeypatch, passed.add)
     at = Serving()

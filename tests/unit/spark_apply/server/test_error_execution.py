@@ -1,5 +1,6 @@
-"""Error transactions executed many at a time: what is left is what one by one would leave, once, whatever dies and
-whatever arrives meanwhile.
+"""Joint execution of error transactions equals their one-by-one execution, once each.
+
+This holds whichever process dies and whatever arrives meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def engine_of(
     parallelism: int = 2,
     group_transactions: int = 4,
 ) -> Engine:
-    """An apply process that gets these transactions, each in a batch."""
+    """An apply process that gets each of these transactions as one batch."""
     batches, previous = [], 0
     for number, changes in enumerate(history, 1):
         batches.append(batch_of([Transaction(number, changes)], previous))
@@ -62,7 +63,7 @@ def errors_of(place: MemoryPlace) -> tuple[ErrorTransaction, ...]:
 
 
 def failed_inserts(place: MemoryPlace, count: int) -> Engine:
-    """All in the error queue: the first transaction fails, and those behind it depend on it."""
+    """Put all of them in the error queue: the first transaction fails, and the later ones depend on it."""
     place.create(LOG)
     engine = engine_of(
         place,
@@ -73,10 +74,10 @@ def failed_inserts(place: MemoryPlace, count: int) -> Engine:
     return engine
 
 
-# --------------------------------------------------------------------------- together
+# --------------------------------------------------------------------------- joint execution
 
 
-def test_inserts_into_a_table_without_a_key_do_not_join_the_queue_behind_one_that_fails() -> None:
+def test_keyless_inserts_do_not_join_the_queue_behind_a_failed_one() -> None:
     place = MemoryPlace()
     for table in (LOG, ONE):
         place.create(table)
@@ -92,7 +93,7 @@ def test_inserts_into_a_table_without_a_key_do_not_join_the_queue_behind_one_tha
     assert len(place.rows(LOG)) == 40
 
 
-def test_hundred_error_transactions_are_executed_in_one_destination_transaction() -> None:
+def test_hundred_errors_are_executed_in_one_destination_transaction() -> None:
     place = MemoryPlace()
     engine = failed_inserts(place, 100)
     place.insert(LOG, [(key(0), b"not here")])
@@ -104,9 +105,7 @@ def test_hundred_error_transactions_are_executed_in_one_destination_transaction(
     assert errors_of(place) == ()
 
 
-def test_many_that_are_too_large_for_one_destination_transaction_are_executed_in_several(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_large_errors_are_executed_in_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     place = MemoryPlace()
     engine = failed_inserts(place, 40)
     place.insert(LOG, [(key(0), b"not here")])
@@ -120,9 +119,7 @@ def test_many_that_are_too_large_for_one_destination_transaction_are_executed_in
     assert len(place.rows(LOG)) == 39
 
 
-def test_one_that_is_too_large_or_was_streamed_is_executed_alone_among_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_too_large_or_streamed_error_is_executed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     place = MemoryPlace()
     place.create(LOG)
     histories = [
@@ -144,7 +141,7 @@ def test_one_that_is_too_large_or_was_streamed_is_executed_alone_among_the_other
     assert in_order(place.rows(LOG)) == [(key(number), b"what happened") for number in range(1, 21)]
 
 
-def test_one_whose_table_was_copied_since_is_refused_and_the_others_are_executed() -> None:
+def test_error_with_a_table_copied_since_is_refused_and_others_run() -> None:
     place = MemoryPlace()
     place.create(ONE)
     place.create(LOG)
@@ -159,7 +156,7 @@ def test_one_whose_table_was_copied_since_is_refused_and_the_others_are_executed
     engine.run()
     numbers = [error.number for error in errors_of(place)]
     assert len(numbers) == 3
-    for server in engine.servers.values():  # as of a copy that has the changes of the first two
+    for server in engine.servers.values():  # as for a copy that contains the changes of the first two
         server._context.copied_scns = lambda: {("public", "plain"): errors_of(place)[-1].commit_scn - 1}  # type: ignore[union-attr]
     place.insert(ONE, [(key(3), b"", b"")])
     outcomes = engine.execute_errors(numbers)
@@ -168,11 +165,11 @@ def test_one_whose_table_was_copied_since_is_refused_and_the_others_are_executed
     assert in_order(place.rows(LOG)) == [(key(1), b"what happened"), (key(3), b"what happened")]
 
 
-# --------------------------------------------------------------------------- as one by one
+# --------------------------------------------------------------------------- equality with one-by-one execution
 
 
 def mended(world: World) -> None:
-    """The destination gets other rows, so that some of what failed can be applied, and some cannot."""
+    """Change the destination's rows so that some failed transactions can be applied and others cannot."""
     place = world.place
     assert isinstance(place, MemoryPlace)
     for table in world.tables:
@@ -190,7 +187,7 @@ def mended(world: World) -> None:
 
 
 def expected_of(world: World) -> Reference:
-    """What is left when each error transaction is executed by itself, in the order of the queue."""
+    """Return the result of executing each error transaction alone, in the order of the queue."""
     reference = Reference({table.name: list(world.place.rows(table)) for table in world.tables})
     for error in world.errors():
         reference.apply(world.history[error.transaction_id - 1])
@@ -206,7 +203,7 @@ def assert_as_expected(world: World, expected: Reference) -> None:
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
-def test_executed_together_they_leave_what_one_by_one_leaves(seed: int, parallelism: int, large: int) -> None:
+def test_joint_execution_equals_one_by_one_execution(seed: int, parallelism: int, large: int) -> None:
     world = World(seed, MemoryPlace(), count=40, conflicts=6, large=large)
     engine = world.engine(seed, parallelism=parallelism)
     engine.run()
@@ -217,8 +214,8 @@ def test_executed_together_they_leave_what_one_by_one_leaves(seed: int, parallel
     assert {number for number, problem in outcomes.items() if problem} == {error.number for error in world.errors()}
 
 
-# Of the others, the log lacks old values of a unique column: one that failed may be applied when it is tried again
-# behind others.
+# For other tables the log lacks old values of a unique column: a failed transaction may succeed when it is retried
+# after others.
 _KNOWN = tuple(table for table in TABLES if not (table.unique and table.old_image is OldImage.KEY))
 
 
@@ -226,7 +223,7 @@ _KNOWN = tuple(table for table in TABLES if not (table.unique and table.old_imag
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
-def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(
+def test_each_error_is_applied_once_or_stays_when_processes_die(
     seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(seed, MemoryPlace(), count=30, conflicts=6, large=large, tables=_KNOWN)
@@ -239,7 +236,7 @@ def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(
         engine.crash = 0.01
         tried: set[int] = set()
         for _ in range(STEPS_MAX):
-            # A driver that dies forgets what it was to execute.
+            # A driver that dies forgets its execution requests.
             wanted = [
                 number
                 for number in engine.coordinator.errors.numbers
@@ -258,13 +255,13 @@ def test_whatever_dies_while_they_are_executed_each_is_applied_once_or_stays(
         else:
             raise AssertionError(engine.state())
     engine.crash = 0.0
-    for _ in range(2000):  # what a dead server left is settled, and what its session had written is rolled back
+    for _ in range(2000):  # settles a dead server's groups and rolls back its sessions
         engine.step()
     assert_as_expected(world, expected)
 
 
-def test_everything_that_can_die_does_die_while_errors_are_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault that never fired proves nothing."""
+def test_execution_tests_include_the_death_of_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that never fires proves nothing."""
     fired: set[str] = set()
     for seed in range(30):
         place = MemoryPlace()
@@ -290,19 +287,19 @@ def test_everything_that_can_die_does_die_while_errors_are_executed(monkeypatch:
     assert fired == {"server", "driver", "lost commit", "inside"}
 
 
-# --------------------------------------------------------------------------- what arrives meanwhile
+# --------------------------------------------------------------------------- arrivals during execution
 
 
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), transactions=st.integers(1, 5), queued=st.integers(1, 20))
-def test_queue_that_everything_behind_it_depends_on_is_emptied_by_one_execution_while_more_arrives(
+def test_one_execution_empties_the_queue_while_dependents_arrive(
     seed: int,
     parallelism: int,
     transactions: int,
     queued: int,
 ) -> None:
-    """It grew while it was executed: what arrived depended on what was left of it."""
+    """The queue used to grow during its execution: arriving transactions depended on the remaining errors."""
     place = MemoryPlace()
     place.create(LOG)
     history = [[Change(LOG, Command.DELETE, old=(key(0), b"not here"))], *[[insert(number)] for number in range(1, 40)]]
@@ -313,7 +310,7 @@ def test_queue_that_everything_behind_it_depends_on_is_emptied_by_one_execution_
     numbers = engine.coordinator.errors.numbers
     assert engine.execute_errors(numbers) == dict.fromkeys(numbers, "")
     engine.run()
-    # What a server had begun to put into the queue before the execution was asked for is in it, and nothing else.
+    # Only transactions that a server had begun to queue before the execution request are left in it.
     late = [error.number for error in errors_of(place)]
     assert len(late) <= 2 * parallelism * transactions
     assert engine.execute_errors(late) == dict.fromkeys(late, "")
@@ -330,7 +327,7 @@ def test_independent_transactions_are_applied_between_executions() -> None:
     while len(engine.coordinator.errors.numbers) < len(queue):
         engine.step()
     place.insert(ONE, [(key(number), b"", b"") for number in range(1, 9)])
-    for number in engine.coordinator.errors.numbers:  # each by itself, as of many commands
+    for number in engine.coordinator.errors.numbers:  # each alone, as from many commands
         engine.coordinator.errors.executions.add([number], ExecutionRequest())
     between = 0
     while engine.coordinator.errors.numbers:

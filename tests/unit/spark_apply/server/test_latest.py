@@ -1,5 +1,5 @@
-"""latest_timestamp in groups of an apply server: sets, rows that go one by one, and what is forgotten between
-destination transactions.
+"""latest_timestamp in groups of an apply server: sets, rows applied one by one, and times deleted between destination
+transactions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def row(key: int, text: str) -> Shown:
 
 
 class Destination:
-    """Site b with table `c`, an apply server for each source, and the model: of each key the latest change."""
+    """Site b with table `c`, an apply server for each source, and a model with the latest change of each key."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -68,7 +68,7 @@ class Destination:
         return server
 
     def group(self, source: str, lcrs: list[Lcr], times: list[int], *, may_fail: bool = False) -> GroupResult:
-        """One group, each LCR a transaction."""
+        """Apply one group in which each LCR is a transaction."""
         batch = batch_of(self.version, lcrs, each=True, first_scn=self.scn, source=source, times_us=times)
         server = self.servers[source]
         server.receive(
@@ -91,7 +91,7 @@ class Destination:
             self.latest[key] = (*mine, found)
 
     def user(self, key: int, text: str, *, may_delete: bool) -> None:
-        """A user of the site, whose clock is not behind what was applied."""
+        """Change a row as a user of the site whose clock is not behind the applied changes."""
         clock_us = max((time for time, *_ in self.latest.values()), default=0) + 1
         table = self.store.tables["public", "c"]
         place = table.unique[0].get(raw((key,)))
@@ -108,9 +108,7 @@ class Destination:
 
 
 def concurrent(seed: int, *, one_by_one: bool) -> Destination:
-    """Two sources that know nothing of each other and a user change the same keys; what it leaves is the same whatever
-    the groups are.
-    """
+    """Two independent sources and a user change the same keys; the result does not depend on the groups."""
     rng, at = random.Random(seed), Destination()
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
     clock = {"a": 1, "c": 1}
@@ -145,9 +143,9 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
 @pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
-def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
-    """No history can be collapsed wrongly, and a change that lost is in the history also where a later one of its group
-    won.
+def test_groups_keep_the_latest_commit_of_each_key(seed: int) -> None:
+    """No history is collapsed wrongly, and a losing change is in the conflict history even if a later change of its
+    group won.
     """
     groups, rows = concurrent(seed, one_by_one=False), concurrent(seed, one_by_one=True)
     found, expected = (
@@ -174,8 +172,8 @@ def test_groups_leave_of_each_key_what_was_committed_last(seed: int) -> None:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
-def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
-    """Each key is what was changed last, unless a change of it waits in the error queue."""
+def test_change_with_lost_times_is_refused_or_correct(seed: int) -> None:
+    """Each key has its latest change, unless a change of it is in the error queue."""
     rng, at = random.Random(seed), Destination()
     known: dict[str, dict[int, Shown]] = {"a": {}, "c": {}}
     clock, refused, applied = {"a": 1, "c": 1}, set[int](), 0
@@ -190,7 +188,7 @@ def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
         elif rng.random() < 0.1:
             at.store.lose_times(latest)
         else:
-            # One source is behind.
+            # One source lags.
             clock[source] = time = latest + 1 if source == "a" else clock[source] + rng.randrange(2)
             old, new = known[source].pop(key, None), row(key, f"{source}{number}")
             if old is not None and rng.random() < 0.3:
@@ -211,9 +209,7 @@ def test_where_times_are_lost_a_change_is_refused_or_right(seed: int) -> None:
     assert applied > 20
 
 
-def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_rows_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_group_without_conflicts_is_sets_and_reads_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Destination()
     at.group("a", [Lcr(new=row(key, "first")) for key in range(50)], [10] * 50)
     session = at.servers["a"]._session()
@@ -223,7 +219,7 @@ def test_a_group_without_conflicts_is_one_transaction_of_sets_and_none_of_its_ro
     assert at.database.conflicts(TOPOLOGY, last=1) == ()
 
 
-def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_session_deletes_expired_times_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Destination()
     asked: list[tuple[float, int]] = []
     forgotten = iter([7, 0, 0])
@@ -247,7 +243,7 @@ def test_a_servers_session_forgets_now_and_then_what_is_kept_no_longer(monkeypat
     assert asked[0] == (100.0, 50)
 
 
-def test_how_far_commit_times_go_back_is_noted_with_a_session_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_of_commit_times_is_sampled_per_session_and_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[tuple[float, float]] = []
     monkeypatch.setattr(
         MemorySession, "sample_times", lambda session, *, age_s, every_s: noted.append((age_s, every_s))
@@ -259,7 +255,7 @@ def test_how_far_commit_times_go_back_is_noted_with_a_session_and_now_and_then(m
     assert len(noted) == 3
 
 
-def test_a_session_in_which_that_cannot_be_noted_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_in_which_times_cannot_be_sampled_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions: list[MemorySession] = []
 
     def fails(session: MemorySession, *, age_s: float, every_s: float) -> None:

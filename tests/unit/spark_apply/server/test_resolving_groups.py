@@ -1,4 +1,4 @@
-"""Groups with conflicts that handlers resolve: the rows that conflict go one by one, all others as sets, in one
+"""Groups with conflicts that handlers resolve: conflicting rows are applied one by one, all others as sets, in one
 destination transaction.
 """
 
@@ -80,11 +80,11 @@ class Serving:
         self.now = 0.0
 
     def apply(self, *lcrs: Lcr, below_applied: bool = True) -> GroupResult:
-        """One group: each LCR is a transaction."""
+        """Apply one group in which each LCR is a transaction."""
         return self._apply(lcrs, each=True, below_applied=below_applied)
 
     def apply_as_one(self, *lcrs: Lcr) -> GroupResult:
-        """One group of one transaction."""
+        """Apply one group of one transaction."""
         return self._apply(lcrs, each=False, below_applied=True)
 
     def _apply(self, lcrs: Sequence[Lcr], *, each: bool, below_applied: bool) -> GroupResult:
@@ -131,14 +131,12 @@ def test_rows_that_conflict_are_resolved_in_the_groups_one_transaction() -> None
     ]
 
 
-def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_group_after_a_conflict_is_checked_first_and_not_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(MAXIMUM, rows=[row(k, time=15 if k < 2 else 10) for k in range(20)])
     assert at.apply(*[update(k) for k in range(0, 20, 2)]).statistics.rollbacks == 1
     assert at.apply(*[update(k) for k in range(1, 20, 2)]).statistics.rollbacks == 0
     assert at.store.commit_count == 2
-    # No conflict: it is written as sets, and the next one is not looked at any more.
+    # No conflict: it is written as sets, and the next group is not checked first.
     looked: list[object] = []
     conflicting = memory_rows.conflicting
     monkeypatch.setattr(
@@ -152,19 +150,19 @@ def test_a_group_behind_one_with_conflicts_is_looked_at_first_and_not_rolled_bac
     assert at.rows() == [row(k, "lcr", 50) for k in range(20)]
 
 
-def test_tables_without_handlers_are_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_without_handlers_are_never_checked_for_conflicts(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Serving(replace(MAXIMUM, name="other"), rows=[row(1), row(2, time=15)])
     monkeypatch.setattr("headrace.databases.memory.rows.conflicting", lambda *given: pytest.fail("looked at"))
     assert len(at.apply(update(1), update(2)).errors) == 1
 
 
-def test_resolving_does_not_wait_for_what_is_below_but_the_error_queue_does() -> None:
+def test_resolving_does_not_wait_for_groups_below_but_queueing_does() -> None:
     at = Serving(MAXIMUM, rows=[row(1, time=15)])
     assert at.apply(update(1), below_applied=False).statistics.transactions == 1
     assert len(at.history()) == 1
 
 
-def test_a_conflict_that_nobody_resolves_goes_alone_and_the_others_stay_resolved() -> None:
+def test_unresolved_conflict_is_queued_alone_and_others_stay_resolved() -> None:
     at = Serving(MAXIMUM, rows=[row(k, time=15) for k in range(8)] + [row(8, time=20)])
     result = at.apply(*[update(k) for k in range(9)])
     assert [error.conflict_type for error in result.errors] == ["update_differs"]
@@ -175,7 +173,7 @@ def test_a_conflict_that_nobody_resolves_goes_alone_and_the_others_stay_resolved
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_commit_whose_answer_is_lost_resolves_once(committed: bool) -> None:
+def test_commit_with_a_lost_answer_resolves_conflicts_once(committed: bool) -> None:
     at = Serving(handler("delta", "n"), rows=[row(1), (2, "a", "b", 10, 130, "u")])
     first = at.apply(update(1))
     assert first.statistics.commits == 1
@@ -186,7 +184,7 @@ def test_a_commit_whose_answer_is_lost_resolves_once(committed: bool) -> None:
 
 
 def test_a_column_that_is_not_compared_is_set_only_by_rows_that_changed_it() -> None:
-    """A set compares and sets what any of its rows changed: without the comparison that would be wrong."""
+    """A set compares and sets every column that any of its rows changed: without the comparison that would be wrong."""
     off = UncomparedColumns(owner="public", name="c", columns=("b",))
     at = Serving(rows=[row(1), (2, "a", "only here", 10, 100, "u")], uncompared=(off,))
     at.apply(Lcr(old=row(1), new=(1, "a", "lcr", 10, 100, "u")), Lcr(old=row(2), new=(2, "lcr", "b", 10, 100, "u")))
@@ -194,8 +192,8 @@ def test_a_column_that_is_not_compared_is_set_only_by_rows_that_changed_it() -> 
     assert at.history() == ()
 
 
-def test_a_deleted_row_whose_update_conflicts_is_not_deleted_though_the_delete_does_not_compare_the_column() -> None:
-    """The net change of both is a DELETE: what the UPDATE compares must not go with it."""
+def test_row_with_a_conflicting_update_is_not_deleted_by_a_later_delete() -> None:
+    """The net change of both is a DELETE: it must keep the UPDATE's comparison."""
     off = UncomparedColumns(owner="public", name="c", columns=("b",), operations=("delete",))
     at = Serving(rows=[row(1), (2, "a", "only here", 10, 100, "u")], uncompared=(off,))
     changes = [Lcr(old=row(k), new=(k, "a", "lcr", 10, 100, "u")) for k in (1, 2)]
@@ -223,7 +221,7 @@ HANDLERS = (
 
 
 def _random_lcrs(rng: random.Random, keys: int, count: int) -> list[Lcr]:
-    """A source's valid history over few keys, one LCR a transaction."""
+    """Return a valid history of a source over few keys, one LCR per transaction."""
     there = {k: row(k) for k in range(0, keys, 2)}
     made = []
     for number in range(count):
@@ -244,7 +242,7 @@ def _random_lcrs(rng: random.Random, keys: int, count: int) -> list[Lcr]:
 
 
 def _one_by_one(at: Serving, lcrs: list[Lcr]) -> None:
-    """Apply each LCR as a transaction, in order, row by row: what everything else must be equal to."""
+    """Apply each LCR as a transaction, in order, row by row: the reference for all other results."""
     session = at.database.open_session(TOPOLOGY, APPLY, server=1, epoch=at.epoch, tag=b"\0")
     fits = TableFits(session.describe, session.missing_alter, at.settings.rules)
     for number, lcr in enumerate(lcrs):
@@ -263,12 +261,8 @@ def _told(at: Serving) -> list[tuple]:
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("deaths while conflicts are resolved", test=3, soak=60))
-def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_not_at_all(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums are what they are once: parallel servers, killed before and after their commits, and drivers that begin
-    again.
-    """
+def test_conflicts_are_resolved_exactly_once_when_processes_die(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums show single application: parallel servers are killed before and after commits, and drivers restart."""
     rng = random.Random(seed)
     here: list[Shown] = [(k, "a", "b", 10, rng.randrange(500), "u") for k in range(8)]
     there = {k: (k, "a", "b", 10, 100, "u") for k in range(8)}
@@ -312,7 +306,7 @@ def test_what_dies_while_a_conflict_is_resolved_resolves_it_neither_twice_nor_no
 @pytest.mark.seeded
 @settings(max_examples=scaled(30, 600))
 @given(st.integers(0, 2**32), st.sampled_from(range(len(HANDLERS))))
-def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: int) -> None:
+def test_groups_equal_row_by_row_application_of_the_same_history(seed: int, chosen: int) -> None:
     rng = random.Random(seed)
     here: list[Shown] = [row(k, rng.choice("ab"), rng.choice([10, 15])) for k in range(5) if rng.random() < 0.7]
     lcrs = _random_lcrs(rng, 6, 16)
@@ -323,7 +317,7 @@ def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: 
         groups.apply(*lcrs[start : start + size])
         start += size
     if groups.database.errors(TOPOLOGY, APPLY):
-        return  # what depends on an error transaction joins it: test_apply_server and test_engine have that
+        return  # dependents of an error transaction join it; test_apply_server and test_engine cover that
     _one_by_one(rows, lcrs)
     assert groups.rows() == rows.rows()
     assert _told(groups) == _told(rows)
@@ -335,7 +329,7 @@ def test_groups_end_as_row_by_row_does_with_the_same_history(seed: int, chosen: 
 def _streamed(
     at: Serving, parts: list[list[Lcr]], *, mode: GroupMode = GroupMode.SETS, failure: Failure | None = None
 ) -> list[ServerMessage]:
-    """One transaction that arrives in parts; what the server answered."""
+    """Apply one transaction that arrives in parts; return the server's answers."""
     at.server.receive(streamed_group(after_scn=90, mode=mode, failure=failure))
     at.server.receive(GroupGo(group=1, attempt=0, low_watermark=90, below_applied=True))
     found: list[ServerMessage] = []
@@ -378,7 +372,7 @@ def test_a_large_transaction_resolves_its_conflicts_part_by_part() -> None:
     ]
 
 
-def test_a_large_transaction_that_fails_leaves_its_conflict_in_the_history_with_the_error() -> None:
+def test_failed_large_transaction_records_its_conflict_with_the_error() -> None:
     at = Serving(MAXIMUM, rows=[row(k, time=15 if k == 0 else 20 if k == 4 else 10) for k in range(6)])
     parts = [[update(k) for k in range(start, start + 3)] for start in (0, 3)]
     retry = _streamed(at, parts)[-1]
@@ -397,10 +391,8 @@ REFUSED = (Lcr(old=row(1), new=(1, None, "b", 10, 100, "u")), Lcr(new=(9, None, 
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
-def test_a_resolved_conflict_leaves_nothing_when_a_later_row_of_the_part_is_refused(refused: Lcr) -> None:
-    """The destination refuses the NULL, which is no conflict: the session takes nothing but a rollback then, also no
-    history.
-    """
+def test_resolved_conflict_is_not_recorded_when_a_later_row_is_refused(refused: Lcr) -> None:
+    """The destination refuses the NULL, which is no conflict. The session then accepts only a rollback, no history."""
     at = Serving(MAXIMUM, rows=[row(0, time=15), row(1)], not_null="a")
     retry = _streamed(at, [[update(0), refused]])[-1]
     assert isinstance(retry, GroupRetry)
@@ -410,7 +402,7 @@ def test_a_resolved_conflict_leaves_nothing_when_a_later_row_of_the_part_is_refu
 
 
 @pytest.mark.parametrize("refused", REFUSED, ids=["update", "insert"])
-def test_a_transaction_with_a_resolved_conflict_and_a_refused_row_goes_into_the_error_queue_whole(refused: Lcr) -> None:
+def test_transaction_with_a_resolved_conflict_and_a_refused_row_is_queued(refused: Lcr) -> None:
     at = Serving(MAXIMUM, rows=[row(0, time=15), row(1), row(2, time=15)], not_null="a")
     at.apply_as_one(update(0), refused)
     (error,) = at.database.errors(TOPOLOGY, APPLY)
@@ -430,7 +422,7 @@ def _execute(at: Serving, number: int) -> GroupResult:
 
 
 def test_an_error_transaction_is_executed_with_the_handlers() -> None:
-    """The resolution column was equal: an operator moves it out of the way."""
+    """The resolution column was equal: an operator changes it so that the handler can decide."""
     at = Serving(MAXIMUM, rows=[row(1, time=20)])
     (error,) = at.apply(update(1)).errors
     at.store.tables["public", "c"].put(1, raw(row(1, time=15)))

@@ -1,4 +1,4 @@
-"""An apply server's task tells its coordinator that it lives, whatever its destination does."""
+"""An apply server's task reports to its coordinator that it is alive, whatever its destination does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spark_apply.handlers.process_bounds import HandlersGrew
 from spark_apply.server import task as tasks
 from spark_apply.server.apply_server import ServerStep
 
-TOLD_S = 30.0  # a thread tells it within milliseconds
+TOLD_S = 30.0  # a thread reports within milliseconds
 
 
 class Link:
-    """The coordinator's end."""
+    """The coordinator's end of the stream."""
 
     def __init__(self, _endpoint: str, _hello: pb.ServerHello, inbox: Any) -> None:
         self.states: list[str] = []
@@ -36,7 +36,7 @@ class Link:
         pass
 
 
-def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPatch):
+def test_long_statement_is_reported_while_it_runs(monkeypatch: pytest.MonkeyPatch):
     links: list[Link] = []
 
     def connect(*arguments: Any) -> Link:
@@ -45,7 +45,7 @@ def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPa
 
     def step(_now: float) -> ServerStep:
         server.state = "EXECUTE TRANSACTION"
-        assert links[0].told_often.wait(TOLD_S), links[0].states  # the statement
+        assert links[0].told_often.wait(TOLD_S), links[0].states  # stands for the statement
         links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
         return ServerStep(reports=(), wake_at=None, is_idle=False)
 
@@ -66,7 +66,7 @@ def test_long_statement_is_told_of_while_it_goes_on(monkeypatch: pytest.MonkeyPa
     assert links[0].states[0] == "IDLE"
 
 
-def test_a_function_that_nothing_interrupts_is_told_of_and_ends_the_process(monkeypatch: pytest.MonkeyPatch):
+def test_uninterruptible_function_is_reported_and_ends_the_process(monkeypatch: pytest.MonkeyPatch):
     links: list[Link] = []
     told: list[tuple[str, bool]] = []
     ended = threading.Event()
@@ -87,7 +87,7 @@ def test_a_function_that_nothing_interrupts_is_told_of_and_ends_the_process(monk
         raise HandlersGrew("own:run has not ended")
 
     def step(_now: float) -> ServerStep:
-        assert ended.wait(TOLD_S)  # the function
+        assert ended.wait(TOLD_S)  # stands for the function
         links[0].inbox(pb.CoordinatorMessage(stop=pb.StopServer()))
         return ServerStep(reports=(), wake_at=None, is_idle=False)
 
@@ -110,8 +110,8 @@ def test_a_function_that_nothing_interrupts_is_told_of_and_ends_the_process(monk
     assert told == [("own:run has not ended", True)]
 
 
-def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.MonkeyPatch):
-    """A message that arrives while the step that finds nothing to do ends: no other one may follow it for long."""
+def test_message_arriving_during_an_idle_step_is_handled_at_once(monkeypatch: pytest.MonkeyPatch):
+    """A message arrives at the end of a step that found no work; no other message may follow for long."""
     links: list[Link] = []
     received: list[object] = []
     steps: list[int] = []
@@ -141,7 +141,7 @@ def test_what_comes_behind_an_idle_step_is_done_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr(apply_link, "CoordinatorLink", connect)
     monkeypatch.setattr(tasks, "_server_factory", lambda: lambda *_: server)
     monkeypatch.setattr(tasks, "_HEARTBEAT_S", 60.0)
-    monkeypatch.setattr(tasks._ServerTask, "_wait", lambda *_: pytest.fail("it waits with a message to work on"))
+    monkeypatch.setattr(tasks._ServerTask, "_wait", lambda *_: pytest.fail("it waits although a message is pending"))
     monkeypatch.setattr(tasks, "die_with_parent", lambda: None)
     list(tasks.serve(TaskAccess(endpoint="", token=""), "hr", "apply_hr", 0, ()))
     assert steps == [0, 1]

@@ -1,5 +1,5 @@
-"""Changes of one row in one group, between which one did not come: the group must end as one by one does, and not hide
-what is different.
+"""Changes of one row in one group with a missing change between them: the group must end as one-by-one application does
+and hide no difference.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ MISSING = {
 
 @pytest.mark.parametrize("name", MISSING)
 @pytest.mark.parametrize("together", [True, False])
-def test_a_change_that_does_not_find_what_the_one_before_it_left_is_the_conflict_that_it_is_alone(
-    name: str, together: bool
-) -> None:
+def test_change_in_a_broken_chain_is_the_same_conflict_as_alone(name: str, together: bool) -> None:
     first, last, kind = MISSING[name]
     at = Handled(rules_of(), rows=[row(1)])
     found = [[("c", lcr)] for lcr in [*first, *last]]
@@ -42,7 +40,7 @@ def test_a_change_that_does_not_find_what_the_one_before_it_left_is_the_conflict
     assert "one" in at.values().values()
 
 
-def test_a_column_that_is_not_compared_breaks_no_chain() -> None:
+def test_uncompared_column_breaks_no_chain() -> None:
     at = Handled(rules_of(), rows=[row(1)])
     at.settings = at.settings.__class__(
         apply=at.settings.apply,
@@ -55,7 +53,7 @@ def test_a_column_that_is_not_compared_breaks_no_chain() -> None:
     assert (at.values(), at.errors()) == ({1: "three"}, ())
 
 
-def test_unbroken_changes_of_a_row_are_still_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unbroken_changes_of_a_row_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.databases.memory.destination import MemorySession
 
     written: list[int] = []

@@ -1,4 +1,4 @@
-"""Net changes as sets: what is written, what is left out, and that it is what row by row would leave."""
+"""Net changes as sets: the written and the skipped changes, and equality with row-by-row application."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Destination:
 
 
 def shown(steps: list) -> list[tuple]:
-    """Steps as (table, command, expected, old rows, new rows, set columns, compare columns)."""
+    """Return steps as (table, command, expected, old rows, new rows, set columns, compare columns)."""
     found = []
     for step in steps:
         if isinstance(step, TruncateTables):
@@ -87,7 +87,7 @@ def shown(steps: list) -> list[tuple]:
 
 
 def rows(values: ColumnValues | None) -> list[tuple] | None:
-    """Rows without absent values."""
+    """Return rows without absent values."""
     if values is None:
         return None
     lines = ([values.value(c, r) for c in range(values.column_count)] for r in range(values.row_count))
@@ -113,12 +113,12 @@ def test_an_insert_and_its_updates_become_one_insert() -> None:
     assert shown(found) == [("plain", "INSERT", 1, None, [(k(1), NULL, b"a")], (0, 1, 2), ())]
 
 
-def test_a_row_inserted_and_deleted_leaves_a_guard_that_must_find_nothing() -> None:
+def test_row_inserted_and_deleted_leaves_a_guard_that_must_find_no_row() -> None:
     found = Destination().plan(insert(PLAIN, A), delete(PLAIN, A))
     assert shown(found) == [("plain", "DELETE", 0, [(k(1),)], None, (), ())]
 
 
-def test_the_guard_notices_a_row_that_the_insert_would_have_met() -> None:
+def test_guard_detects_a_row_that_the_insert_would_conflict_with() -> None:
     there = Destination()
     there.store.insert("public", "plain", [B])
     there.session.begin()
@@ -132,13 +132,13 @@ def test_updates_keep_the_first_old_and_the_last_new_values() -> None:
     ]
 
 
-def test_values_that_are_not_in_the_log_are_not_written() -> None:
+def test_values_missing_from_the_log_are_not_written() -> None:
     changes = [update(PLAIN, A, (k(1), b"b", b"a"), 2), update(PLAIN, (k(2), b"a", b"a"), (k(2), b"b", b"z"))]
     found = shown(Destination().plan(*changes))
     assert sorted(step[5] for step in found) == [(1,), (1, 2)]
 
 
-def test_an_unchanged_value_keeps_the_one_an_earlier_change_of_the_group_gave() -> None:
+def test_unchanged_value_keeps_the_value_of_an_earlier_change() -> None:
     changes = [update(PLAIN, A, (k(1), b"b", b"z")), update(PLAIN, (k(1), b"b", b"z"), (k(1), b"c", b"z"), 2)]
     assert shown(Destination().plan(*changes)) == [("plain", "UPDATE", 1, [(k(1),)], [(b"c", b"z")], (1, 2), ())]
 
@@ -156,14 +156,14 @@ def test_an_updated_and_deleted_row_is_found_by_its_first_values() -> None:
     ]
 
 
-def test_rows_of_a_set_compare_and_set_every_column_that_one_of_them_changed() -> None:
+def test_rows_of_a_set_compare_and_set_all_columns_changed_by_any_row() -> None:
     changes = [update(FULL, A, (k(1), b"b", b"a")), update(FULL, (k(2), b"a", b"a"), (k(2), b"a", b"b"))]
     assert shown(Destination().plan(*changes)) == [
         ("full", "UPDATE", 2, [(k(1), b"a", b"a"), (k(2), b"a", b"a")], [(b"b", b"a"), (b"a", b"b")], (1, 2), (1, 2)),
     ]
 
 
-def test_many_rows_that_changed_the_same_columns_are_a_set_of_their_own() -> None:
+def test_many_rows_that_changed_the_same_columns_are_a_separate_set() -> None:
     old = [(k(n), b"a", b"a") for n in range(600)]
     changes = [update(FULL, row, (row[0], b"b", b"a") if n % 2 else (row[0], b"a", b"b")) for n, row in enumerate(old)]
     assert [(step[2], step[5]) for step in shown(Destination().plan(*changes))] in (
@@ -185,7 +185,7 @@ def test_changes_of_the_key_are_written_in_source_order() -> None:
     assert [(step[1], step[2]) for step in found] == [("UPDATE", 1), ("INSERT", 1), ("DELETE", 1)]
 
 
-def test_a_table_with_two_unique_keys_is_written_in_runs_without_repeated_keys() -> None:
+def test_table_with_two_unique_keys_is_written_in_runs_without_repeats() -> None:
     changes = [insert(TWICE, (k(n), f"u{n}".encode(), b"v")) for n in range(5)]
     changes += [
         update(TWICE, changes[0].new, (k(0), b"free", b"v")),
@@ -205,7 +205,7 @@ def test_an_impossible_history_is_written_in_source_order() -> None:
     assert [step[1] for step in found] == ["INSERT", "UPDATE", "INSERT"]
 
 
-def test_a_truncate_stands_between_what_came_before_and_after() -> None:
+def test_truncate_separates_changes_before_and_after_it() -> None:
     found = shown(Destination().plan(insert(PLAIN, A), Change(PLAIN, Command.TRUNCATE), insert(PLAIN, B)))
     assert [step[:2] for step in found] == [("plain", "INSERT"), ("TRUNCATE", "plain"), ("plain", "INSERT")]
 
@@ -218,8 +218,8 @@ def test_inserts_of_one_batch_are_written_without_copying_them() -> None:
     assert step.write.new is batches[0].groups[0].new
 
 
-def test_partitions_with_another_order_of_columns_are_written_in_source_order() -> None:
-    """A row that moves between them is deleted in one and inserted in the other, or the other way round."""
+def test_partitions_with_another_column_order_are_written_in_source_order() -> None:
+    """A row that moves between them is deleted in one and inserted in the other."""
     there = Destination()
     other = Table(99, "plain", ("id", "big", "v"), OldImage.KEY)
     changes = [insert(PLAIN, A), delete(PLAIN, A), insert(other, A), delete(other, A), insert(PLAIN, B)]
@@ -231,7 +231,7 @@ def test_partitions_with_another_order_of_columns_are_written_in_source_order() 
 
 
 @pytest.mark.parametrize("columns", [63, 64, 65, 130])
-def test_tables_of_any_width_write_only_what_changed(columns: int) -> None:
+def test_tables_of_any_width_write_only_changed_columns(columns: int) -> None:
     wide = Table(77, "wide", tuple(f"c{n}" for n in range(columns)), OldImage.FULL)
     there = Destination()
     wide.create(there.store)
@@ -242,8 +242,8 @@ def test_tables_of_any_width_write_only_what_changed(columns: int) -> None:
 
 @pytest.mark.seeded
 @given(st.integers(0, 2**32))
-def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
-    """Against the serial reference, on a destination that may differ from the source."""
+def test_sets_equal_row_by_row_application_or_fail(seed: int) -> None:
+    """Compared with the serial reference, on a destination that may differ from the source."""
     rng = random.Random(seed)
     source = Source(rng)
     source.fill(4)
@@ -268,7 +268,7 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         there.session.rollback()
         assert before == {table.name: there.store.rows("public", table.name) for table in TABLES}
         there.session.begin()
-        # Sets may fail where rows do not: a set compares what only some of its rows changed.
+        # Sets may fail where rows do not: a set compares columns that only some of its rows changed.
         assert (apply_rows(there.session, batch_of([made], 0), there.fits.fit, without_handlers()) is not None) == bool(
             reference.failed
         )
@@ -288,7 +288,7 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u2", b"v")), "update_exists"),
         (Change(TWICE, Command.UPDATE, old=(k(9), b"u9", b"v"), new=(k(9), b"u9", b"w")), "update_missing"),
         (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u1", b"w")), "update_differs"),
-        # The row differs, and what it would become is there already.
+        # The row differs, and a row with its new key values already exists.
         (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(2), b"u1", b"w")), "update_differs"),
         (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"other"), new=(k(1), b"u2", b"w")), "update_differs"),
         (Change(TWICE, Command.DELETE, old=(k(9), b"u9", b"v")), "delete_missing"),
@@ -296,7 +296,7 @@ def test_sets_leave_what_row_by_row_would_or_fail(seed: int) -> None:
         (Change(TWICE, Command.UPDATE, old=(k(1), b"u1", b"v"), new=(k(1), b"u1", b"w")), ""),
     ],
 )
-def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change: Change, expected: str) -> None:
+def test_conflict_type_follows_from_old_values_and_keys(change: Change, expected: str) -> None:
     there = Destination()
     there.store.insert("public", "twice", [(k(1), b"u1", b"v"), (k(2), b"u2", b"v")])
     there.session.begin()
@@ -306,7 +306,7 @@ def test_conflict_of_a_row_has_the_type_that_its_old_values_and_keys_make(change
 
 @pytest.mark.seeded
 @given(st.integers(0, 2**32))
-def test_rows_one_by_one_leave_what_the_reference_does_and_fail_at_the_same_row(seed: int) -> None:
+def test_row_by_row_application_equals_the_reference_and_fails_alike(seed: int) -> None:
     rng = random.Random(seed)
     source = Source(rng)
     source.fill(4)

@@ -1,8 +1,9 @@
-"""Groups, sets and parallel servers leave what each transaction alone and row by row leaves: rows, error queue and
-history of conflicts.
+"""Groups, sets and parallel servers equal the application of each transaction alone and row by row.
 
-All handlers with column lists, rows that differ or are missing, NULLs, changes of the key, a second unique key, values
-that the log lacks, old values that are not compared. `tests/integration` has the same on PostgreSQL.
+Rows, error queue and history of conflicts are compared.
+
+The histories have all handlers with column lists, rows that differ or are missing, NULLs, key changes, a second unique
+key, values missing from the log, and uncompared old values. `tests/integration` has the same on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.histories.conflict_histories import (
 from tests.support.histories.conflicts import COLUMNS, raw, shown
 from tests.support.session.seeds import seeds
 
-HISTORIES, MORE = 25, 600  # of each kind: in `make test` a few seconds
+HISTORIES, MORE = 25, 600  # of each kind: a few seconds in `make test`
 
 
 def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
@@ -42,7 +43,7 @@ def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
 @pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("made", [random_history, random_timed_history], ids=["by value", "by time"])
-def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
+def test_groups_equal_application_of_each_transaction_alone(made) -> None:
     met = errors = 0
     for seed in (histories := seeds(f"conflicts of {made.__name__}", test=HISTORIES, soak=MORE)):
         history = made(seed)
@@ -53,17 +54,16 @@ def test_groups_leave_what_each_transaction_alone_leaves(made) -> None:
             shown(row) for row in alone.rows("public", "c")
         ], seed
         assert found.errors == expected.errors, seed
-        # By time the last change of a row takes it whole: an earlier one of the same group that alone had lost is not
-        # met.
+        # By time the last change of a row takes it whole: an earlier losing change of the same group meets no conflict.
         assert found.met == expected.met if not history.ages else set(found.met) <= set(expected.met), seed
         met, errors = met + len(found.met), errors + len(found.errors)
-    assert met > len(histories), "hardly a conflict: the histories show nothing"
+    assert met > len(histories), "too few conflicts: the histories prove nothing"
     assert errors > len(histories)
 
 
-def test_a_change_that_lacks_columns_gets_none_from_one_that_lost() -> None:
-    """By time, an INSERT that is older than the row's DELETE loses: the UPDATE behind it has not the whole row, in one
-    group with it or not.
+def test_change_with_missing_columns_gets_none_from_a_losing_change() -> None:
+    """By time, an INSERT older than the row's DELETE loses: the UPDATE after it lacks columns of the row, whether both
+    are in one group or not.
     """
     history = random_timed_history(125)
     (alone, at_first), (grouped, at_last) = place_of(history), place_of(history)

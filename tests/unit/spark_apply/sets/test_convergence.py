@@ -1,4 +1,4 @@
-"""Sites that change the same rows at the same time: which handlers make them equal again, and where the others fail."""
+"""Sites that change the same rows concurrently: handlers that make them converge, and the failures of the others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.histories.convergence import CONVERGENT, DIVERGENT, DOCUMENT,
 from tests.support.session.matrices import cases
 from tests.support.session.seeds import seeds
 
-WRITES = 14  # in a history: several for each row and site
-# of each combination: eight hundred of all together in `make test`, eight thousand in `make soak`
+WRITES = 14  # per history: several for each row and site
+# per combination: 800 in total in `make test`, 8,000 in `make soak`
 HISTORIES, MORE = 20, 200
 
 
 def without_twins(combinations: Sequence[Combination]) -> list[ParameterSet]:
-    """The combinations; in `make test` without those of three sites that differ from another one by the order of values
-    or sites alone.
+    """Return the combinations; `make test` skips those of three sites that differ from another one only by the order of
+    values or sites.
     """
     twins = ("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2")
     return cases(
@@ -32,32 +32,32 @@ def without_twins(combinations: Sequence[Combination]) -> list[ParameterSet]:
 @pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", without_twins(CONVERGENT))
-def test_sites_end_equal_and_without_errors_whatever_happens_at_the_same_time(combination):
-    """Three sites send each other what they did, in every order that keeps each source's own."""
+def test_sites_converge_without_errors_under_concurrent_changes(combination):
+    """Three sites send each other their changes, in every order that keeps the order of each source."""
     applied = 0
     for seed in (histories := seeds(named(combination), test=HISTORIES, soak=MORE)):
         steps = random_steps(combination, seed, WRITES)
         sites = Sites(combination)
         assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
         applied += sites.met
-    assert applied > len(histories), "hardly a conflict: the histories show nothing"
+    assert applied > len(histories), "too few conflicts: the histories prove nothing"
 
 
 @pytest.mark.long
 @pytest.mark.seeded
 @pytest.mark.parametrize("combination", without_twins(OVER_A_HUB))
-def test_what_makes_two_sites_equal_makes_sites_over_a_hub_equal(combination):
+def test_handlers_that_converge_two_sites_converge_sites_over_a_hub(combination):
     met = 0
     for seed in (histories := seeds(f"{named(combination)} over a hub", test=HISTORIES, soak=MORE)):
         steps, sites = random_steps(combination, seed, WRITES), Sites(combination)
         assert sites.run(steps), f"seed {seed}: {find_divergence(combination, [seed], WRITES)} {sites.failures}"
         met += sites.met
-    assert met > len(histories), "hardly a conflict: the histories show nothing"
+    assert met > len(histories), "too few conflicts: the histories prove nothing"
 
 
 @pytest.mark.seeded
-def test_a_spoke_that_only_receives_follows_its_hub_under_latest_timestamp():
-    """Everything comes to it from one site, in that site's order: no times are compared."""
+def test_receiving_spoke_follows_its_hub_under_latest_timestamp():
+    """All its changes come from one site in that site's order, so no times are compared."""
     (combination,) = (each for each in DIVERGENT if each.hub)
     met = 0
     for seed in (histories := seeds("a spoke that only receives", test=HISTORIES, soak=MORE)):
@@ -71,7 +71,7 @@ def test_a_spoke_that_only_receives_follows_its_hub_under_latest_timestamp():
 
 
 class SubsetSites(Sites):
-    """dbs2 has the rows of dbs1 whose number is below 101, and sends back what its users write."""
+    """dbs2 has the rows of dbs1 with a number below 101, and sends back its users' changes."""
 
     def _write(self, name: str, kind: str, key: int, new_key: int) -> None:
         super()._write(name, kind, key, new_key)
@@ -82,8 +82,8 @@ class SubsetSites(Sites):
             waiting.extend([] if old is None and new is None else [((Lcr(old=old, new=new),), time_us)])
 
 
-def test_the_last_change_of_a_row_that_left_a_subset_does_not_reach_those_who_have_the_subset():
-    """Why `check` warns of a subset that several sites write (`topology.proof.meetings`)."""
+def test_last_change_of_a_row_that_left_a_subset_does_not_reach_the_subset():
+    """This is why `check` warns of a subset that several sites write (`topology.proof.meetings`)."""
     (combination,) = (
         each for each in CONVERGENT if each.name == "latest_timestamp with tombstones" and each.sites == 2
     )
@@ -96,14 +96,14 @@ def test_the_last_change_of_a_row_that_left_a_subset_does_not_reach_those_who_ha
 
 
 @pytest.mark.parametrize("combination", DIVERGENT, ids=named)
-def test_a_history_is_found_at_which_a_combination_fails(combination):
+def test_search_finds_a_history_that_makes_a_combination_fail(combination):
     found = find_divergence(combination, range(200), writes=8)
     assert found is not None
     assert len(found) <= 5
     assert not Sites(combination).run(found)
 
 
-def test_the_document_has_every_combination_that_fails_with_a_history_that_shows_it():
+def test_document_lists_every_failing_combination_with_a_failing_history():
     found = documented()
     assert sorted(found) == sorted(named(combination) for combination in DIVERGENT)
     for combination in DIVERGENT:
@@ -112,7 +112,7 @@ def test_the_document_has_every_combination_that_fails_with_a_history_that_shows
 
 @pytest.mark.soak
 @pytest.mark.parametrize("combination", DIVERGENT, ids=named)
-def test_no_shorter_history_than_the_documented_one_shows_that_a_combination_fails(combination):
+def test_documented_history_is_the_shortest_failing_one(combination):
     shorter = [
         steps for count in range(len(documented()[named(combination)])) for steps in every_history(combination, count)
     ]
@@ -120,7 +120,7 @@ def test_no_shorter_history_than_the_documented_one_shows_that_a_combination_fai
     assert [steps for steps in shorter if not Sites(combination).run(steps)] == []
 
 
-def test_the_document_has_every_combination_that_converges():
+def test_document_lists_every_converging_combination():
     text = DOCUMENT.read_text(encoding="utf-8")
     for name in {combination.name for combination in CONVERGENT}:
         sites = sorted(combination.sites for combination in CONVERGENT if combination.name == name)

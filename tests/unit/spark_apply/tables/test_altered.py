@@ -1,4 +1,4 @@
-"""Tables that are altered at the source while changes of them travel: columns that were renamed meanwhile."""
+"""Tables altered at the source while their changes are in flight: renamed columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEYLESS = Table(15, "history", ("a", "b"), OldImage.FULL, keyless=True)
 
 
 def altered_world(seed: int, *, large: int = 0, conflicts: int = 0) -> tuple[World, dict[str, Table]]:
-    """From some change on, in the middle of a transaction where it has more than one, columns have other names."""
+    """From some change on, possibly in the middle of a transaction, columns have other names."""
     world = World(seed, MemoryPlace(), count=24, conflicts=conflicts, tables=(KEYED, KEYLESS), large=large, changes=6)
     rng = random.Random(seed)
     names = {"id": rng.choice(["id", "number"]), "v": "value", "b": "c"}
@@ -43,7 +43,7 @@ def altered_world(seed: int, *, large: int = 0, conflicts: int = 0) -> tuple[Wor
 
 
 def rename(store: MemoryStore, table: Table) -> None:
-    """As ALTER TABLE ... RENAME COLUMN does: the rows keep every value."""
+    """Rename columns as ALTER TABLE ... RENAME COLUMN does: the rows keep every value."""
     rows = dict(store.tables["public", table.name].rows)
     table.create(store)
     for number, row in rows.items():
@@ -51,9 +51,9 @@ def rename(store: MemoryStore, table: Table) -> None:
 
 
 def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool) -> int:
-    """Apply everything, altering what apply waits for; `early`: before all that came before is applied.
+    """Apply everything and run the ALTERs that apply waits for; return their number.
 
-    How many ALTERs.
+    `early`: alter before all earlier changes are applied.
     """
     assert isinstance(world.place, MemoryPlace)
     alters = 0
@@ -84,14 +84,14 @@ _SETTINGS = settings(max_examples=scaled(12, 200), suppress_health_check=[Health
     large=st.sampled_from([0, 4]),
     conflicts=st.sampled_from([0, 2]),
 )
-def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_the_error_queue(
+def test_columns_renamed_inside_a_transaction_lose_nothing(
     seed: int,
     parallelism: int,
     early: bool,
     large: int,
     conflicts: int,
 ) -> None:
-    """Nothing for the ALTER; what fails for another reason holds what depends on it also under the new names."""
+    """The ALTER causes no error; errors with another cause hold their dependents under the new names, too."""
     world, renamed = altered_world(seed, large=0 if early else large, conflicts=conflicts)
     engine = world.engine(seed, parallelism=parallelism, group_transactions=3)
     run(engine, world, renamed, early=early)
@@ -101,10 +101,8 @@ def test_columns_renamed_inside_a_transaction_lose_nothing_and_put_nothing_into_
 
 
 @pytest.mark.long
-def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
-    """What never happened proves nothing: rows from before the ALTER met the altered table, at the server and at the
-    reader.
-    """
+def test_alter_tests_include_groups_in_flight() -> None:
+    """Rows from before the ALTER must meet the altered table, at server and reader, or the tests prove nothing."""
     alters = replays = 0
     for seed in range(30):
         world, renamed = altered_world(seed)
@@ -115,7 +113,7 @@ def test_the_alter_comes_while_groups_are_on_their_way_in_these_tests() -> None:
     assert replays > 0
 
 
-def test_what_depends_on_the_error_queue_is_found_when_the_key_has_another_name() -> None:
+def test_dependents_of_the_error_queue_are_found_under_a_renamed_key() -> None:
     key, free = (1000).to_bytes(4, "big"), (1001).to_bytes(4, "big")
     renamed = replace(KEYED, columns=("number", "v", "big"))
     world = World(1, MemoryPlace(), count=0, conflicts=0, tables=(KEYED,))
@@ -133,7 +131,7 @@ def test_what_depends_on_the_error_queue_is_found_when_the_key_has_another_name(
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=st.integers(0, 2**32))
-def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_deaths_during_a_column_rename_lose_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     world, renamed = altered_world(seed)
     arm(monkeypatch, random.Random(seed), 0.02)
     engine = world.engine(seed, parallelism=2, group_transactions=2)
@@ -143,9 +141,7 @@ def test_servers_that_die_while_columns_are_renamed_change_nothing(seed: int, mo
 
 
 def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: int = 3000) -> list[str]:
-    """Apply everything, giving the table the form whose column is asked for; the columns in the order they were asked
-    for.
-    """
+    """Apply everything, giving the table the form whose column apply waits for; return these columns in order."""
     columns: list[str] = []
     for _ in range(steps):
         if engine.coordinator.watermarks.low >= engine.batches[-1].through_scn:
@@ -159,8 +155,8 @@ def asked(engine: Engine, store: MemoryStore, forms: dict[str, Table], steps: in
     raise AssertionError(f"no end: {columns[:6]}")
 
 
-def test_rows_that_wait_take_the_names_of_the_latest_alter_not_of_one_before_it() -> None:
-    """RENAME a TO b, ADD c, RENAME b TO y in one transaction: the first rows wait for each, and must not keep b."""
+def test_waiting_rows_take_the_names_of_the_latest_alter() -> None:
+    """RENAME a TO b, ADD c, RENAME b TO y in one transaction: the first rows await each ALTER and must not keep b."""
     tables = [replace(KEYED, columns=columns) for columns in (("id", "a"), ("id", "b", "c"), ("id", "y", "c"))]
     place = MemoryPlace()
     world = World(1, place, count=0, conflicts=0, tables=())
@@ -186,7 +182,7 @@ def test_rows_that_wait_take_the_names_of_the_latest_alter_not_of_one_before_it(
 def test_rows_before_a_rename_keep_their_values(
     number: int, columns: tuple[str, ...], expected: tuple[bytes | None, ...]
 ) -> None:
-    """RENAME COLUMN a and ADD COLUMN in one transaction, a row before them and one behind."""
+    """RENAME COLUMN a and ADD COLUMN in one transaction, with one row before and one after them."""
     old, new = replace(KEYED, columns=("id", "a")), replace(KEYED, number=number, columns=columns)
     place = MemoryPlace()
     world = World(1, place, count=0, conflicts=0, tables=())
@@ -210,13 +206,11 @@ def test_rows_before_a_rename_keep_their_values(
     assert world.errors() == ()
 
 
-# --------------------------------------------------------------------------- keys that change their form
+# --------------------------------------------------------------------------- keys that change their format
 
 
 def retyped_world(seed: int, place: int) -> tuple[World, int]:
-    """From some change on, the key travels as text: its canonical form is another, its hashes tell nothing of the ones
-    before.
-    """
+    """From some change on, the key is sent as text: its canonical form and its hashes differ from the earlier ones."""
     world = World(seed, MemoryPlace(), count=24, conflicts=0, tables=(KEYED,), changes=6)
     rng = random.Random(seed)
     at = rng.randrange(4, 20)
@@ -231,13 +225,13 @@ def retyped_world(seed: int, place: int) -> tuple[World, int]:
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("keys of another form", test=5, soak=60))
-def test_what_a_key_of_another_form_may_depend_on_is_applied_first(
+def test_changes_before_a_key_format_change_are_applied_first(
     seed: int, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups of one transaction, several servers: what is not found to depend runs at once."""
+    """With groups of one transaction and several servers, changes without a known dependency run at once."""
     world, at = retyped_world(seed, place)
     engine = world.engine(seed, parallelism=4, group_transactions=1)
-    # The values fit the destination as they are: only the form that hashes are made of differs.
+    # The values fit the destination unchanged: only the form from which hashes are computed differs.
     monkeypatch.setattr("headrace.databases.memory.rows.missing_alter", lambda *_: "")
     monkeypatch.setattr("spark_apply.tables.fits.equality_of", _other_form)
     idle: list[bool] = []
@@ -252,7 +246,7 @@ def test_what_a_key_of_another_form_may_depend_on_is_applied_first(
     world.check()
     assert world.errors() == ()
     assert all(idle)
-    assert len(idle) >= 1, f"nobody waited for what came before transaction {at}"
+    assert len(idle) >= 1, f"no change waited for those before transaction {at}"
 
 
 RETYPED = replace(KEYED, key_type="pg_catalog.text")
@@ -276,7 +270,7 @@ def names_of(seen: TableVersions, table: Table) -> list[tuple[str, ...]]:
     return [tuple(column.name for column in found.version.columns) for found in seen.renamed(table.version)]
 
 
-def test_a_version_takes_the_names_of_newer_ones_the_newest_first() -> None:
+def test_version_takes_names_of_newer_versions_newest_first() -> None:
     seen, (first, second, third) = versions(("id", "a", "b"), ("id", "x", "b"), ("id", "y", "b", "added"))
     assert names_of(seen, first) == [("id", "y", "b"), ("id", "x", "b")]
     assert names_of(seen, second) == [("id", "y", "b")]
@@ -296,9 +290,7 @@ def test_a_version_takes_the_names_of_newer_ones_the_newest_first() -> None:
     ],
     ids=["dropped", "added", "renamed and dropped", "other order", "dropped and added", "renamed", "other type"],
 )
-def test_names_that_the_order_of_columns_does_not_tell_stay(
-    new: tuple[str, ...], expected: list[tuple[str, ...]]
-) -> None:
+def test_names_undetermined_by_column_order_stay(new: tuple[str, ...], expected: list[tuple[str, ...]]) -> None:
     seen, (first,) = versions(("id", "a", "b"))
     newer = Table(11, "plain", new, OldImage.KEY).version
     if new[0] != "id":
@@ -307,26 +299,26 @@ def test_names_that_the_order_of_columns_does_not_tell_stay(
     assert names_of(seen, first) == expected
 
 
-def test_a_column_that_was_dropped_does_not_come_back_as_the_one_that_was_added_later() -> None:
+def test_dropped_column_is_not_mapped_to_a_column_added_later() -> None:
     seen, (first, _, _) = versions(("id", "a"), ("id",), ("id", "x"))
     assert names_of(seen, first) == []
 
 
-def test_a_dropped_column_s_name_is_not_given_to_two() -> None:
+def test_dropped_columns_name_is_not_mapped_twice() -> None:
     seen, (first, second, _) = versions(("id", "a", "b"), ("id", "b"), ("id", "a"))
     assert names_of(seen, first) == []
     assert names_of(seen, second) == [("id", "a")]
 
 
-def test_a_name_that_another_column_has_now_is_ambiguous() -> None:
+def test_name_now_used_by_another_column_is_ambiguous() -> None:
     seen, (first, second) = versions(("id", "a", "b"), ("id", "x", "b", "a"))
     (found,) = seen.renamed(first.version)
     assert [column.name for column in found.version.columns] == ["id", "x", "b"]
     assert (found.newer, found.is_ambiguous) == (second.version, True)
 
 
-def test_partitions_tell_each_other_of_one_column_that_was_renamed() -> None:
-    """Two could be taken for each other where partitions have another order of columns."""
+def test_partitions_share_the_rename_of_one_column() -> None:
+    """Two renames could be confused when partitions have different column orders."""
     seen, (first,) = versions(("id", "a", "b"))
     partition = Table(21, "plain", ("id", "x", "b"), OldImage.KEY)
     seen.note([partition.version])
@@ -337,13 +329,13 @@ def test_partitions_tell_each_other_of_one_column_that_was_renamed() -> None:
     assert names_of(seen, first) == [("id", "x", "y"), ("id", "x", "b")]
 
 
-def test_partitions_tell_each_other_of_columns_that_were_dropped() -> None:
+def test_partitions_share_dropped_columns() -> None:
     seen, (first,) = versions(("id", "a"))
     seen.note([Table(21, "plain", columns, OldImage.KEY).version for columns in (("id",), ("id", "x"))])
     assert names_of(seen, first) == []
 
 
-def test_only_so_many_versions_of_a_table_are_remembered() -> None:
+def test_remembered_versions_of_a_table_are_bounded() -> None:
     seen, tables = versions(*[("id", f"c{number}") for number in range(40)])
     assert names_of(seen, tables[-2]) == [("id", "c39")]
     assert len(seen._seen[11]) == len(seen._forms["public", "plain"]) == 16

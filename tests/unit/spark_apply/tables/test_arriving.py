@@ -1,4 +1,4 @@
-"""Changes belong to the table they were made in, whatever it is called when they arrive."""
+"""Changes belong to the table in which they were made, whatever its name is when they arrive."""
 
 from __future__ import annotations
 
@@ -62,17 +62,15 @@ def not_asked(number: int) -> str:
     raise AssertionError(f"the source may be down, and is asked for {number}")
 
 
-def test_rows_that_arrive_under_another_tables_name_begin_at_their_own_tables_scn():
-    """After a restart: what was written before the exchange still comes under the old names, and is in the copy of its
-    own table.
-    """
+def test_rows_arriving_under_a_swapped_name_begin_at_their_tables_scn():
+    """After a restart, changes from before the swap arrive under the old names and are in their own table's copy."""
     reading = Reading(tables=arriving(t=100, b=10))
     assert commits(reading.read(batch("b", A, 50))) == []
     assert reading.reader.unfit is None
     assert reading.reader.statistics.rows_instantiated == 1
 
 
-def test_tables_that_exchange_names_while_a_driver_runs_do_not_get_each_others_changes():
+def test_tables_swapping_names_at_run_time_keep_their_own_changes():
     reading = Reading(tables=arriving())
     assert commits(reading.read(batch("t", B, 50))) == []
     assert reading.reader.unfit is not None
@@ -80,7 +78,7 @@ def test_tables_that_exchange_names_while_a_driver_runs_do_not_get_each_others_c
     assert "public.b" in reading.reader.unfit.message
 
 
-def test_renamed_table_whose_new_name_is_free_is_no_exchange():
+def test_renamed_table_with_a_free_new_name_is_no_swap():
     tables = arriving()
     tables.check_name(version("t2", A))
     with pytest.raises(UnfitTableError):
@@ -90,8 +88,8 @@ def test_renamed_table_whose_new_name_is_free_is_no_exchange():
 @pytest.mark.parametrize(
     ("name", "destination"), [("t", "t"), ("t", "renamed")], ids=["new", "dropped, and its table renamed"]
 )
-def test_unknown_partition_is_its_tables_whatever_that_is_called_by_now(name: str, destination: str):
-    """Apply began after the partition was dropped, or goes on while the source that made a new one is down."""
+def test_unknown_partition_maps_to_its_table_under_any_current_name(name: str, destination: str):
+    """Apply began after the partition was dropped, or continues while the source that created a new one is down."""
     now = replace(table(destination, A), identity="id of t")
     tables = ArrivingTables({("public", destination): TableStart(scn=Scn(30))}, [now], not_asked)
     reading = Reading(tables=tables)
@@ -100,7 +98,7 @@ def test_unknown_partition_is_its_tables_whatever_that_is_called_by_now(name: st
     assert not reading.reader.strangers
 
 
-def test_partition_that_moved_to_another_table_brings_that_tables_changes_from_then_on():
+def test_partition_moved_to_another_table_belongs_to_it_from_then_on():
     tables = ArrivingTables(
         {("public", name): TableStart(scn=Scn(0)) for name in ("t", "b")},
         [table("t", A), table("b", B, 777)],
@@ -112,14 +110,14 @@ def test_partition_that_moved_to_another_table_brings_that_tables_changes_from_t
         tables.check_name(version("t", 777, B))
 
 
-def test_table_that_was_never_copied_here_is_left_out_without_a_question_when_the_log_says_which_it_is():
+def test_uncopied_table_known_from_the_log_is_excluded_unasked():
     reading = Reading(tables=ArrivingTables({}, [table("t", A)], not_asked))
     assert commits(reading.read(batch("other", 778, 20, root=777))) == []
     assert reading.reader.strangers == {TableName("public", "other")}
 
 
-def test_everything_is_a_stranger_to_an_apply_process_that_has_no_table():
-    """An administrator is ahead of what runs: the log has a table that was never copied here."""
+def test_every_table_is_unknown_to_an_apply_without_tables():
+    """The operator is ahead of the running process: the log has a table that was never copied here."""
     tables = ArrivingTables({}, [], not_asked)
     tables.note_emptied(version("t", A, root=A), Scn(10))
     reading = Reading(tables=tables)
@@ -129,10 +127,8 @@ def test_everything_is_a_stranger_to_an_apply_process_that_has_no_table():
 
 
 @pytest.mark.parametrize(("identity", "applied"), [("id of t", [50, 60]), ("id of another", [60])])
-def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_comes_behind(
-    identity: str, applied: list[int]
-):
-    """A batch of an earlier version."""
+def test_question_to_the_source_blocks_its_batch_and_later_ones(identity: str, applied: list[int]):
+    """A batch of an earlier version does not identify its table."""
     answers: dict[int, str | None] = {777: None}
     reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}, [table("t", A)], answers.get))
     assert commits(reading.read(batch("t", A, 40), batch("t", 777, 50, 40))) == [40]
@@ -145,7 +141,7 @@ def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_com
     assert len(reading.reader.strangers) == (identity != "id of t")
 
 
-def test_new_partition_in_a_batch_of_an_earlier_version_is_applied_and_the_source_is_asked_once():
+def test_new_partition_in_an_earlier_versions_batch_is_asked_for_once():
     asked = []
     tables = ArrivingTables(
         {("public", "t"): TableStart(scn=Scn(30))},
@@ -157,7 +153,7 @@ def test_new_partition_in_a_batch_of_an_earlier_version_is_applied_and_the_sourc
     assert asked == [777]
 
 
-def test_partition_that_was_dropped_since_is_its_tables():
+def test_partition_dropped_since_maps_to_its_table():
     reading = Reading(tables=arriving())
     assert commits(reading.read(batch("t", 777, 20))) == [20]
     assert not reading.reader.strangers
@@ -166,22 +162,22 @@ def test_partition_that_was_dropped_since_is_its_tables():
 @pytest.mark.parametrize(
     ("name", "number", "identity"), [("t", 777, "id of another"), ("other", 777, "id of another"), ("other", 777, "")]
 )
-def test_table_that_was_never_copied_here_is_left_out_and_reported(name: str, number: int, identity: str):
+def test_uncopied_table_is_excluded_and_reported(name: str, number: int, identity: str):
     reading = Reading(tables=arriving({777: identity}))
     assert commits(reading.read(batch(name, number, 20))) == []
     assert reading.reader.strangers == {TableName("public", name)}
     assert reading.reader.unfit is None
-    assert commits(reading.read(batch("t", A, 30, 20))) == [30], "it holds up no other table"
+    assert commits(reading.read(batch("t", A, 30, 20))) == [30], "it blocks no other table"
 
 
-def test_truncate_of_a_table_that_was_never_copied_here_is_left_out():
+def test_truncate_of_an_uncopied_table_is_excluded():
     reading = Reading(tables=arriving({777: "id of another"}))
     found = batch("t", 777, 20)
     truncate = Truncate(row_number=0, tables=(0,), cascade=False, restart_identity=False)
     assert commits(reading.read(replace(found, groups=(), truncates=(truncate,)))) == []
 
 
-def test_table_that_the_rules_do_not_want_is_not_asked_for():
+def test_table_outside_the_rules_is_not_queried():
     asked = []
     tables = ArrivingTables({}, [table("t", A)], lambda number: asked.append(number) or "")
     reading = Reading(tables=tables, rules=RuleSet(include=(Rule(name="t"),)))
@@ -190,13 +186,13 @@ def test_table_that_the_rules_do_not_want_is_not_asked_for():
     assert not reading.reader.strangers
 
 
-def test_names_are_all_that_is_known_without_a_list_of_tables():
+def test_tables_are_matched_by_name_without_a_list_of_tables():
     reading = Reading(tables=ArrivingTables({("public", "t"): TableStart(scn=Scn(30))}))
     assert commits(reading.read(batch("t", 777, 20), batch("t", 778, 40, 20))) == [40]
 
 
 class Settled:
-    """A coordinator with nothing in hand."""
+    """A coordinator without assigned groups."""
 
     is_settled = is_idle = True
 
@@ -212,8 +208,8 @@ class Settled:
 
 
 @pytest.mark.parametrize("recorded", ["t", "t2"])
-def test_copied_table_joins_from_its_scn_also_when_it_is_recorded_under_its_name_of_before(recorded: str):
-    """Otherwise its rows are left out for ever, and the queue is told that they are durable."""
+def test_copied_table_recorded_under_its_old_name_joins_from_its_scn(recorded: str):
+    """Otherwise its rows are skipped forever, and the queue is told that they are durable."""
     renamed = replace(table("t2", 7), identity="id of t")
     record = Instantiation(
         source="dbs1", identity="id of t", owner="public", name=recorded, scn=Scn(100), state="COPIED", digest="00"
@@ -250,9 +246,9 @@ def shaped(name: str, number: int, *columns: str, root: int = 0) -> TableVersion
     return replace(described, version=content_version(described))
 
 
-def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
-    """With a deleted column renamed at the source, its new name comes where another column's was: nothing tells which
-    it is.
+def test_transformed_columns_are_not_taken_for_renamed_ones():
+    """The name of a renamed column that the transformation deletes arrives in another column's place: nothing shows
+    which column it is.
     """
     plain = table("t", A)
     masked = replace(plain, transformations=(Transformation(operations=(DeleteColumns(deleted=("a",)),)),))
@@ -271,10 +267,10 @@ def test_columns_behind_a_transformation_are_not_taken_for_renamed_ones():
         assert [column.name for column in names.fitting(before).columns] == ["id", expected]
 
 
-def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_leaves_no_column_out():
-    """RENAME b TO old, ADD b: the order of the columns tells as much as it does without new names and added columns.
+def test_rows_before_a_rename_keep_values_without_deleted_columns():
+    """RENAME b TO old, ADD b: the column order shows as much as without new names and added columns.
 
-    The rows' value is not the new b's.
+    The value of the earlier rows is not the new b's.
     """
     shown = Transformation(
         operations=(
@@ -299,7 +295,7 @@ def test_rows_before_a_rename_keep_their_values_behind_a_transformation_that_lea
     assert [column.name for column in names.fitting(after).columns] == ["region", "id", "old", "x"]
 
 
-def test_two_tables_that_have_one_name_behind_transformations_rename_no_columns_of_each_other():
+def test_two_tables_transformed_to_one_name_share_no_column_renames():
     versions = TableVersions()
     renamed, own = shaped("b", A, "id", "x"), shaped("b", B, "id", "y", "x")
     versions.note((renamed, own))
@@ -314,7 +310,7 @@ PART, NAME = PartOf(table="id of t", number=P), ("public", "t_1")
 NEVER = 1 << 60
 
 
-def test_a_partition_that_is_copied_alone_has_a_start_of_its_own():
+def test_partition_copied_alone_has_its_own_start():
     tables = arriving(t=10)
     of_part, of_other = version("t", P, A), version("t", Q, A)
     tables.leave_out([], [PART])
@@ -330,8 +326,8 @@ def test_a_partition_that_is_copied_alone_has_a_start_of_its_own():
     assert tables.first_scn(of_part, 170) > NEVER
 
 
-def test_a_driver_that_starts_knows_partitions_by_their_records():
-    """COPIED at 100 and not joined; DONE at 100 where the others are not that far."""
+def test_starting_driver_knows_partitions_by_their_records():
+    """COPIED at 100 and not joined, or DONE at 100 while the other partitions are behind."""
     for state, first in (("COPIED", NEVER), ("DONE", 100)):
         records = [
             Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
@@ -340,15 +336,17 @@ def test_a_driver_that_starts_knows_partitions_by_their_records():
         whole = table("t", A, P, Q)
         found = standings([whole, *parts_of([whole], records)], records)
         assert [each.replaced for each in found] == [(), ()]
-        assert found[0].replaced_identities == (PART.identity,), "a copy of the whole table removes it"
+        assert found[0].replaced_identities == (PART.identity,), (
+            "a copy of the whole table replaces the partition's record"
+        )
         tables = ArrivingTables(table_starts(found), [whole])
         assert tables.first_scn(version("t", Q, A), 0) == 10
         assert tables.first_scn(version("t", P, A), 0) >= first
 
 
-def test_a_partition_that_left_and_is_a_table_by_now_is_left_out_until_it_is_copied():
-    """It keeps its number and its name: its record as a partition said that its changes are applied from 100 on, while
-    it was emptied and copied.
+def test_detached_partition_is_excluded_until_it_is_copied_as_a_table():
+    """It keeps its number and name. Its record as a partition would have its changes applied from 100 on while it is
+    emptied and copied.
     """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
@@ -359,11 +357,13 @@ def test_a_partition_that_left_and_is_a_table_by_now_is_left_out_until_it_is_cop
     tables = ArrivingTables(table_starts(found), now)
     assert tables.first_scn(version("t_1", P), 0) > NEVER
     (own,) = [each for each in found if each.table.destination == NAME]
-    assert (own.is_outdated, own.replaced_identities) == (True, (PART.identity,)), "its rows are ours: they are emptied"
+    assert (own.is_outdated, own.replaced_identities) == (True, (PART.identity,)), (
+        "its rows belong to this copy: they are removed"
+    )
 
 
 @pytest.mark.parametrize("state", ["COPYING", "FAILED", "LEFT"])
-def test_the_copy_of_a_table_has_its_partitions(state: str):
+def test_copy_of_a_table_includes_its_partitions(state: str):
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state=state),
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED"),
@@ -380,8 +380,8 @@ def truncating(commit: int, *versions: TableVersion):
     )
 
 
-def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
-    """It comes as one of the partitions; which one says nothing."""
+def test_truncate_of_a_whole_table_waits_until_its_partition_starts_there():
+    """The TRUNCATE arrives for one of the partitions; which one carries no meaning."""
     for number in (P, Q):
         tables = arriving(t=10)
         tables.leave_out([], [PART])
@@ -397,7 +397,7 @@ def test_a_truncate_of_the_whole_table_waits_until_the_partition_begins_there():
         assert tables.first_scn(version("t", P, A), 0) == 49
 
 
-def test_a_truncate_of_partitions_reaches_those_that_are_applied():
+def test_truncate_of_partitions_reaches_only_applied_ones():
     part = Partition(owner="public", name="t_1", rows="true")
     tables = arriving(t=10)
     tables.leave_out([], [PART])
@@ -408,7 +408,7 @@ def test_a_truncate_of_partitions_reaches_those_that_are_applied():
     assert reading.reader.truncated_tables == {"id of t": (49, frozenset({Q}))}
 
 
-def test_rows_older_than_the_copy_of_their_partition_are_in_it():
+def test_rows_older_than_their_partitions_copy_are_dropped():
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
         Instantiation(source="a", identity=PART.identity, owner="public", name="t_1", scn=Scn(100), state="COPIED"),
@@ -432,9 +432,9 @@ def test_rows_older_than_the_copy_of_their_partition_are_in_it():
     )
 
 
-def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be_of_its_rows_whichever_part_it_is_in():
-    """A transaction that moves rows into a partition and attaches it, of any size: its first part has what was before
-    the ATTACH, its last what was behind it.
+def test_error_changes_before_an_attach_may_affect_the_copied_partition():
+    """A transaction of any size moves rows into a partition and attaches it: changes before the ATTACH may be in its
+    first part, changes after it in its last.
     """
     records = [
         Instantiation(source="a", identity="id of t", owner="public", name="t", scn=Scn(10), state="DONE"),
@@ -449,11 +449,11 @@ def test_what_an_error_transaction_changes_in_front_of_a_copied_partition_may_be
     emptied = truncating(50, replace(version("t", Q, A), partition=Partition(owner="public", name="t_2", rows="true")))
     for first in (other, emptied):
         assert moved_before([first, here], copied) == "public.t"
-        assert moved_before([here, first, here], copied) == "", "behind the ATTACH nobody else has such rows"
+        assert moved_before([here, first, here], copied) == "", "after the ATTACH no other partition has such rows"
         assert moved_before([first], copied) == ""
     assert moved_before([stranger, here], copied) == ""
-    assert moved_before([inserted, here], copied) == "", "nothing of the copy is removed by it"
-    assert moved_before([other, batch("t", P, 150, root=A)], copied) == "", "behind the copy"
+    assert moved_before([inserted, here], copied) == "", "it removes no row of the copy"
+    assert moved_before([other, batch("t", P, 150, root=A)], copied) == "", "after the copy"
     assert moved_before((not_asked(part) for part in (1, 2)), {("public", "t"): 10}) == "", (
-        "nothing was copied alone: nothing is read"
+        "no partition was copied alone: nothing is read"
     )

@@ -1,4 +1,4 @@
-"""Checks of a topology as a whole: each problem planted, its text asserted."""
+"""Checks of a whole topology: each test plants one problem and asserts its text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ applies:
 )
 
 
-def test_a_chain_over_an_intermediate_site_is_in_order(tmp_path):
+def test_chain_over_an_intermediate_site_has_no_findings(tmp_path):
     spec = read(tmp_path, CHAIN)
     assert [propagation.sources for propagation in spec.propagations] == [("dbs1",), ("dbs1",)]
     assert [as_line(finding) for finding in check(spec)] == [
@@ -34,7 +34,7 @@ def test_a_chain_over_an_intermediate_site_is_in_order(tmp_path):
     ]
 
 
-def test_a_site_that_a_wrong_entry_of_replicate_is_about_is_not_said_to_take_part_in_nothing(tmp_path):
+def test_site_in_an_invalid_replicate_entry_is_not_reported_as_unused(tmp_path):
     entries = "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs2]}\n"
     assert [line.partition(": takes part in nothing")[0] for line in findings(tmp_path, SITES + entries)[1]] == [
         "warning: sites.dbs3 (line 5)",
@@ -157,12 +157,12 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), PLANTED.values(), ids=PLANTED.keys())
-def test_planted_problem(tmp_path, old, new, expected):
+def test_planted_problem_is_found(tmp_path, old, new, expected):
     assert CHAIN.count(old) == 1
     assert sorted(problems(tmp_path, CHAIN.replace(old, new))) == sorted(expected)
 
 
-def test_applies_of_one_source_at_one_site_may_share_it_when_their_tables_differ(tmp_path):
+def test_applies_of_one_source_at_one_site_may_take_different_tables(tmp_path):
     text = CHAIN.replace("queue: q2}", "queue: q2, rules: {include: [{table: hr.a*}]}}")
     text += "  a2: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table: hr.b*}]}}\n"
     assert read(tmp_path, text).subscribers("q2") == ("a1", "a2")
@@ -181,8 +181,8 @@ def test_two_sites_with_one_database_are_refused(tmp_path):
     ]
 
 
-def test_lcrs_take_the_shortest_way_when_queues_are_shared_by_every_site(tmp_path):
-    """The manuals' n-way set-up with one queue per site: every queue holds LCRs of all sources, none is sent on."""
+def test_lcrs_take_the_shortest_way_over_shared_queues(tmp_path):
+    """The manuals' n-way topology with one queue per site: every queue holds LCRs of all sources, none is forwarded."""
     sites = ("dbs1", "dbs2", "dbs3")
     pairs = [(a, b) for a in sites for b in sites if a != b]
     text = SITES + "queues:\n" + "".join(f"  q_{site}: {{site: {site}}}\n" for site in sites)
@@ -209,19 +209,19 @@ applies: {a1: {site: dbs2, source: dbs1, queue: q2_in}, a2: {site: dbs1, source:
 
 
 def warnings(tmp_path, text: str) -> list[str]:
-    """What is wrong, errors too, but for what every topology of these tests has."""
+    """Return warnings and errors, without the findings that every topology of these tests has."""
     usual = ("takes part in nothing", "no conflict handler")
     return [line for line in findings(tmp_path, text)[1] if not any(words in line for words in usual)]
 
 
-def test_a_two_way_set_up_of_untagged_captures_has_no_warning(tmp_path):
+def test_two_way_topology_of_untagged_captures_has_no_warning(tmp_path):
     assert warnings(tmp_path, TWO_WAY) == []
 
 
 HOME = "changes of hr.* made at dbs1 return there: dbs1 -> dbs2 (applied by a1 with tag 00) -> dbs1 (applied by a2): "
 
 
-def test_a_capture_of_tagged_changes_in_a_two_way_set_up_is_refused_with_the_path(tmp_path):
+def test_tagged_capture_in_a_two_way_topology_is_refused_with_the_path(tmp_path):
     text = TWO_WAY.replace(
         "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {include: [{schema: hr, tagged: true}]}"
     )
@@ -231,7 +231,7 @@ def test_a_capture_of_tagged_changes_in_a_two_way_set_up_is_refused_with_the_pat
     ]
 
 
-def test_a_capture_without_a_positive_rule_set_takes_tagged_changes_too(tmp_path):
+def test_capture_without_a_positive_rule_set_takes_tagged_changes(tmp_path):
     text = TWO_WAY.replace(
         "queue: q2, rules: {include: [{schema: hr}]}", "queue: q2, rules: {exclude: [{schema: tmp}]}"
     )
@@ -240,7 +240,7 @@ def test_a_capture_without_a_positive_rule_set_takes_tagged_changes_too(tmp_path
     ]
 
 
-def test_a_capture_of_tagged_changes_of_other_tables_is_no_cycle(tmp_path):
+def test_tagged_capture_of_other_tables_is_no_cycle(tmp_path):
     text = TWO_WAY.replace(
         "queue: q2, rules: {include: [{schema: hr}]}",
         "queue: q2, rules: {include: [{schema: hr}, {schema: crm, tagged: true}]}",
@@ -263,7 +263,7 @@ def ring(tag: str) -> str:
     )
 
 
-def test_a_ring_in_which_every_capture_takes_tagged_changes_is_a_cycle_told_once_with_the_whole_path(tmp_path):
+def test_ring_of_tagged_captures_is_one_cycle_with_the_whole_path(tmp_path):
     assert warnings(tmp_path, ring('"00"')) == [
         "error: captures.c_dbs3.rules (line 17): changes of hr.* made at dbs1 circulate for ever: dbs1 -> dbs2 (applied"
         " by a_dbs1 with tag 00) -> "
@@ -272,7 +272,7 @@ def test_a_ring_in_which_every_capture_takes_tagged_changes_is_a_cycle_told_once
     ]
 
 
-def test_a_ring_of_apply_processes_without_a_tag_needs_a_tag_that_is_left_out(tmp_path):
+def test_ring_of_untagged_applies_is_advised_to_tag_and_exclude(tmp_path):
     (line,) = warnings(tmp_path, ring("null"))
     assert line.startswith("error: applies.a_dbs1.tag (line 23): changes of hr.* made at dbs1 circulate for ever: ")
     assert line.endswith(
@@ -281,14 +281,14 @@ def test_a_ring_of_apply_processes_without_a_tag_needs_a_tag_that_is_left_out(tm
     )
 
 
-def test_a_cycle_that_is_allowed_is_a_warning(tmp_path):
+def test_allowed_cycle_is_a_warning(tmp_path):
     (line,) = warnings(tmp_path, "allow_cycle: true" + ring('"00"'))
     assert line.startswith(
         "warning: captures.c_dbs3.rules (line 18): changes of hr.* made at dbs1 circulate for ever: "
     )
 
 
-def test_tagged_changes_that_arrive_by_two_ways_are_refused_with_both(tmp_path):
+def test_tagged_changes_arriving_by_two_ways_are_refused_with_both(tmp_path):
     text = (
         SITES + "replicate: [{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}, {schemas: [hr], from: dbs2, to: [dbs3]}]\n"
     )
@@ -307,7 +307,7 @@ def test_tagged_changes_that_arrive_by_two_ways_are_refused_with_both(tmp_path):
 
 
 def hub(back_to: str) -> str:
-    """A hub with two spokes: it captures everything; `back_to`: condition on what goes to dbs2 from the hub."""
+    """A hub with two spokes that captures everything; `back_to`: the rules of the propagation from the hub to dbs2."""
     spokes = {"dbs2": "02", "dbs3": "03"}
     text = SITES + "queues:\n" + "".join(f"  q_{s}: {{site: {s}}}\n  i_{s}: {{site: {s}}}\n" for s in ("dbs1", *spokes))
     text += (
@@ -329,7 +329,7 @@ def hub(back_to: str) -> str:
 @pytest.mark.parametrize(
     "back_to", ['include: [{schema: hr, not_tags: ["02"]}]', 'exclude: [{schema: hr, tags: ["02"]}]']
 )
-def test_a_hub_that_forwards_what_spokes_wrote_to_the_others_has_no_warning(tmp_path, back_to):
+def test_hub_that_forwards_changes_between_spokes_has_no_warning(tmp_path, back_to):
     assert warnings(tmp_path, hub(back_to)) == []
 
 
@@ -355,11 +355,11 @@ LOST_AT_HUB = (
         ('include: [{schema: hr, not_tags: ["03"]}]', [HOME_FROM_HUB, LOST_AT_HUB]),
     ],
 )
-def test_a_hub_that_sends_a_spoke_its_own_changes_or_not_those_of_another_is_refused(tmp_path, back_to, expected):
+def test_hub_that_echoes_or_withholds_spoke_changes_is_refused(tmp_path, back_to, expected):
     assert warnings(tmp_path, hub(back_to)) == expected
 
 
-def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_come_home(tmp_path):
+def test_untagged_apply_with_returning_changes_is_advised_to_set_a_tag(tmp_path):
     text = TWO_WAY.replace(
         "a1: {site: dbs2, source: dbs1, queue: q2_in}", "a1: {site: dbs2, source: dbs1, queue: q2_in, tag: null}"
     )
@@ -372,7 +372,7 @@ def test_apply_processes_without_a_tag_are_told_to_take_one_when_their_changes_c
 
 MEETING = "where they change one row at the same time, the whole later transaction goes into the error queue of "
 MEETINGS = {
-    # entry of `replicate` -> who writes what, and where they meet
+    # entry of `replicate` -> writing sites, tables, sites of conflicts
     "{schemas: [hr], between: [dbs1, dbs2]}": [("dbs1 and dbs2", "hr.*", "dbs2, dbs1")],
     "{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}": [("dbs1 and dbs2 and dbs3", "hr.*", "dbs1, dbs2, dbs3")],
     "{schemas: [hr], from: dbs1, to: [dbs2, dbs3]}": [],
@@ -384,7 +384,7 @@ MEETINGS = {
 
 
 @pytest.mark.parametrize(("entries", "expected"), MEETINGS.items(), ids=MEETINGS.keys())
-def test_tables_that_several_sites_write_are_warned_of_while_there_is_no_conflict_handler(tmp_path, entries, expected):
+def test_tables_written_by_several_sites_without_handlers_are_a_warning(tmp_path, entries, expected):
     found = [
         finding
         for finding in check(read(tmp_path, SITES + f"replicate: [{entries}]"))
@@ -427,7 +427,7 @@ IDLE = {
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), IDLE.values(), ids=IDLE.keys())
-def test_a_part_that_does_nothing_is_a_warning_not_an_error(tmp_path, old, new, expected):
+def test_unused_part_is_a_warning(tmp_path, old, new, expected):
     assert CHAIN.count(old) == 1
     findings = check(read(tmp_path, CHAIN.replace(old, new)))
     assert expected in [as_line(finding) for finding in findings]

@@ -1,6 +1,6 @@
-"""Transformations in a topology: read, refused where they cannot be right, stored, carried, and not changed in passing.
+"""Transformations in a topology: reading, refusals, storage, effects on arriving tables, and edits.
 
-Longer than 500 lines: all of it shares one topology and its tables.
+Longer than 500 lines: all tests share one topology and its tables.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ EMPLOYEES = TableName("hr", "employees")
         ("[{add_column: {name: a, current_timestamp: true, type: date}}]", "timestamptz"),
     ],
 )
-def test_what_is_no_transformation_is_refused(tmp_path, transform, word):
+def test_invalid_transformation_is_refused(tmp_path, transform, word):
     assert any(
         word in each for each in problems(tmp_path, one_way(applied=f"{{table: hr.employees, transform: {transform}}}"))
     )
 
 
-def test_patterns_cannot_all_get_one_name_and_negative_rules_transform_nothing(tmp_path):
+def test_rename_of_a_pattern_or_in_a_negative_rule_is_refused(tmp_path):
     assert any(
         "same name" in each
         for each in problems(tmp_path, one_way(applied="{schema: hr, transform: [{rename_table: a.b}]}"))
@@ -99,7 +99,7 @@ def test_patterns_cannot_all_get_one_name_and_negative_rules_transform_nothing(t
         ('"2026-01-31", type: date', "date", "2026-01-31"),
     ],
 )
-def test_added_values_have_the_types_that_yaml_gives_them_unless_the_file_says(tmp_path, value, type_name, text):
+def test_added_values_have_their_yaml_types_unless_the_file_sets_one(tmp_path, value, type_name, text):
     spec = read(
         tmp_path, one_way(applied=f"{{table: hr.employees, transform: [{{add_column: {{name: c, value: {value}}}}}]}}")
     )
@@ -120,10 +120,10 @@ def test_topology_with_transformations_is_stored_and_read_again(tmp_path: Path) 
     assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
 
 
-# --------------------------------------------------------------------------- as what a table arrives
+# --------------------------------------------------------------------------- the arriving table
 
 
-def test_a_table_arrives_under_the_name_and_with_the_columns_that_its_way_gives_it(tmp_path):
+def test_table_arrives_with_the_name_and_columns_of_its_way(tmp_path):
     spec = read(tmp_path, one_way(MASK, applied=RENAME))
     way = the_way(spec)
     assert way.carry(EMPLOYEES) == ("sales", "staff")
@@ -155,19 +155,19 @@ def test_a_table_arrives_under_the_name_and_with_the_columns_that_its_way_gives_
     assert any("sales.staff" in rules and "without salary" not in rules for rules in make_plan(spec).ways[0].rules)
 
 
-def test_the_end_of_a_way_transforms_only_what_the_apply_process_does(tmp_path):
+def test_only_the_applys_own_rules_transform_at_the_end_of_a_way(tmp_path):
     spec = read(tmp_path, one_way(MASK, applied=RENAME))
     *before, own = rules_at_the_end([the_way(spec)])
     assert not any(each.transforms for each in before)
     assert own.transforms
 
 
-def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
+def test_propagation_that_transforms_is_not_bypassed(tmp_path):
     spec = read(tmp_path, one_way(sent=MASK))
     assert combination(spec, spec.capture("cap")).apply is None
 
 
-# --------------------------------------------------------------------------- what check refuses
+# --------------------------------------------------------------------------- refusals of check
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,12 @@ def test_a_propagation_that_transforms_is_not_passed_by(tmp_path):
         ),
     ],
 )
-def test_check_refuses_what_cannot_be_right(tmp_path, clients, words):
+def test_check_refuses_contradictory_transformations(tmp_path, clients, words):
     found = problems(tmp_path, one_way(**clients))
     assert any(all(word in each for word in words) for each in found), found
 
 
-def test_conditions_behind_a_transformation_speak_of_its_columns(tmp_path):
+def test_conditions_after_a_transformation_use_its_columns(tmp_path):
     spec = read_anyway(
         tmp_path,
         one_way(
@@ -269,7 +269,7 @@ def test_conditions_behind_a_transformation_speak_of_its_columns(tmp_path):
     assert need.at_source("hr", "employees", ["id", "salary"]) == {"id": "id", "pay": "salary"}
 
 
-def test_two_names_may_be_exchanged(tmp_path):
+def test_two_table_names_can_be_swapped(tmp_path):
     spec = read(
         tmp_path,
         one_way(
@@ -297,7 +297,7 @@ def two_applies(second: str, *, first: str = "{table: hr.a, transform: [{rename_
         ("{table: hr.a, transform: [{rename_schema: sales}, {rename_table: sales.t}]}", ("the same changes", "hr.a")),
     ],
 )
-def test_two_apply_processes_do_not_write_one_renamed_table(tmp_path, second, words):
+def test_two_applies_writing_one_renamed_table_are_refused(tmp_path, second, words):
     found = problems(tmp_path, two_applies(second))
     assert len(found) == 1
     assert all(word in found[0] for word in words), found
@@ -312,11 +312,11 @@ def test_two_apply_processes_do_not_write_one_renamed_table(tmp_path, second, wo
         "{table: hr.b}",
     ],
 )
-def test_two_apply_processes_may_write_one_table_under_two_names(tmp_path, second):
+def test_two_applies_may_write_one_table_under_two_names(tmp_path, second):
     read(tmp_path, two_applies(second))
 
 
-def test_what_arrives_twice_under_one_name_is_told_without_what_arrives_under_another(tmp_path):
+def test_duplicate_arrival_is_reported_only_for_tables_of_one_name(tmp_path):
     text = two_applies(
         "{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b, transform: [{rename_table: sales.u}]}",
         first="{table: hr.a, transform: [{rename_table: sales.t}]}, {table: hr.b}",
@@ -353,7 +353,7 @@ def forwarding(captured: str) -> str:
     )
 
 
-def test_a_table_that_was_renamed_is_sent_on_under_its_new_name(tmp_path):
+def test_renamed_table_is_forwarded_under_its_new_name(tmp_path):
     def reached(captured: str) -> dict[str, set[str]]:
         proof = Proof(read_anyway(tmp_path, forwarding(captured)))
         return {
@@ -363,11 +363,11 @@ def test_a_table_that_was_renamed_is_sent_on_under_its_new_name(tmp_path):
         }
 
     assert reached("{table: sales.staff, tagged: true}") == {"dbs1": {"dbs2", "dbs3"}, "dbs2": {"dbs3"}}
-    # what users of dbs2 write there goes on, and nothing else
+    # only what users of dbs2 write there is forwarded
     assert reached("{table: sales.staff}") == {"dbs1": {"dbs2"}, "dbs2": {"dbs3"}}
 
 
-def test_an_apply_process_beside_one_that_renames_does_not_write_alone(tmp_path):
+def test_apply_next_to_a_renaming_apply_does_not_write_alone(tmp_path):
     text = (
         one_way(applied=RENAME)
         .replace("q2: {site: dbs2}}", "q2: {site: dbs2}, q3: {site: dbs2}, q4: {site: dbs3}}")
@@ -384,10 +384,10 @@ def test_an_apply_process_beside_one_that_renames_does_not_write_alone(tmp_path)
     assert writes_alone(spec, spec.apply("other"), TableName("elsewhere", "staff"))
 
 
-# --------------------------------------------------------------------------- the tables that there are
+# --------------------------------------------------------------------------- existing tables
 
 
-def test_findings_of_tables_name_what_cannot_be_transformed(tmp_path):
+def test_table_findings_name_impossible_transformations(tmp_path):
     def found(transform: str, *versions: TableVersion) -> str:
         spec = read(tmp_path, one_way(applied=f"{{schema: hr, transform: [{transform}]}}"))
         findings, fitting = arrival_findings(spec.apply("app"), [the_way(spec)], versions or (VERSION,))
@@ -398,7 +398,7 @@ def test_findings_of_tables_name_what_cannot_be_transformed(tmp_path):
 
     assert "deletes id" in found("{delete_columns: [id]}")
     assert "has a column name" in found("{add_column: {name: name, value: x}}")
-    assert found("{delete_columns: [missing]}") == ""  # one rule for many tables: not every one has the column
+    assert found("{delete_columns: [missing]}") == ""  # one rule for many tables: not every table has the column
     named = read(tmp_path, one_way(applied="{table: hr.employees, transform: [{delete_columns: [missing]}]}"))
     assert "no column missing" in arrival_findings(named.apply("app"), [the_way(named)], [VERSION])[0][0].problem
 
@@ -417,7 +417,7 @@ def test_two_tables_of_a_source_cannot_arrive_under_one_name(tmp_path):
     assert "as hr.employees does" in findings[0].problem
 
 
-def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp_path):
+def test_tables_arriving_under_one_name_through_two_applies_are_found(tmp_path):
     both = "{schema: hr}, {schema: x}"
     text = one_way(both, both, "{schema: hr, transform: [{rename_schema: x}]}")
     spec = read_anyway(
@@ -432,7 +432,7 @@ def test_two_tables_cannot_arrive_under_one_name_through_two_apply_processes(tmp
     assert [each.problem for each in last] == ["would arrive at dbs2 as x.employees, as hr.employees does"]
 
 
-def test_a_bind_of_a_handler_that_names_no_column_of_what_arrives_is_found(tmp_path):
+def test_handler_bind_without_an_arriving_column_is_found(tmp_path):
     handlers = """dml_handlers:
   - table: sales.staff
     statements: ["UPDATE sales.log SET at = :commit_scn, who = :new.full_name, was = :old.name WHERE id = :old.id"]
@@ -444,7 +444,7 @@ def test_a_bind_of_a_handler_that_names_no_column_of_what_arrives_is_found(tmp_p
     assert "full_name, id, salary" in findings[0].fix
 
 
-def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path):
+def test_columns_for_handler_binds_are_logged_under_source_names(tmp_path):
     handlers = """dml_handlers:
   - {table: sales.staff, operations: [delete], statements: ["DELETE FROM sales.log WHERE who = :old.full_name AND x = :new.salary"]}
   - {table: sales.staff, operations: [insert], statements: ["INSERT INTO sales.log VALUES (:new.id, :old.id)"]}
@@ -456,7 +456,7 @@ def test_what_binds_of_handlers_need_is_logged_under_the_sources_names(tmp_path)
     assert need.at_source("hr", "employees", ["id", "name", "salary"])["full_name"] == "name"
 
 
-def test_what_conflict_handlers_and_dependencies_need_is_listed_under_the_sources_names(tmp_path):
+def test_columns_for_conflict_handlers_are_listed_under_source_names(tmp_path):
     settings = """conflict_handlers:
   - {table: sales.staff, on: update_differs, method: maximum, resolution_column: salary, columns: [full_name, salary]}
   - {table: sales.staff, on: delete_differs, method: overwrite}
@@ -468,7 +468,7 @@ def test_what_conflict_handlers_and_dependencies_need_is_listed_under_the_source
         " [who]}]}, ",
     )
     spec = read_anyway(tmp_path, text + settings)
-    assert log_needs(spec, "dbs1") == ()  # what lacks is found with everything else of the table
+    assert log_needs(spec, "dbs1") == ()  # a missing column is one of the other findings of the table
     found = [
         (need.place.removeprefix("applies.app."), need.old, need.new, need.every_old)
         for need in listed_needs(spec, "dbs1")
@@ -511,9 +511,7 @@ SECOND = "  app3: {site: dbs2, source: dbs1, queue: q2, rules: {include: [{table
         ("{schema: hr, transform: [{rename_schema: x}]}", SECOND),
     ],
 )
-def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tells_nobody_to_drop_one(
-    tmp_path, applied, second
-):
+def test_rename_collision_at_the_source_names_both_tables(tmp_path, applied, second):
     both = "{schema: hr}, {schema: x}"
     spec = read_anyway(tmp_path, one_way(both, both, applied) + second)
     captured = [
@@ -543,13 +541,13 @@ def test_a_rename_at_the_source_onto_the_name_of_another_says_which_two_and_tell
         ({"applied": MASK}, {"applied": "{table: hr.other}"}, False),
     ],
 )
-def test_another_transformation_of_a_table_that_is_replicated_is_refused(tmp_path, before, after, refused):
+def test_changed_transformation_of_a_replicated_table_is_refused(tmp_path, before, after, refused):
     found = list(shape_changes(read_anyway(tmp_path, one_way(**before)), read_anyway(tmp_path, one_way(**after))))
     assert bool(found) is refused
 
 
-def test_patterns_that_meet_only_in_both_topologies_together_are_compared(tmp_path):
-    """`hr.ab` is of both patterns, and an example of neither topology alone."""
+def test_patterns_overlapping_only_across_two_topologies_are_compared(tmp_path):
+    """Both patterns match `hr.ab`, which is an example of neither topology alone."""
     before = one_way(applied="{table: hr.a*, transform: [{delete_columns: [salary]}]}")
     after = one_way(applied="{table: 'hr.*b', transform: [{delete_columns: [phone]}]}")
     (found,) = shape_changes(read_anyway(tmp_path, before), read_anyway(tmp_path, after))
@@ -570,8 +568,8 @@ applies: {app: {site: dbs2, source: dbs1, queue: q2}}
 )
 
 
-def test_a_transformation_that_moves_to_another_propagation_is_refused(tmp_path):
-    """What waits in the queue between them would be transformed twice, or not at all."""
+def test_transformation_moved_to_another_propagation_is_refused(tmp_path):
+    """Changes in the queue between them would be transformed twice or not at all."""
     mask = ", transform: [{delete_columns: [salary]}]"
     first, second = (read_anyway(tmp_path, TWO_HOPS % each) for each in ((mask, ""), ("", mask)))
     assert list(shape_changes(first, first)) == []
@@ -581,7 +579,7 @@ def test_a_transformation_that_moves_to_another_propagation_is_refused(tmp_path)
         assert "from qh to q2" in found.problem
 
 
-def test_transformation_reads_as_words(tmp_path):
+def test_transformation_is_printed_in_words(tmp_path):
     spec = read(tmp_path, one_way(applied=RENAME))
     transformation: Transformation = spec.apply("app").rules.include[0].transformation
     assert str(transformation) == "name as full_name, as sales.staff"
@@ -599,7 +597,7 @@ def with_function(folder: Path, code: str = "def mask(lcr):\n    return lcr\n", 
     return one_way(**clients) + "code: code\nhandler_timeout_s: 5\n"
 
 
-def test_a_function_travels_with_its_code_version_and_bound_of_time(tmp_path: Path) -> None:
+def test_function_is_stored_with_its_code_version_and_time_limit(tmp_path: Path) -> None:
     spec = read(
         tmp_path, with_function(tmp_path, captured=FUNCTION, applied="{table: hr.employees, transform: 'masks:mask'}")
     )
@@ -623,7 +621,7 @@ def test_a_function_travels_with_its_code_version_and_bound_of_time(tmp_path: Pa
     assert functions_of(spec) == {"capture:cap": (captured.function,), "apply:app": (captured.function,)}
 
 
-def test_a_function_looks_at_new_values_that_the_log_may_lack(tmp_path: Path) -> None:
+def test_function_columns_are_needs_of_the_log(tmp_path: Path) -> None:
     every = "{schema: hr, transform: 'masks:mask'}"
     spec = read(tmp_path, with_function(tmp_path, captured=FUNCTION, applied=every))
     found = {need.place: need for need in log_needs(spec, "dbs1")}
@@ -637,7 +635,7 @@ def test_a_function_looks_at_new_values_that_the_log_may_lack(tmp_path: Path) ->
     assert not whole.is_of_rule
 
 
-def test_another_version_of_a_function_restarts_who_calls_it_and_copies_with_it(tmp_path: Path) -> None:
+def test_new_version_of_a_function_restarts_the_components_that_use_it(tmp_path: Path) -> None:
     before = read(tmp_path, with_function(tmp_path, sent=FUNCTION))
     after = read(tmp_path, with_function(tmp_path, "def mask(lcr):\n    return lcr  # 2\n", sent=FUNCTION))
     assert list(shape_changes(before, after)) == []
@@ -650,7 +648,7 @@ def test_another_version_of_a_function_restarts_who_calls_it_and_copies_with_it(
     assert list(shape_changes(before, other)) != []
 
 
-def test_functions_that_cannot_be_called_are_found_with_the_file(tmp_path: Path) -> None:
+def test_uncallable_functions_are_found_with_their_file(tmp_path: Path) -> None:
     text = with_function(tmp_path, "def mask(lcr, session):\n    return lcr\n", captured=FUNCTION)
     (found,) = handler_findings(read(tmp_path, text))
     assert (found.path, "code/masks.py, line 1: mask cannot be called with (lcr)" in found.problem) == (
@@ -662,7 +660,7 @@ def test_functions_that_cannot_be_called_are_found_with_the_file(tmp_path: Path)
     assert "captures.cap.rules.include[0].transform[1].function" in problem
 
 
-def test_a_function_leaves_the_columns_of_a_subset_alone(tmp_path: Path) -> None:
+def test_function_that_may_change_subset_columns_is_refused(tmp_path: Path) -> None:
     subset = "{table: hr.employees, subset: \"name = 'x'\"}"
     found = problems(tmp_path, with_function(tmp_path, captured=subset, applied=FUNCTION))
     assert any("names name, which" in each and "may change" in each for each in found)
@@ -675,7 +673,7 @@ def test_a_function_leaves_the_columns_of_a_subset_alone(tmp_path: Path) -> None
     read(tmp_path, with_function(tmp_path, captured=subset.replace("name", "id"), applied=FUNCTION))
 
 
-def test_columns_that_a_function_may_change_and_that_are_not_there_are_misspelt(tmp_path: Path) -> None:
+def test_missing_columns_of_a_function_are_found(tmp_path: Path) -> None:
     spec = read(
         tmp_path, with_function(tmp_path, captured=FUNCTION.replace("columns: [name]", "columns: [nam, salary]"))
     )
@@ -685,15 +683,13 @@ def test_columns_that_a_function_may_change_and_that_are_not_there_are_misspelt(
     ]
 
 
-def test_rules_that_overlap_have_the_same_function(tmp_path: Path) -> None:
+def test_overlapping_rules_with_different_functions_are_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, with_function(tmp_path, captured=f"{FUNCTION}, {{schema: hr, transform: 'masks:mask'}}"))
     assert any("differently" in each for each in found)
 
 
-def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_where_a_transformation_names_them(
-    tmp_path: Path,
-) -> None:
-    """What is to be kept would be left out, and what is to be left out would travel."""
+def test_dropped_columns_that_a_transformation_names_are_reported(tmp_path: Path) -> None:
+    """A renamed column would drop out of `keep_columns`, or pass `delete_columns` untransformed."""
 
     def lost(rule: str, *names: str) -> tuple[str, ...]:
         spec, asked = (
@@ -709,13 +705,15 @@ def test_columns_that_are_renamed_or_dropped_while_everything_runs_are_told_of_w
     assert lost("{table: hr.employees, transform: [{delete_columns: [salary]}]}", "id", "pay") == (
         "salary of hr.employees (cap)",
     )
-    assert lost("{schema: hr, transform: [{delete_columns: [salary]}]}", "id", "pay") == ()  # of some of its tables
+    assert (
+        lost("{schema: hr, transform: [{delete_columns: [salary]}]}", "id", "pay") == ()
+    )  # only some tables of the schema have the column
     unread = read(tmp_path, one_way(captured="{table: hr.employees}"))
     assert lost_columns(unread, "dbs1", lambda: pytest.fail("nothing is asked")) == ()
 
 
-def test_partitions_of_a_renamed_table_are_looked_for_in_the_table_of_the_new_name() -> None:
-    """With a default partition there, nothing is missing; and what is to be created names the destination's table."""
+def test_partitions_of_a_renamed_table_are_compared_with_the_new_table() -> None:
+    """With a default partition nothing is missing; the statement to create one names the destination's table."""
     here = TableShape(owner="sales", name="staff", partitioned_by="LIST (id)")
     source = TableShape(
         owner="hr",

@@ -1,4 +1,4 @@
-"""SCNs that a file gives capture processes, and redo that one which is new or moved would not find."""
+"""Capture SCNs in a topology file, and redo that a new or moved capture process would not find."""
 
 from __future__ import annotations
 
@@ -69,30 +69,28 @@ def found(
     ]
 
 
-def test_a_downstream_capture_process_that_replaces_a_local_one_needs_the_redo_of_the_source(
+def test_downstream_capture_replacing_a_local_one_needs_source_redo(
     local: TopologySpec, downstream: TopologySpec
 ) -> None:
     assert found(local, downstream, {("a", "a"): 100}, applied=100) == []
     assert found(local, downstream, {("a", "a"): 101}, applied=100) == ["captures.d"]
 
 
-def test_a_local_capture_process_that_replaces_a_downstream_one_needs_the_redo_of_the_source_too(
+def test_local_capture_replacing_a_downstream_one_needs_source_redo(
     local: TopologySpec, downstream: TopologySpec
 ) -> None:
-    """The source keeps redo only as far as the receiver has none."""
+    """The source keeps only redo that the receiver lacks."""
     assert found(downstream, local, {("a", "a"): 100}, applied=100) == []
     assert found(downstream, local, {("a", "a"): 101}, applied=100) == ["captures.c"]
 
 
-def test_an_apply_process_that_is_new_or_never_ran_needs_no_redo_of_before(
-    local: TopologySpec, downstream: TopologySpec
-) -> None:
+def test_new_apply_process_needs_no_earlier_redo(local: TopologySpec, downstream: TopologySpec) -> None:
     assert found(local, downstream, {("a", "a"): 101}, applied=FIRST_SCN) == []
     anew = replace(downstream, applies=tuple(replace(each, name="y") for each in downstream.applies))
     assert found(local, anew, {("a", "a"): 101}, applied=100) == []
 
 
-def test_what_did_not_change_is_not_looked_at(local: TopologySpec) -> None:
+def test_unchanged_capture_processes_are_not_checked(local: TopologySpec) -> None:
     assert found(local, local, {}, applied=1) == []
     assert found(None, local, {}, applied=1) == []
 
@@ -133,5 +131,5 @@ def test_check_reads_the_redo_on_this_machine(
     (finding,) = redo_findings(downstream, Databases(run=True))  # type: ignore[arg-type]
     assert finding.path == "captures.d"
     assert asked == [("t", "x")]
-    assert redo_findings(downstream, Databases(run=False)) == (), "a database that does not run tells nothing"
+    assert redo_findings(downstream, Databases(run=False)) == (), "a stopped database reports no progress"
     assert read_oldest_scn(tmp_path / "elsewhere") is None

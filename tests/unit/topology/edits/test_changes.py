@@ -1,6 +1,4 @@
-"""What an edit of a topology changes: every field of it changes some component's part, and only parts that depend on
-it.
-"""
+"""Effects of a topology edit: every field changes some component's part, and only parts that depend on the field."""
 
 from __future__ import annotations
 
@@ -33,16 +31,16 @@ ONE_MORE_FOR_ANOTHER = (
 
 
 def edit(folder: Path, before: str, after: str) -> dict[str, str]:
-    """The action for every component that is touched."""
+    """Return the action for every affected component."""
     found = changes(read(folder, before), read(folder, after))
     return {change.component: change.action for change in found if change.action != "same"}
 
 
-def test_the_same_topology_touches_nothing(tmp_path):
+def test_unchanged_topology_touches_nothing(tmp_path):
     assert edit(tmp_path, ONE, ONE) == {}
 
 
-def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_restarts_nothing(tmp_path):
+def test_added_destination_restarts_nothing(tmp_path):
     assert edit(tmp_path, ONE, TWO_SITES) == {
         "site:dbs1": "takes over",
         "queue:q_dbs1": "takes over",
@@ -63,8 +61,8 @@ def test_an_added_destination_is_taken_over_by_the_sources_site_and_queue_and_re
     }
 
 
-def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothing(tmp_path):
-    """The queue of the source is enough: both apply processes dequeue from it."""
+def test_second_destination_ends_combined_capture_without_restarts(tmp_path):
+    """Both apply processes dequeue from the queue of the source, so no other queue is needed."""
     one, two = ONE.removeprefix(NEVER), TWO_SITES.removeprefix(NEVER)
     grown = edit(tmp_path, one, two)
     between = {"queue:q_dbs1"}
@@ -82,7 +80,7 @@ def test_a_second_destination_ends_combined_capture_and_apply_and_restarts_nothi
     assert shrunk["capture:capture_dbs1"] == shrunk["apply:apply_from_dbs1_at_dbs2"] == "takes over"
 
 
-def test_direct_dequeuing_begins_and_ends_while_everything_runs(tmp_path):
+def test_direct_dequeuing_begins_and_ends_without_restarts(tmp_path):
     parted = edit(tmp_path, TWO_SITES.removeprefix(NEVER), TWO_SITES)
     streams = ("propagation:dbs1_to_dbs2", "queue:q_dbs2_in", "propagation:dbs1_to_dbs3", "queue:q_dbs3_in")
     applies = ("apply:apply_from_dbs1_at_dbs2", "apply:apply_from_dbs1_at_dbs3")
@@ -99,7 +97,7 @@ def test_direct_dequeuing_begins_and_ends_while_everything_runs(tmp_path):
     }
 
 
-def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
+def test_combined_never_is_taken_over_without_restarts(tmp_path):
     assert edit(tmp_path, ONE.removeprefix(NEVER), ONE) == {
         "capture:capture_dbs1": "takes over",
         "apply:apply_from_dbs1_at_dbs2": "takes over",
@@ -109,7 +107,7 @@ def test_combined_never_is_taken_over_while_everything_runs(tmp_path):
     }
 
 
-def test_processes_that_come_apart_restart_what_shared_them_and_leave_sites_and_spark_alone(tmp_path):
+def test_processes_apart_restarts_only_components_that_shared_a_process(tmp_path):
     apart = "processes: apart\n"
     shared = {
         "capture:capture_dbs1",
@@ -134,15 +132,15 @@ def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
     }
 
 
-def test_a_table_for_another_destination_leaves_an_apply_process_alone(tmp_path):
-    """The propagation to the first one gets rules, as more is captured; its apply process gets what it got before."""
+def test_table_for_another_destination_leaves_an_apply_untouched(tmp_path):
+    """More is captured, so the propagation to the first destination gets rules; its apply gets the same changes."""
     touched = edit(tmp_path, ONE, ONE_MORE_FOR_ANOTHER)
     assert touched["capture:capture_dbs1"] == touched["propagation:dbs1_to_dbs2"] == "takes over"
     assert "apply:apply_from_dbs1_at_dbs2" not in touched
     assert "queue:q_dbs2_in" not in touched
 
 
-def test_a_change_names_what_changed(tmp_path):
+def test_change_names_the_changed_parts(tmp_path):
     found = {
         change.component: change.facets
         for change in changes(read(tmp_path, ONE), read(tmp_path, TWO_TABLES))
@@ -166,9 +164,9 @@ applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 """
 )
 OTHER = RuleSet(include=(Rule(owner="other"),))
-# Names and places in the file, and what `check` forgives, are no part of a component; sites and queues are changed by
-# what refers to them. When a stream is split off or merged, and who gets alerts, the controller alone decides; that it
-# is comes with queues (`topology.split`).
+# Names and places in the file and exceptions of `check` are not part of a component. References change sites and
+# queues. The controller alone decides on splitting, merging and alert recipients; its split streams show in their
+# queues (`topology.split`).
 UNTOUCHED = {
     "alerts",
     "allow_cycle",
@@ -202,7 +200,7 @@ def other_values(value: object) -> object:
 
 
 def variants(spec: TopologySpec) -> dict[str, TopologySpec]:
-    """The topology with one field of one part changed, for every field of every kind of part."""
+    """Return one topology for every field of every kind of part, with only this field changed."""
     found: dict[str, TopologySpec] = {}
     for each in dataclasses.fields(spec):
         if each.name not in UNTOUCHED:
@@ -225,8 +223,8 @@ def variants(spec: TopologySpec) -> dict[str, TopologySpec]:
     return found
 
 
-def test_every_field_of_a_topology_changes_some_components_part(tmp_path):
-    """A field that is added one day and forgotten here would be changed in the file, and nowhere else."""
+def test_every_topology_field_changes_some_component(tmp_path):
+    """A new field that this test does not cover would change the file and nothing else."""
     spec = read(tmp_path, EXPLICIT)
     for field, changed in variants(spec).items():
         assert any(change.action != "same" for change in changes(spec, changed)), field
@@ -252,9 +250,9 @@ def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):
 @pytest.mark.parametrize(
     "written", ["department_id = 50", "new.status = 'shipped'", "old.id > 1 and command_type = 'DELETE'"]
 )
-def test_a_stored_topology_with_a_condition_that_is_refused_now_can_be_replaced(tmp_path, written):
-    """An earlier build took comments to the end of the line; without the stored topology no `up` could bring the
-    corrected file.
+def test_stored_topology_with_a_condition_refused_today_can_be_replaced(tmp_path, written):
+    """An earlier build took comments to the end of the line. No `up` could bring the corrected file if the stored
+    topology were unreadable.
     """
     text = (
         (EXAMPLES / "rules.yaml")
@@ -268,19 +266,20 @@ def test_a_stored_topology_with_a_condition_that_is_refused_now_can_be_replaced(
     assert any(change.action != "same" for change in changes(before, corrected))
     assert not [*shape_changes(before, corrected)]
     assert bool([*strangers_on_the_way(before, corrected)]) is not written.startswith("new.")
-    assert not [*subset_changes(before, corrected)]  # without the comment it says the same
+    assert not [*subset_changes(before, corrected)]  # without the comment the condition is the same
     assert not leaves_tables(before, corrected)
 
 
 @pytest.mark.parametrize("document", [None, {}, [], {"name": "t"}, {"name": "t", "unknown": 1}])
-def test_what_is_no_stored_topology_is_refused(document):
+def test_invalid_stored_topology_is_refused(document):
     with pytest.raises(ConfigError, match="cannot be read"):
         spec_from_json(document)
 
 
 def sent(folder: Path, *hops: str, sources: str = "a") -> TopologySpec:
-    """Sites of one letter, each with a queue and an apply process for each source; propagations such as "ab", and what
-    a source sends where no path leads does not come.
+    """Sites of one letter, each with a queue and an apply process for each source, and propagations such as "ab".
+
+    Changes of a source do not arrive at sites without a path from it.
     """
     names = sorted({name for hop in hops for name in hop})
     return route(
@@ -311,29 +310,27 @@ def sent(folder: Path, *hops: str, sources: str = "a") -> TopologySpec:
     ("before", "after", "found"),
     [
         (("ab", "bc"), ("ab", "ac"), {"queue:qb": ("queue:qa",)}),
-        (("ab", "ac"), ("ab", "bc"), {}),  # a does not hold less than before: who is behind b is behind it, too
+        (("ab", "ac"), ("ab", "bc"), {}),  # a does not hold less than before: sites behind b are behind a, too
         (("ab", "bc", "cd"), ("ab", "bc", "ad"), {"queue:qb": ("queue:qa",), "queue:qc": ("queue:qa",)}),
         (("ab", "bc", "cd"), ("ab", "bc", "bd"), {"queue:qc": ("queue:qb",)}),
         (("ab", "bc"), ("ab",), {}),
         (("ab", "bc"), ("ab", "bd", "dc"), {}),
     ],
 )
-def test_a_queue_that_gives_a_site_up_waits_for_the_one_before_it_from_which_the_site_gets_its_changes_then(
-    tmp_path, before, after, found
-):
+def test_queue_releasing_a_site_waits_for_the_queue_that_adopts_it(tmp_path, before, after, found):
     assert adopted_first(sent(tmp_path, *before), sent(tmp_path, *after)) == found
 
 
 def test_no_two_queues_wait_for_each_other(tmp_path):
-    """The changes of a to c, and those of b to d, went over the other one of the two, and go straight from now on."""
+    """The changes of a to c and those of b to d each went over the other site's queue, and now go directly."""
     before, after = (sent(tmp_path, "ab", "ba", *hops, sources="ab") for hops in (("bc", "ad"), ("ac", "bd")))
     before = replace(before, applies=tuple(each for each in before.applies if each.name not in {"b_at_c", "a_at_d"}))
     after = replace(after, applies=before.applies)
     assert adopted_first(route(before), route(after)) == {"queue:qa": ("queue:qb",)}
 
 
-def test_a_digest_needs_the_key_of_its_state_folder(tmp_path: Path) -> None:
-    """Without it a weak password cannot be tried; with it, what did not change stays the same."""
+def test_digest_requires_the_key_of_its_state_folder(tmp_path: Path) -> None:
+    """Without the key a weak password cannot be guessed from the digest; with it, an unchanged value stays the same."""
     text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}}')
     spec = read(tmp_path, text, {"D": "password=hunter2"})
     stored = json.dumps(spec_to_json(spec))
@@ -347,7 +344,7 @@ def test_a_digest_needs_the_key_of_its_state_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "action"), [("password=hunter2", "same"), ("password=hunter3", "restarts")])
-def test_a_digest_of_an_earlier_version_is_understood_and_replaced(tmp_path: Path, written: str, action: str) -> None:
+def test_digest_of_an_earlier_version_is_recognised_and_replaced(tmp_path: Path, written: str, action: str) -> None:
     text = EXPLICIT.replace("dbs1: {database: {kind: embedded}}", 'dbs1: {database: {kind: postgres, dsn: "${D}"}}')
     spec = read(tmp_path, text, {"D": "password=hunter2"})
     old = json.loads(json.dumps(spec_to_json(spec)))

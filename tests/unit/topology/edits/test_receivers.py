@@ -1,4 +1,4 @@
-"""Who gets which table, noted when a topology was prepared, and asked of other names later."""
+"""Receivers of each table, recorded when a topology is prepared and later queried by other names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.rules.rule import Rule, RuleSet, TagCondition
 from tests.support.topologies.files import SITES, read_anyway
 from topology.edits.receivers import NotedWay, Receivers
 
-# Its apply process names tables that never come, which `check` refuses.
+# Its apply process names tables that never arrive, which `check` refuses.
 NARROW = (
     SITES
     + """
@@ -35,17 +35,17 @@ def captured(number: int, name: str) -> CapturedTable:
 TABLES = (captured(1, "a"), captured(2, "other"))
 
 
-def test_a_name_is_lost_where_the_rules_of_any_client_on_the_way_leave_it_out(tmp_path):
+def test_name_is_lost_when_any_client_on_the_way_discards_it(tmp_path):
     noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert noted.lost_by("table 1", "hr", "a2") == ()
     for owner, name in (("crm", "a"), ("hr", "private_a"), ("hr", "b")):  # capture, propagation, apply
         assert noted.lost_by("table 1", owner, name) == ("apply",)
-        assert noted.lost_by("table 2", owner, name) == ()  # nobody got it under its old name either
+        assert noted.lost_by("table 2", owner, name) == ()  # no apply process got it under its old name either
         assert noted.lost_by(None, owner, name) == ("apply",)
 
 
-def test_only_a_renamed_table_has_strayed(tmp_path):
-    """A table that an edit of the rules leaves out has the name it had: that is what the operator wants."""
+def test_only_a_renamed_table_is_strayed(tmp_path):
+    """A table that an edit of the rules discards keeps its name: the operator wants that."""
     noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert not any(noted.is_strayed(table) for table in TABLES)
     assert noted.is_strayed(replace(TABLES[0], name="b"))
@@ -54,7 +54,7 @@ def test_only_a_renamed_table_has_strayed(tmp_path):
     assert not noted.is_strayed(captured(3, "new"))
 
 
-def test_it_is_the_same_after_it_was_stored(tmp_path):
+def test_receivers_survive_storage(tmp_path):
     noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert from_json(Receivers, json.loads(json.dumps(as_json(noted)))) == noted
     assert noted.identity_of(102) == "table 2"
@@ -62,19 +62,19 @@ def test_it_is_the_same_after_it_was_stored(tmp_path):
     assert Receivers().lost_by("table 1", "crm", "a") == Receivers().lost_by(None, "crm", "a") == ()
 
 
-def test_a_renamed_table_is_to_be_renamed_where_it_arrives_under_the_name_of_the_source(tmp_path):
+def test_destinations_rename_a_table_that_arrives_under_its_source_name(tmp_path):
     noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert noted.name_at_destinations(replace(TABLES[0], name="b")) == ("hr", "a")
-    assert noted.name_at_destinations(TABLES[0]) is None, "it was not renamed"
+    assert noted.name_at_destinations(TABLES[0]) is None, "the table was not renamed"
     assert noted.name_at_destinations(captured(3, "new")) is None
-    assert noted.name_at_destinations(replace(TABLES[1], name="b")) is None, "nobody got it"
+    assert noted.name_at_destinations(replace(TABLES[1], name="b")) is None, "no apply process got the table"
     called_otherwise = NARROW.replace("tagged: true}", "tagged: true, transform: [{rename_schema: crm}]}")
     noted = Receivers.of(read_anyway(tmp_path, called_otherwise), "dbs1", TABLES)
     assert noted.name_at_destinations(replace(TABLES[0], name="b")) is None
 
 
-def test_a_table_of_which_no_tag_passes_the_whole_way_arrives_nowhere() -> None:
-    """A change has one tag along its way: that each client takes some tag is not enough."""
+def test_table_without_a_tag_that_passes_the_whole_way_does_not_arrive() -> None:
+    """A change has one tag along its whole way, so clients that take different tags pass nothing."""
     only = [
         RuleSet(include=(Rule(owner="hr", name="a", tags=TagCondition(listed=(tag,))),)) for tag in (b"\x01", b"\x02")
     ]

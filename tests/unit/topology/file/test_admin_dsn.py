@@ -1,6 +1,4 @@
-"""A site's `admin_dsn`: where it is taken, that no topology and no record of one has it, and that it is resolved when
-it is used.
-"""
+"""A site's `admin_dsn`: where it is accepted, its absence from records of a topology, and its resolution on use."""
 
 from __future__ import annotations
 
@@ -41,21 +39,20 @@ def _problems(file: Path) -> list[str]:
     return [f"{found.path}: {found.problem}" for found in examine(file, ENVIRONMENT).findings if found.is_error]
 
 
-def test_topology_says_that_there_is_one_and_has_it_nowhere(tmp_path: Path) -> None:
+def test_topology_flags_an_admin_dsn_without_containing_it(tmp_path: Path) -> None:
     spec = read_topology(_file(tmp_path), ENVIRONMENT)
     assert [site.database.has_admin for site in spec.sites] == [False, True, False]
-    # What a component gets, what is stored, and what travels: the other secret shows that it is looked for where it
-    # would be.
+    # The forms for a component, for storage and for transport. The other secret shows that the search would find one.
     for form in (pickle.dumps(spec), pickle.dumps(entrusted(spec, "site:b")), json.dumps(spec_to_json(spec)).encode()):
         assert b"planted-two" not in form
         assert b"user=admin" not in form
     assert b"planted-one" in pickle.dumps(entrusted(spec, "site:b"))
-    # The variable is taken out of the environment of what is started.
+    # Processes that are started do not inherit the variable.
     assert spec.site("b").database.environment == ("RUNS", "ADMIN")
     assert admin_dsn(spec, spec.site("b"), ENVIRONMENT) == "host=b user=admin password='planted-two'"
 
 
-def test_it_is_resolved_when_it_is_used_and_a_missing_value_is_named(tmp_path: Path) -> None:
+def test_admin_dsn_is_resolved_on_use_and_a_missing_value_is_named(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     spec = read_topology(_file(tmp_path, f"host=b user=admin password=${{file:{secret}}}"), ENVIRONMENT)
     with pytest.raises(ConfigError, match=r"sites\.b\.database\.admin_dsn"):
@@ -70,22 +67,22 @@ def test_it_is_resolved_when_it_is_used_and_a_missing_value_is_named(tmp_path: P
         admin_dsn(spec, spec.site("b"), ENVIRONMENT)
 
 
-def test_password_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_admin_password_in_the_file_is_refused_and_not_shown(tmp_path: Path) -> None:
     (problem,) = _problems(_file(tmp_path, "host=b user=admin password=hunter2"))
     assert problem.startswith("sites.b.database.admin_dsn")
     assert "has a password in the file" in problem
     assert "hunter2" not in problem
 
 
-def test_source_takes_one_and_an_embedded_server_none(tmp_path: Path) -> None:
+def test_source_accepts_an_admin_dsn_and_an_embedded_server_refuses_it(tmp_path: Path) -> None:
     spec = read_topology(_file(tmp_path, of_source=f', admin_dsn: "{DSN}"'), ENVIRONMENT)
     assert [site.database.has_admin for site in spec.sites] == [True, True, False]
     (problem,) = _problems(_file(tmp_path, of_embedded=f', admin_dsn: "{DSN}"'))
     assert "kind: embedded takes no admin_dsn" in problem
 
 
-def test_purge_of_a_file_that_lost_its_admin_dsn_says_what_stays(tmp_path: Path) -> None:
-    # What runs was started with one, and leaves the schema to it.
+def test_purge_without_the_former_admin_dsn_reports_remaining_objects(tmp_path: Path) -> None:
+    # The running topology was started with an admin_dsn and leaves the schema to the administrator.
     file = _file(tmp_path)
     file.write_text(file.read_text().replace(f', admin_dsn: "{DSN}"', ""))
     spec = read_topology(file, ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""Conflict handlers in a topology file: what is read, what is refused, and which warnings remain."""
+"""Conflict handlers in a topology file: reading, refusals, and remaining warnings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def meetings_in(folder, text: str) -> list[str]:
     return [as_line(each) for each in check(read(folder, text)) if "takes part in nothing" not in each.problem]
 
 
-def test_handlers_of_the_file_hold_for_every_apply_process(tmp_path):
+def test_handlers_of_the_file_apply_to_every_apply_process(tmp_path):
     spec = read(
         tmp_path,
         BETWEEN
@@ -71,7 +71,7 @@ conflict_history: {count: 7, age_days: 2}
     assert ConflictRules.from_bytes(expected.to_bytes()) == expected
 
 
-def test_latest_timestamp_is_of_every_kind_that_time_can_decide(tmp_path):
+def test_latest_timestamp_covers_every_kind_that_time_can_decide(tmp_path):
     spec = read(
         tmp_path,
         BETWEEN
@@ -107,7 +107,7 @@ tombstones: {retention_days: 2, count: 1000}
     )
 
 
-def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
+def test_list_of_an_apply_process_replaces_the_files_list(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -164,14 +164,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("handlers", "expected"), REFUSED.items(), ids=REFUSED.keys())
-def test_what_is_wrong_with_a_handler_is_refused_with_its_place(tmp_path, handlers, expected):
+def test_invalid_handler_is_refused_with_its_place(tmp_path, handlers, expected):
     (line, *_) = problems(tmp_path, with_handlers(handlers))
     assert line.startswith("conflict_handlers[")
     assert "(line " in line
     assert expected in line
 
 
-def test_sites_that_write_one_table_are_warned_of_the_kinds_without_a_handler(tmp_path):
+def test_warning_lists_conflict_kinds_without_a_handler(tmp_path):
     (line,) = meetings_in(
         tmp_path, with_handlers("{table: hr.t, method: discard}, {table: hr.t, on: insert_exists, method: discard}")
     )
@@ -182,7 +182,7 @@ def test_sites_that_write_one_table_are_warned_of_the_kinds_without_a_handler(tm
     assert "insert_exists" not in line
 
 
-def test_sites_that_write_one_table_with_a_handler_for_every_kind_are_not_warned_of(tmp_path):
+def test_handlers_for_every_conflict_kind_remove_the_warning(tmp_path):
     assert meetings_in(tmp_path, with_handlers(EVERY_KIND)) == []
 
 
@@ -203,7 +203,7 @@ applies:
 )
 
 
-def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers(tmp_path):
+def test_subset_written_by_several_sites_is_a_warning_despite_handlers(tmp_path):
     handlers = f"conflict_handlers: [{EVERY_KIND}]\n"
     (line,) = meetings_in(tmp_path, SUBSET + handlers)
     assert line.startswith(
@@ -214,14 +214,14 @@ def test_a_subset_that_several_sites_write_is_warned_of_in_spite_of_its_handlers
     assert meetings_in(tmp_path, f"{there}\n{handlers}") == []  # dbs2 only receives
 
 
-def test_a_handler_of_one_table_of_a_schema_leaves_the_warning_for_the_others(tmp_path):
+def test_handler_of_one_table_keeps_the_warning_for_other_tables(tmp_path):
     (line,) = meetings_in(
         tmp_path, SITES + f"replicate: [{{schemas: [hr], between: [dbs1, dbs2]}}]\nconflict_handlers: [{EVERY_KIND}]\n"
     )
     assert "such as hr.* (others), and no conflict handler is set:" in line
 
 
-def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
+def test_site_without_the_handlers_of_other_sites_is_a_warning(tmp_path):
     text = BETWEEN + f"conflict_handlers: [{EVERY_KIND}]\n"
     spec = read(tmp_path, text)
     one = spec.applies[0]
@@ -233,7 +233,7 @@ def test_a_site_without_the_handlers_of_the_others_is_warned_of(tmp_path):
     assert "and no conflict handler is set:" in line
 
 
-def test_the_plan_says_what_each_apply_process_does_about_conflicts(tmp_path):
+def test_plan_shows_the_conflict_handling_of_each_apply_process(tmp_path):
     spec = read(
         tmp_path,
         with_handlers(
@@ -292,13 +292,13 @@ def of(method: str, *columns: str, by: str = "", kind: str = "update_differs") -
         (of("delta", "v"), "delta cannot add values of v, which is text"),
     ],
 )
-def test_a_handler_that_does_not_fit_its_table_is_refused(handler, expected):
+def test_handler_unsuited_to_its_table_is_refused(handler, expected):
     (line,) = checked(handler)
     assert line.startswith(f"applies.a1 table hr.t {handler} on update_differs: ")
     assert expected in line
 
 
-def test_a_handler_that_fits_its_table_is_in_order():
+def test_handler_suited_to_its_table_has_no_findings():
     assert checked(of("maximum", "v", "n", by="n"), of("delta", "n"), of("overwrite", kind="insert_exists")) == []
 
 
@@ -313,7 +313,7 @@ def test_site_priority_with_all_columns_in_one_list_is_a_warning():
     )
 
 
-def test_a_handler_whose_conflicts_are_not_seen_is_refused():
+def test_handler_whose_conflicts_are_undetectable_is_refused():
     (line,) = checked(of("delta", "n"), compare_key_only=True)
     assert line.startswith(
         "applies.a1 table hr.t delta on update_differs: puts the LCR's number in place of the row's, without a"
@@ -328,7 +328,7 @@ def test_a_handler_whose_conflicts_are_not_seen_is_refused():
     )
     some = UncomparedColumns(owner="hr", name="t", columns=("n",), operations=("update",))
     assert len(checked(of("delta", "n"), uncompared=(some,))) == 1
-    # v tells
+    # v is compared
     assert checked(of("maximum", "v", "n", by="v"), of("discard", kind="delete_differs"), uncompared=(some,)) == []
 
 
@@ -351,7 +351,7 @@ def test_delta_of_a_column_that_a_function_converts_is_refused():
     assert "delta cannot add values of n, which a function of the schema headrace converts from int4" in finding.problem
 
 
-def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
+def test_text_columns_with_site_dependent_order_are_a_warning():
     table = MemoryStore().create_table(
         "hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",)
     )
@@ -367,7 +367,7 @@ def test_texts_that_other_sites_may_order_otherwise_are_a_warning():
     )
 
 
-def test_old_values_that_the_log_does_not_carry_are_asked_for():
+def test_missing_old_values_are_requested_from_the_log():
     (line,) = checked(of("maximum", "v", "n", by="n"), old_image=OldImage.KEY)
     assert f"at the source: {whole_rows(TableName('hr', 't'))}" in line
     assert (
@@ -384,7 +384,7 @@ def test_a_table_without_a_key_has_no_conflict_handlers():
     ]
 
 
-def test_columns_that_are_not_compared_exist_and_are_outside_the_key():
+def test_uncompared_columns_must_exist_outside_the_key():
     off = UncomparedColumns(owner="hr", name="t", columns=("id", "nowhere"), operations=("update",))
     assert [line.partition(": ")[2] for line in checked(uncompared=(off,))] == [
         "id is in the key, which finds the row: leave it out: only columns outside the key are compared",
@@ -392,7 +392,7 @@ def test_columns_that_are_not_compared_exist_and_are_outside_the_key():
     ]
 
 
-def test_a_fix_at_the_source_names_its_table_there_quoted():
+def test_fix_at_the_source_names_the_source_table_quoted():
     table = MemoryStore().create_table(
         "hr", "t", [destination_column("id", "pg_catalog.int4"), destination_column("v")], key=("id",)
     )

@@ -1,4 +1,4 @@
-"""Connection strings: references resolved where they stand, secrets in the file refused."""
+"""Connection strings: references are resolved in place, secrets in the file are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from topology.file.secret_sources import references
         ("host=h user=u", {}, "host=h user=u"),
     ],
 )
-def test_a_reference_is_escaped_as_the_place_it_stands_in_needs(text, environment, expected):
+def test_reference_is_escaped_for_its_position(text, environment, expected):
     assert resolve(text, environment) == expected
 
 
@@ -45,7 +45,7 @@ def test_a_reference_is_escaped_as_the_place_it_stands_in_needs(text, environmen
         "host=h password=pre${P}",
     ],
 )
-def test_a_password_in_the_file_is_refused_and_never_repeated(text):
+def test_password_in_the_file_is_refused_and_never_shown(text):
     with pytest.raises(ConnectionStringError) as caught:
         resolve(text, {"P": "x"})
     assert caught.value.problem == "has a password in the file"
@@ -53,7 +53,7 @@ def test_a_password_in_the_file_is_refused_and_never_repeated(text):
 
 
 @pytest.mark.parametrize("text", ["postgresql://u@h/d", "postgresql://u:@h/d", "host=h passfile=/x/y user=u"])
-def test_a_connection_string_without_a_password_is_taken(text):
+def test_connection_string_without_a_password_is_accepted(text):
     assert resolve(text, {}) == text
 
 
@@ -72,7 +72,7 @@ def test_a_connection_string_without_a_password_is_taken(text):
         ("postgresql://u@h/d?no_such_word=1", "cannot be parsed"),
     ],
 )
-def test_what_cannot_be_a_connection_string_is_refused(text, problem):
+def test_invalid_connection_string_is_refused(text, problem):
     with pytest.raises(ConnectionStringError) as caught:
         resolve(text, {})
     assert caught.value.problem == problem

@@ -1,6 +1,4 @@
-"""Order and virtual dependency definitions in a topology file: what is read, refused, planned, and checked against the
-tables.
-"""
+"""Order and virtual dependency definitions in a topology file: reading, refusals, plan and table checks."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ DEFINITIONS = VirtualDependencies(
 )
 
 
-def test_the_example_is_read_whole_and_the_plan_says_what_waits_for_what():
+def test_example_is_read_and_its_plan_shows_the_dependencies():
     spec = read_topology(EXAMPLE)
     at_dbs2, at_audit = spec.apply("apply_at_dbs2"), spec.apply("apply_at_audit")
     (value,) = at_dbs2.dependencies.values
@@ -95,7 +93,7 @@ def test_the_example_is_read_whole_and_the_plan_says_what_waits_for_what():
         ("object_dependencies: [{table: shop.a}]", "parent"),
     ],
 )
-def test_definitions_that_cannot_be_meant_are_refused(tmp_path, text, problem):
+def test_contradictory_definitions_are_refused(tmp_path, text, problem):
     (found,) = problems(tmp_path, APPLY % text)
     assert problem in found
     assert "applies.a." in found
@@ -131,13 +129,13 @@ def findings(
     ]
 
 
-def test_definitions_that_fit_the_tables_are_no_finding():
+def test_definitions_suited_to_the_tables_have_no_findings():
     store, tables = versions()
     assert findings(DEFINITIONS, store, tables) == []
     assert findings(DEFINITIONS, *versions(orders=("pg_catalog.int4", "integer"))) == []
 
 
-def test_columns_and_tables_that_are_not_there_and_values_that_the_log_lacks_are_said():
+def test_missing_columns_tables_and_log_values_are_found():
     store, tables = versions()
     (unknown,) = findings(
         VirtualDependencies(
@@ -173,13 +171,13 @@ def test_columns_and_tables_that_are_not_there_and_values_that_the_log_lacks_are
         (("public.citext", "none"), ("public.citext", "none")),
     ],
 )
-def test_types_that_cannot_be_compared_are_said(orders, payments):
+def test_incomparable_types_are_found(orders, payments):
     ((problem, is_error),) = findings(DEFINITIONS, *versions(orders=orders, payments=payments))
     assert "the columns of shop.orders, shop.payments have types whose values cannot be compared" in problem
     assert not is_error
 
 
-def test_a_fix_at_the_source_names_its_table_there():
+def test_fix_at_the_source_names_the_source_table():
     store, tables = versions(old_image=OldImage.KEY)
     describe = lambda owner, name: store.tables[owner, name].table  # noqa: E731
     at_source = {TableName.of(each): TableName("x", each.name) for each in tables}

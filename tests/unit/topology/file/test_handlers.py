@@ -1,4 +1,4 @@
-"""Users' handlers in a topology file: what is read, what excludes what, and what is said of code that cannot run."""
+"""Users' handlers in a topology file: reading, mutual exclusions, and reports of code that cannot run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems(
     return [f"{finding.problem}: {finding.fix}" for finding in found if finding.is_error]
 
 
-def test_the_example_is_checked_with_its_code_and_its_plan_shows_the_versions() -> None:
+def test_example_is_checked_with_its_code_and_versions_are_planned() -> None:
     assert [finding for finding in check_topology(EXAMPLE, ask_databases=False).findings if finding.is_error] == []
     spec = read_topology(EXAMPLE)
     (apply,) = spec.applies
@@ -52,7 +52,7 @@ def test_the_example_is_checked_with_its_code_and_its_plan_shows_the_versions() 
     assert all(str(function) in text for function in apply.handlers.functions())
 
 
-def test_handlers_travel_whole() -> None:
+def test_handlers_survive_storage() -> None:
     (apply,) = read_topology(EXAMPLE).applies
     assert HandlerRules.from_bytes(apply.handlers.to_bytes()) == apply.handlers
     assert HandlerRules.from_bytes(NO_HANDLERS.to_bytes()) == NO_HANDLERS
@@ -60,7 +60,7 @@ def test_handlers_travel_whole() -> None:
     assert spec_from_json(spec_to_json(spec)).applies == spec.applies
 
 
-def test_a_change_of_the_code_restarts_the_apply_process_and_nothing_else(tmp_path: Path) -> None:
+def test_code_change_restarts_only_the_apply_process(tmp_path: Path) -> None:
     lists = 'dml_handlers:\n  - {table: shop.a, function: "own:run"}\n'
     before = read_topology(written(tmp_path, lists))
     (tmp_path / "code" / "other.py").write_text("x = 1\n")
@@ -74,7 +74,7 @@ def test_a_change_of_the_code_restarts_the_apply_process_and_nothing_else(tmp_pa
     assert found == {"apply": "restarts", "site": "takes over"}
 
 
-def test_a_list_of_an_apply_process_takes_the_place_of_the_files(tmp_path: Path) -> None:
+def test_handler_list_of_an_apply_process_replaces_the_files_list(tmp_path: Path) -> None:
     lists = 'dml_handlers:\n  - {table: shop.a, function: "own:run"}\n'
     text = (
         written(tmp_path, lists)
@@ -129,7 +129,7 @@ def test_a_list_of_an_apply_process_takes_the_place_of_the_files(tmp_path: Path)
         ('precommit_handler: "own:fix"', "cannot be called with (commit_scn, session)"),
     ],
 )
-def test_what_cannot_run_is_refused_with_its_place(tmp_path: Path, lists: str, problem: str) -> None:
+def test_handler_that_cannot_run_is_refused_with_its_place(tmp_path: Path, lists: str, problem: str) -> None:
     assert any(problem in found for found in problems(tmp_path, lists))
 
 
@@ -155,7 +155,7 @@ def test_code_that_cannot_be_parsed_is_refused_with_its_line(tmp_path: Path) -> 
         ),
     ],
 )
-def test_binds_are_found_as_postgresql_reads_the_text(text: str, sql: str, binds: tuple[str, ...]) -> None:
+def test_binds_are_found_by_postgresqls_lexical_rules(text: str, sql: str, binds: tuple[str, ...]) -> None:
     found = read_statement(text)
     assert (found.sql, found.binds) == (sql, binds)
 
@@ -163,6 +163,6 @@ def test_binds_are_found_as_postgresql_reads_the_text(text: str, sql: str, binds
 @pytest.mark.parametrize(
     "text", ["", "SELECT $1", "SELECT :new", "lcr.execute", "SELECT 'open", "SELECT /* a /* b */ */ 1"]
 )
-def test_a_statement_that_cannot_be_read_is_refused(text: str) -> None:
+def test_unparsable_statement_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         read_statement(text)

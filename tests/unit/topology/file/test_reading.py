@@ -1,4 +1,4 @@
-"""What a topology file says, and what is said of a bad one: every problem with its exact text."""
+"""Reading a topology file: its contents, and every problem of an invalid file with its exact text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ applies:
 )
 
 
-def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
+def test_every_key_of_the_explicit_form_is_in_the_spec(tmp_path):
     spec = read(
         tmp_path,
         """
@@ -89,7 +89,7 @@ def test_every_key_of_the_explicit_form_arrives_in_the_spec(tmp_path):
     assert apply.rules == RuleSet(include=())
 
 
-def test_components_share_processes_unless_the_file_says_apart(tmp_path):
+def test_components_share_processes_unless_the_file_sets_apart(tmp_path):
     assert [
         read(tmp_path, text + EXPLICIT).processes_apart for text in ("", "processes: shared", "processes: apart")
     ] == [False, False, True]
@@ -97,11 +97,11 @@ def test_components_share_processes_unless_the_file_says_apart(tmp_path):
     assert found == "processes (line 1): 'alone' is not one of shared, apart: write one of these"
 
 
-def test_state_dir_is_beside_the_file_and_named_after_the_topology_by_default(tmp_path):
+def test_default_state_dir_is_next_to_the_file_and_named_by_the_topology(tmp_path):
     assert read(tmp_path, SITES).state_dir == tmp_path / ".headrace" / "t"
 
 
-def test_a_dsn_never_shows_in_the_spec_s_representation(tmp_path):
+def test_dsn_is_absent_from_the_specs_representation(tmp_path):
     spec = read(
         tmp_path,
         'topology: t\nsites: {a: {database: {kind: postgres, dsn: "${A}"}}}',
@@ -111,7 +111,7 @@ def test_a_dsn_never_shows_in_the_spec_s_representation(tmp_path):
     assert "hunter2" not in repr(spec)
 
 
-def test_an_entry_written_out_replaces_the_generated_one_of_the_same_name(tmp_path):
+def test_explicit_entry_replaces_the_generated_entry_of_its_name(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -125,7 +125,7 @@ applies:
     assert [queue.name for queue in spec.queues] == ["q_dbs1", "q_dbs2_in"]
 
 
-def test_propagations_behind_a_capture_written_out_keep_the_shorthand_s_rules(tmp_path):
+def test_propagations_of_an_explicit_capture_keep_the_shorthand_rules(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -152,7 +152,7 @@ def test_yaml_merge_keys_and_anchors_work(tmp_path):
     assert spec.site("dbs2").database.kind == "embedded"
 
 
-def test_the_error_lists_all_problems_at_once_in_the_order_of_the_file(tmp_path):
+def test_error_lists_all_problems_in_the_order_of_the_file(tmp_path):
     text = """
         topology: My Topology
         sites:
@@ -172,7 +172,7 @@ def test_the_error_lists_all_problems_at_once_in_the_order_of_the_file(tmp_path)
     ]
 
 
-def test_the_error_is_a_config_error_that_survives_pickling_with_its_findings(tmp_path):
+def test_topology_error_survives_pickling_with_its_findings(tmp_path):
     with pytest.raises(ConfigError, match="1 problem\n  topology: is missing: add it") as caught:
         read(tmp_path, "sites: {a: {database: {kind: embedded}}}")
     error = caught.value
@@ -182,7 +182,7 @@ def test_the_error_is_a_config_error_that_survives_pickling_with_its_findings(tm
     assert error.context["problems"] == 1
 
 
-def test_a_missing_file_is_a_problem_not_a_traceback(tmp_path):
+def test_missing_file_is_reported_as_a_problem(tmp_path):
     with pytest.raises(TopologyError, match="file: no such file or directory: check the path"):
         read_topology(tmp_path / "none.yaml")
 
@@ -202,22 +202,22 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), FILES.values(), ids=FILES.keys())
-def test_a_file_that_is_no_topology_is_refused_with_the_line(tmp_path, text, expected):
+def test_invalid_topology_file_is_refused_with_the_line(tmp_path, text, expected):
     assert expected in problems(tmp_path, text)
 
 
-def test_a_key_written_twice_is_a_problem_not_a_silent_choice(tmp_path):
+def test_duplicate_key_is_reported_as_a_problem(tmp_path):
     text = "topology: t\nsites:\n  a: {database: {kind: none}}\n  a: {database: {kind: embedded}}"
     assert problems(tmp_path, text) == ["sites.a: is written twice, in lines 3 and 4: keep one of them"]
 
 
-def test_a_file_that_expands_without_end_is_refused(tmp_path):
+def test_endlessly_expanding_file_is_refused(tmp_path):
     bomb = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]" for n in range(1, 8))
     (problem,) = problems(tmp_path, f"a0: &a0 x\n{bomb}")
     assert problem == "file: is not YAML: it expands to more than 200000 values or 20 levels: save it as UTF-8 text"
 
 
-def test_a_file_that_contains_itself_is_refused(tmp_path):
+def test_self_referencing_file_is_refused(tmp_path):
     assert "it expands to more than" in problems(tmp_path, "topology: &a [*a]")[0]
 
 
@@ -259,7 +259,7 @@ SITE_PROBLEMS = {
 
 
 @pytest.mark.parametrize(("site", "expected"), SITE_PROBLEMS.items(), ids=SITE_PROBLEMS.keys())
-def test_site_problem(tmp_path, site, expected):
+def test_invalid_site_is_reported_with_its_place(tmp_path, site, expected):
     assert problems(tmp_path, f"topology: t\nsites:\n  x: {site}") == [expected]
 
 
@@ -303,7 +303,7 @@ REPLICATE_PROBLEMS = {
 
 
 @pytest.mark.parametrize(("entry", "expected"), REPLICATE_PROBLEMS.items(), ids=REPLICATE_PROBLEMS.keys())
-def test_replicate_problem(tmp_path, entry, expected):
+def test_invalid_replicate_entry_is_reported_with_its_place(tmp_path, entry, expected):
     key, _, rest = expected.partition(":")
     found = problems(tmp_path, SITES + f"replicate:\n  - {entry}")
     assert found == [f"replicate[0]{key} (line 8):{rest}"]
@@ -352,14 +352,14 @@ RULE_PROBLEMS = {
 
 
 @pytest.mark.parametrize(("rule", "expected"), RULE_PROBLEMS.items(), ids=RULE_PROBLEMS.keys())
-def test_rule_problem(tmp_path, rule, expected):
+def test_invalid_rule_is_reported_with_its_place(tmp_path, rule, expected):
     text = EXPLICIT.replace("[{schema: hr}]", f"[{rule}]")
     key, _, rest = expected.partition(":")
     assert problems(tmp_path, text) == [f"captures.capture_hr.rules.include[0]{key} (line 12):{rest}"]
 
 
 COMPONENT_PROBLEMS = {
-    # what to replace in the explicit form -> (by what, path, problem)
+    # text of the explicit form to replace -> (replacement, path, problem)
     "memory: 64MB": (
         "memory: 64XB",
         "queues.q_dbs1.memory",
@@ -430,7 +430,7 @@ COMPONENT_PROBLEMS = {
     [(old, *rest) for old, rest in COMPONENT_PROBLEMS.items()],
     ids=[f"{path}-{number}" for number, (_, path, _) in enumerate(COMPONENT_PROBLEMS.values())],
 )
-def test_component_problem(tmp_path, old, new, path, expected):
+def test_invalid_component_is_reported_with_its_place(tmp_path, old, new, path, expected):
     assert EXPLICIT.count(old) == 1
     (found,) = problems(tmp_path, EXPLICIT.replace(old, new))
     place, _, rest = found.partition(" (line ")
@@ -451,7 +451,7 @@ CAPTURE_SCNS = {
 
 
 @pytest.mark.parametrize(("given", "words"), CAPTURE_SCNS.items(), ids=CAPTURE_SCNS)
-def test_scns_of_a_capture_process_that_cannot_be_are_refused(tmp_path, given, words):
+def test_impossible_scns_of_a_capture_process_are_refused(tmp_path, given, words):
     (found,) = problems(
         tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs1,", f"source: dbs1, {given}, queue: q_dbs1,")
     )
@@ -459,7 +459,7 @@ def test_scns_of_a_capture_process_that_cannot_be_are_refused(tmp_path, given, w
     assert words in found
 
 
-def test_scns_and_retention_time_of_a_capture_process(tmp_path):
+def test_scns_and_retention_time_of_a_capture_process_are_read(tmp_path):
     text = EXPLICIT.replace(
         "source: dbs1, queue: q_dbs1,",
         "source: dbs1, first_scn: 1/0000000A, start_scn: 5000000000, checkpoint_retention_time: 3d, queue: q_dbs1,",
@@ -472,7 +472,7 @@ def test_scns_and_retention_time_of_a_capture_process(tmp_path):
     )
 
 
-def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
+def test_name_unusable_for_database_objects_is_refused(tmp_path):
     found = problems(tmp_path, EXPLICIT.replace("capture_hr:", "Capture-HR:"))
     assert found == [
         "captures.Capture-HR (line 12): 'Capture-HR' cannot be a name: write a-z, 0-9 and _, a letter first, at most 30"
@@ -480,12 +480,12 @@ def test_a_name_that_cannot_name_objects_is_refused(tmp_path):
     ]
 
 
-def test_a_tag_longer_than_a_database_can_carry_is_refused(tmp_path):
+def test_tag_too_long_for_a_database_is_refused(tmp_path):
     text = EXPLICIT.replace("queue: q_dbs2}", f'queue: q_dbs2, tag: "{"ab" * 129}"}}')
     assert problems(tmp_path, text) == ["applies.apply_from_dbs1.tag (line 16): the tag has 129 bytes: at most 128"]
 
 
-def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
+def test_unsupported_key_hides_no_other_problem_of_its_entry(tmp_path):
     text = EXPLICIT.replace("{site: dbs2}", "{site: dbs9, kind: persistent, memory: 5}")
     text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, parallelism: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
@@ -507,17 +507,17 @@ def test_what_is_not_yet_built_hides_no_other_problem_of_its_entry(tmp_path):
     ]
 
 
-def test_a_topology_without_sites_is_refused(tmp_path):
+def test_topology_without_sites_is_refused(tmp_path):
     (found,) = problems(tmp_path, "topology: t\nsites: {}")
     assert found.startswith("sites (line 2): is empty: name the databases")
 
 
-def test_a_folder_is_a_problem_not_a_traceback(tmp_path):
+def test_folder_as_topology_file_is_reported_as_a_problem(tmp_path):
     with pytest.raises(TopologyError, match="file: is a directory: check the path"):
         read_topology(tmp_path)
 
 
-def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
+def test_reference_to_an_invalid_entry_is_not_a_second_problem(tmp_path):
     found = problems(tmp_path, EXPLICIT.replace("memory: 64MB", "memory: much"))
     assert len(found) == 1
     assert found[0].startswith("queues.q_dbs1.memory")
@@ -535,12 +535,12 @@ def test_a_reference_to_an_unreadable_entry_is_not_a_second_problem(tmp_path):
         ("1TB", 1 << 40),
     ],
 )
-def test_sizes_take_units_of_1024(tmp_path, size, expected):
+def test_sizes_use_units_of_1024(tmp_path, size, expected):
     text = f"topology: t\nsites: {{a: {{database: {{kind: embedded}}}}}}\nqueues: {{q: {{site: a, memory: {size}}}}}"
     assert read(tmp_path, text).queue("q").memory_bytes_max == expected
 
 
-def test_apply_tag_is_00_unless_told_and_null_when_the_file_says_so(tmp_path):
+def test_apply_tag_defaults_to_00_and_can_be_null(tmp_path):
     spec = read(tmp_path, EXPLICIT)
     assert spec.apply("apply_from_dbs1").tag == b"\x00"
     spec = read(tmp_path, EXPLICIT.replace("source: dbs1, queue: q_dbs2}", "source: dbs1, queue: q_dbs2, tag: null}"))
@@ -548,7 +548,7 @@ def test_apply_tag_is_00_unless_told_and_null_when_the_file_says_so(tmp_path):
     assert spec_from_json(spec_to_json(spec)) == without_secrets(spec)
 
 
-def test_rules_by_tag_survive_being_stored(tmp_path):
+def test_rules_by_tag_survive_storage(tmp_path):
     spec = read(
         tmp_path,
         EXPLICIT.replace("[{schema: hr}]", '[{schema: hr, tags: [null, "0b"]}, {schema: crm, not_tags: ["00ff"]}]'),
@@ -556,7 +556,7 @@ def test_rules_by_tag_survive_being_stored(tmp_path):
     assert spec_from_json(spec_to_json(spec)).captures == spec.captures
 
 
-def test_what_an_error_stops_is_said_for_all_and_for_one(tmp_path):
+def test_error_behaviour_can_be_set_for_all_applies_or_one(tmp_path):
     text = """
 topology: t
 sites: {a: {database: {kind: embedded}}, b: {database: {kind: embedded}}}

@@ -1,4 +1,4 @@
-"""Secrets of a topology file that come from a file or a program."""
+"""Secrets in a topology file that come from a file or a program."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ alerts:
 
 
 def script(folder: Path, text: str) -> str:
-    """A program's command line."""
+    """Return the command line of a program with this text."""
     file = folder / "say it.py"
     file.write_text(text)
     return f"{sys.executable} '{file}'"
 
 
-def test_a_file_has_the_whole_string_or_a_part_of_it(tmp_path: Path):
+def test_secret_file_contains_the_whole_string_or_a_part(tmp_path: Path):
     whole, part = tmp_path / "dsn", tmp_path / "pass word"
     whole.write_text("host=h dbname=d\n")
     part.write_text("it's @:/ \\secret\n")
@@ -41,13 +41,13 @@ def test_a_file_has_the_whole_string_or_a_part_of_it(tmp_path: Path):
     )
 
 
-def test_a_program_is_run_without_a_shell(tmp_path: Path):
+def test_secret_program_runs_without_a_shell(tmp_path: Path):
     command = script(tmp_path, "import sys; print(sys.argv[1:])")
     reference = f"${{command:{command} 'a b' $HOME;id}}"
     assert resolve(f"host=h password='{reference}'", {}) == "host=h password='[\\'a b\\', \\'$HOME;id\\']'"
 
 
-def test_a_topology_takes_both(tmp_path: Path):
+def test_topology_accepts_secrets_from_files_and_programs(tmp_path: Path):
     (tmp_path / "dsn").write_text("host=h dbname=d user=u")
     file = tmp_path / "t.yaml"
     file.write_text(
@@ -70,7 +70,7 @@ def test_a_topology_takes_both(tmp_path: Path):
         ("import sys; sys.stdout.buffer.write(b'\\xff')", "gives no UTF-8 text"),
     ],
 )
-def test_what_a_program_does_not_give_is_said_without_its_arguments(tmp_path: Path, program: str, problem: str):
+def test_failing_secret_program_is_reported_without_its_arguments(tmp_path: Path, program: str, problem: str):
     with pytest.raises(ConnectionStringError) as caught:
         resolve(f"${{command:{script(tmp_path, program)} hidden}}", {})
     assert problem in caught.value.problem
@@ -88,18 +88,18 @@ def test_what_a_program_does_not_give_is_said_without_its_arguments(tmp_path: Pa
         ("${file:/}", "cannot be read"),
     ],
 )
-def test_what_cannot_be_asked_is_named(reference: str, problem: str):
+def test_unusable_secret_source_is_named(reference: str, problem: str):
     with pytest.raises(SecretError) as caught:
         read_secrets(reference, {})
     assert problem in caught.value.problem
     assert caught.value.fix
 
 
-def test_references_are_named_as_they_stand():
+def test_references_are_named_as_written():
     assert references("${A} ${file:/x y} ${command:p 'a b'} ${file:} ${1}") == ("A", "file:/x y", "command:p 'a b'")
 
 
-def test_a_simulation_asks_neither_files_nor_programs(tmp_path: Path):
+def test_simulation_reads_neither_files_nor_programs(tmp_path: Path):
     class AnyValue(dict[str, str]):
         def get(self, key: str, _default: object = None) -> str:
             return f"host={len(key)}"

@@ -1,4 +1,4 @@
-"""The expansion of `replicate`: one path for every pair, stable names, several entries sharing a path."""
+"""The expansion of `replicate`: one path for every pair, stable names, paths shared by several entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOME_SITES = st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=Tru
 
 @st.composite
 def trees(draw: st.DrawFn) -> Spoke:
-    """A hub with spokes, some of which have spokes of their own."""
+    """A hub with spokes; some spokes have their own spokes."""
     sites = draw(SOME_SITES)
     parents = [draw(st.integers(0, number - 1)) for number in range(1, len(sites))]
 
@@ -67,7 +67,7 @@ def pairs_of(entries: list[Replicate]) -> set[tuple[str, str]]:
 
 
 def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, str, str]]:
-    """(capture, propagation, apply) of every way from one site to another."""
+    """Return (capture, propagation, apply) of every way from one site to another."""
     return [
         (capture.name, propagation.name, apply.name)
         for capture in spec.captures
@@ -81,7 +81,7 @@ def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, 
 
 @pytest.mark.seeded
 @given(ENTRIES)
-def test_every_flow_gets_exactly_one_path_and_no_other_pair_gets_any(entries):
+def test_every_flow_gets_exactly_one_path_and_other_pairs_none(entries):
     spec = topology(entries)
     wanted = pairs_of(entries)
     for source in NAMES:
@@ -91,16 +91,16 @@ def test_every_flow_gets_exactly_one_path_and_no_other_pair_gets_any(entries):
 
 @pytest.mark.seeded
 @given(st.lists(FLOWS, max_size=3))
-def test_every_expansion_of_forms_with_tables_of_their_own_passes_the_checks_without_an_error(forms):
+def test_expansions_of_forms_with_disjoint_tables_have_no_errors(forms):
     entries = [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
     assert [finding for finding in check(topology(entries)) if finding.is_error] == []
 
 
 @pytest.mark.seeded
 @given(ENTRIES)
-def test_forms_that_share_tables_are_refused_for_what_they_say_together_alone(entries):
-    """Two ways between the same sites, or a site between two pairs that forwards nothing: the parts fit, the wish is
-    wrong.
+def test_forms_that_share_tables_are_refused_only_for_their_combination(entries):
+    """The parts are valid and the combination is wrong: two ways between the same sites, or a site between two pairs
+    that forwards nothing.
     """
     wrong = ("return there", "circulate for ever", "twice", "never arrive")
     assert [
@@ -110,14 +110,14 @@ def test_forms_that_share_tables_are_refused_for_what_they_say_together_alone(en
 
 @pytest.mark.seeded
 @given(ENTRIES)
-def test_every_propagation_forwards_exactly_the_source_it_is_named_for(entries):
+def test_every_propagation_forwards_exactly_the_source_in_its_name(entries):
     for propagation in topology(entries).propagations:
         assert propagation.sources == (propagation.name.partition("_to_")[0],)
 
 
 @pytest.mark.seeded
 @given(ENTRIES)
-def test_a_destination_gets_exactly_the_tables_its_entries_name(entries):
+def test_destination_gets_exactly_the_tables_of_its_entries(entries):
     spec = topology(entries)
     for source, destination in pairs_of(entries):
         ((capture, propagation, apply),) = paths(spec, source, destination)
@@ -143,7 +143,7 @@ def test_adding_entries_renames_nothing(first, second):
         assert set(names) <= {component.name for component in getattr(after, kind)}
 
 
-def test_one_way_expands_into_the_documented_names(tmp_path):
+def test_one_way_form_expands_into_the_documented_names(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.*], from: dbs1, to: [dbs2]}]")
     assert [(q.name, q.site) for q in spec.queues] == [("q_dbs1", "dbs1"), ("q_dbs2_in", "dbs2")]
     assert [(c.name, c.queue, c.rules) for c in spec.captures] == [
@@ -170,7 +170,7 @@ replicate:
     assert spec.propagation("dbs1_to_dbs3").rules == RuleSet()
 
 
-def test_captures_of_the_shorthand_take_untagged_changes_only(tmp_path):
+def test_shorthand_captures_take_only_untagged_changes(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], between: [dbs1, dbs2, dbs3]}]")
     assert len(spec.captures) == 3
     assert all(rule.tags == UNTAGGED for capture in spec.captures for rule in capture.rules.include or ())
@@ -189,10 +189,10 @@ def sites_of(tree: Spoke) -> list[str]:
 
 
 def applied(spec: TopologySpec, site: str, schema: str) -> Counter[str]:
-    """Send one change of a user at `site` through the topology, redo by redo; how often it is applied at each site."""
+    """Send one user change at `site` through the topology, redo by redo; count its applications at each site."""
     found: Counter[str] = Counter()
     pending: list[tuple[str, bytes | None]] = [(site, None)]
-    while pending and sum(found.values()) < 100:  # a change that circles has come home by then
+    while pending and sum(found.values()) < 100:  # a change in a cycle has returned home by then
         source, tag = pending.pop()
         for apply in (apply for apply in spec.applies if apply.source == source):
             if any(way.carry(TableName(schema, "t"), tag=tag) is not None for way in ways_to(spec, apply)):
@@ -203,7 +203,7 @@ def applied(spec: TopologySpec, site: str, schema: str) -> Counter[str]:
 
 @pytest.mark.seeded
 @given(trees())
-def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never_at_home(tree):
+def test_change_at_any_site_of_a_tree_is_applied_once_at_every_other_site(tree):
     spec = topology([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))])
     for site in sites_of(tree):
         assert applied(spec, site, "x") == Counter(other for other in sites_of(tree) if other != site)
@@ -216,10 +216,8 @@ def test_a_change_at_any_site_of_a_tree_is_applied_once_at_every_other_and_never
 
 @pytest.mark.seeded
 @given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
-def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms):
-    """One pair of sites may be hub and spoke for some tables, and equals for others: it has one apply process, with one
-    tag.
-    """
+def test_forms_sharing_sites_and_tags_work_for_the_tables_of_each(forms):
+    """A pair of sites can be hub and spoke for some tables, equals for others; it has one apply process and tag."""
     spec = topology(
         [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
     )
@@ -231,13 +229,13 @@ def test_forms_that_share_sites_and_tags_stay_right_for_the_tables_of_each(forms
 
 @pytest.mark.seeded
 @given(trees())
-def test_tags_of_spokes_depend_on_their_names_alone(tree):
-    """A hub's redo holds changes for long: a tag that moved to another spoke would send them where they came from."""
+def test_tags_of_spokes_depend_only_on_their_names(tree):
+    """A hub's redo keeps changes long. If a tag moved to another spoke, old changes would return to their origin."""
     for apply in expand([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))]).applies:
         assert apply.tag in (b"\x00", tag_of(apply.source))
 
 
-def test_a_hub_has_a_tag_per_spoke_takes_all_and_sends_a_spoke_all_but_its_own(tmp_path):
+def test_hub_has_a_tag_per_spoke_and_returns_no_spokes_own_changes(tmp_path):
     spec = read(tmp_path, SITES + "replicate: [{schemas: [hr], hub: dbs1, spokes: [dbs2, dbs3]}]")
     assert {apply.name: apply.tag for apply in spec.applies} == {
         "apply_from_dbs1_at_dbs2": b"\x00",
@@ -252,7 +250,7 @@ def test_a_hub_has_a_tag_per_spoke_takes_all_and_sends_a_spoke_all_but_its_own(t
     assert spec.propagation("dbs1_to_dbs3").rules == RuleSet(include=(Rule(owner="hr", tags=all_but_dbs3),))
 
 
-def test_a_secondary_sends_its_primary_all_but_what_came_from_it(tmp_path):
+def test_secondary_sends_its_primary_all_but_the_primarys_changes(tmp_path):
     text = SITES.replace("relay: {database: {kind: none}}", "dbs4: {database: {kind: embedded}}")
     spec = read(
         tmp_path, text + "replicate: [{schemas: [hr], hub: dbs1, spokes: [{site: dbs2, spokes: [dbs3, {site: dbs4}]}]}]"

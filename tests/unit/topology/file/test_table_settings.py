@@ -1,4 +1,4 @@
-"""Substitute keys and what does not fit, in a topology file: what is read, what is refused, what the source must log."""
+"""Table settings in a topology file (substitute keys and others): reading, refusals, and required source logging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_WAY = SITES + "replicate: [{tables: [hr.t], from: dbs1, to: [dbs2]}]\n"
 KEY = KeyColumns(owner="hr", name="t", columns=("code", "day"))
 
 
-def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_stored(tmp_path):
+def test_table_settings_hold_for_every_apply_and_survive_storage(tmp_path):
     spec = read(
         tmp_path,
         ONE_WAY
@@ -54,7 +54,7 @@ def test_what_the_file_says_holds_for_every_apply_process_and_survives_being_sto
         assert said in plan
 
 
-def test_an_apply_process_with_a_list_has_that_list_alone(tmp_path):
+def test_list_of_an_apply_process_replaces_the_files_list(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -99,11 +99,11 @@ applies:
         ("detached_partitions: drop", "'drop' is not one of ask, keep, follow"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path, entry, problem):
+def test_impossible_table_setting_is_refused_with_its_place(tmp_path, entry, problem):
     assert any(problem in line for line in problems(tmp_path, ONE_WAY + entry + "\n"))
 
 
-def test_old_values_of_a_substitute_key_are_needed_under_the_source_s_names(tmp_path):
+def test_old_values_of_a_substitute_key_are_needed_under_source_names(tmp_path):
     spec = read(tmp_path, ONE_WAY + "key_columns: [{table: hr.t, columns: [code, day]}]\n")
     (need,) = log_needs(spec, "dbs1")
     assert need.place == "applies.apply_dbs1_to_dbs2.key_columns" or need.place.endswith(".key_columns")
@@ -122,7 +122,7 @@ def test_old_values_of_a_substitute_key_are_needed_under_the_source_s_names(tmp_
         (("code",), None),
     ],
 )
-def test_a_key_that_cannot_find_rows_is_refused(columns, problem):
+def test_substitute_key_that_cannot_find_rows_is_refused(columns, problem):
     table = MemoryStore().create_table(
         "hr",
         "t",
@@ -139,7 +139,7 @@ def test_a_key_that_cannot_find_rows_is_refused(columns, problem):
     assert (found is None) if problem is None else (found is not None and problem in found[0])
 
 
-def test_explain_finds_rows_by_the_substitute_key_under_the_source_s_names(tmp_path):
+def test_explain_finds_rows_by_the_substitute_key_with_source_names(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -164,7 +164,7 @@ applies:
     assert need.at_source("hr", "t", ["id", "code"]) == {"id": "id", "number": "code"}
 
 
-def test_the_example_is_read_whole():
+def test_example_is_read_completely():
     spec = read_topology(Path(__file__).parents[4] / "examples" / "keys.yaml", {})
     (apply,) = spec.applies
     assert [str(each) for each in apply.tables.key_columns] == [

@@ -1,4 +1,4 @@
-"""The proof against brute force: the same answer for single changes on random topologies, and hardly an edit that
+"""The proof, compared with brute force: equal results for single changes on random topologies, and hardly any edit
 escapes it.
 """
 
@@ -24,13 +24,13 @@ from topology.spec import TopologySpec
 TOPOLOGIES = scaled(300, 4_000)
 EDITS = scaled(200, 2_000)
 KINDS_OF_EDITS = 12
-OTHER_TAG = b"\x55"  # that no topology knows
-# Words of findings that say nothing about who gets what.
+OTHER_TAG = b"\x55"  # a tag that is in no topology
+# Words of findings that do not concern the reach.
 ASIDE = ("no conflict handler", "takes part in nothing")
 
 
 def seen(spec: TopologySpec) -> set[tuple[str, str, bool]]:
-    """What `check` says of who gets what."""
+    """Return the findings of `check` on the reach."""
     return {
         (each.path, each.problem, each.is_error)
         for each in check(spec)
@@ -39,8 +39,9 @@ def seen(spec: TopologySpec) -> set[tuple[str, str, bool]]:
 
 
 def in_order(spec: TopologySpec) -> bool:
-    """Whether every queue gets the changes of a source from one publisher: else `check` refuses it, and the proof has
-    nothing to go by.
+    """Return whether every queue gets the changes of a source from one publisher.
+
+    Otherwise `check` refuses the topology, and the proof has no defined paths.
     """
     published = [(each.queue, each.source) for each in spec.captures]
     published += [(each.to_queue, source) for each in spec.propagations for source in each.sources]
@@ -48,7 +49,7 @@ def in_order(spec: TopologySpec) -> bool:
 
 
 def proven(proof: Proof, site: str, place: int, tag: bytes | None) -> dict[str, str]:
-    """What the proof says of one change; `place`: of the class of its table."""
+    """Return the proof's result for one change; `place`: the place of its table's class."""
     found = {}
     for reached, there in proof.arrived((site, proof.classes.place_of(tag))).items():
         if there.once >> place & 1:
@@ -57,7 +58,7 @@ def proven(proof: Proof, site: str, place: int, tag: bytes | None) -> dict[str, 
 
 
 def places(proof: Proof) -> dict[tuple[str, str], int]:
-    """The class of each table."""
+    """Return the class of each table."""
     return {table: proof.classes.class_of(*table).bit_length() - 1 for table in NAMES}
 
 
@@ -77,7 +78,7 @@ def agree_on(size: int, seed: int) -> None:
     spec = wild(random, size) if random.random() < 0.8 else edited(random, form(random))[1]
     hypothesis.assume(in_order(spec) and not any(overlap_findings(spec, ChangeClasses.of(spec))))
     proof = Proof(spec)
-    # the last one stands for any other
+    # the last tag stands for all others
     walks = SingleChanges(spec, NAMES, [*TAGS, *proof.classes.tags[:-1], OTHER_TAG])
     kinds: set[str] = set()
     place_of = places(proof)
@@ -97,28 +98,28 @@ def agree_on(size: int, seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_the_proof_agrees_with_single_changes_on_random_topologies():
+def test_proof_agrees_with_single_changes_on_random_topologies():
     agree_on()
     print(dict(AGREED))
     assert AGREED["topologies"] >= TOPOLOGIES
     assert all(AGREED[kind] > TOPOLOGIES / 40 for kind in (ONCE, TWICE, CYCLE, "renamed", "sent on")), (
-        "too few of them have what is looked for"
+        "too few topologies contain each kind"
     )
 
 
 def who_gets_what(spec: TopologySpec) -> dict[tuple[str, tuple[str, str]], dict[str, str]]:
-    """Every user's untagged changes, by brute force."""
+    """Return the reach of every user's untagged changes, by brute force."""
     walks = SingleChanges(spec, NAMES, [])
     return {(site.name, table): walks.reached((site.name, table, None)) for site in spec.sites for table in TABLES}
 
 
 @pytest.mark.long
 @pytest.mark.seeded
-def test_edits_that_change_who_gets_what_are_caught():
-    """An edit is caught when `check` says something that it did not say before.
+def test_edits_that_change_the_reach_are_caught():
+    """An edit is caught when `check` reports a new finding.
 
-    The apply processes of the topologies name the tables that they expect: nothing else in a file says what was wanted.
-    For the same reason no edit sends a table to a site that had nothing to do with its source: that is a wish, too.
+    The apply processes of the topologies name the tables that they expect: nothing else in a file states the intent.
+    For the same reason no edit sends a table to a site unrelated to its source: that could be intended, too.
     """
     random = Random(seed_of("edits"))
     changed: Counter[str] = Counter()
@@ -164,7 +165,7 @@ def test_five_sites_with_three_hundred_tables_are_proven_in_a_second(form_of, tm
     tables = ", ".join(f"app.{'customer' if n % 3 else 'order'}_{n}" for n in range(300))
     spec = read(tmp_path, text + f"replicate: [{{tables: [{tables}], {form_of}}}]")
     took: list[float] = []
-    while len(took) < 10 and not (took and took[-1] < 1):  # processors that others use, too, are slower
+    while len(took) < 10 and not (took and took[-1] < 1):  # processors shared with other work are slower
         started = time.process_time()
         found = check(spec)
         took.append(time.process_time() - started)

@@ -1,4 +1,4 @@
-"""What `check` says of topologies that somebody got wrong: one finding per cause, with the path and the part to change."""
+"""Findings of `check` on wrong topologies: one finding per cause, with the path and the part to change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_REPLICATE = (
     "change the entries of replicate that share these tables, or write captures.capture_dbs2 out with this change: "
 )
 
-# What is wrong -> the file, and the findings that say so.
+# The mistake -> the file, and its findings.
 WRONG = {
     "a hub forgets to leave out what came from a spoke": (
         HUB.replace(TO_DBS2, "{from: q_dbs1, to: q_dbs2_in}"),
@@ -256,11 +256,11 @@ applies: {a1: {site: dbs2, source: dbs1, queue: i2, rules: {include: [{table: hr
 
 
 @pytest.mark.parametrize(("text", "expected"), WRONG.values(), ids=WRONG.keys())
-def test_a_topology_somebody_got_wrong(tmp_path, text, expected):
+def test_wrong_topology_has_the_expected_findings(tmp_path, text, expected):
     assert [line for line in findings(tmp_path, text)[1] if not any(words in line for words in USUAL)] == expected
 
 
-# What the findings above say to do, done: nothing is left to say.
+# The fixes of the findings above, applied: no finding remains.
 MENDED = {
     "a hub forgets to leave out what came from a spoke": (
         "dbs1_to_dbs2: {from: q_dbs1, to: q_dbs2_in}",
@@ -293,7 +293,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize(("name", "edit"), MENDED.items(), ids=MENDED.keys())
-def test_the_fix_that_is_printed_mends_it(tmp_path, name, edit):
+def test_printed_fix_removes_the_findings(tmp_path, name, edit):
     text, old = WRONG[name][0], edit[0]
     assert text.count(old) == 1
     assert [
@@ -301,7 +301,7 @@ def test_the_fix_that_is_printed_mends_it(tmp_path, name, edit):
     ] == []
 
 
-def test_a_propagation_excludes_what_an_apply_process_names(tmp_path):
+def test_propagation_that_excludes_an_applys_table_is_found(tmp_path):
     text = HUB.replace(TO_DBS2, TO_DBS2.replace("]}}", "], exclude: [{table: stock.secret}]}}"))
     text = text.replace(
         AT_DBS2,
@@ -317,7 +317,7 @@ def test_a_propagation_excludes_what_an_apply_process_names(tmp_path):
     ) in lines
 
 
-def test_a_file_with_a_cycle_still_says_who_gets_what(tmp_path):
+def test_plan_shows_the_reach_of_a_file_with_a_cycle(tmp_path):
     file = tmp_path / "t.yaml"
     file.write_text(HUB.replace(TO_DBS2, "{from: q_dbs1, to: q_dbs2_in}"))
     (line,) = (line for line in examine(file, {}).reach if line.origin == "dbs2" and "none" in line.tags)

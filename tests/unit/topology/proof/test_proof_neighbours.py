@@ -1,4 +1,4 @@
-"""Conflict handlers that compare sites, where changes come over another site: what `check` says, with the path."""
+"""Conflict handlers that compare sites, for changes forwarded by another site: findings of `check` with the path."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FIX = (
 
 
 def said(folder: Path, text: str) -> list[str]:
-    """What is said of handlers that compare sites."""
+    """Return the findings on handlers that compare sites."""
     return [line for line in findings(folder, text)[1] if "latest_timestamp" in line or "site_priority" in line]
 
 
 def written_back(text: str) -> str:
-    """The cascade, with what users of its end write sent to its middle, and kept from coming home."""
+    """Return the cascade with its last site's user changes sent to the middle site and kept from returning."""
     for old, new in zip(BACK[::2], BACK[1::2], strict=True):
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -84,16 +84,16 @@ def test_latest_timestamp_over_a_hub_is_refused_with_the_path(tmp_path):
         "the table is not in the hub",
     ],
 )
-def test_latest_timestamp_is_well_where_no_change_of_the_table_is_passed_on(tmp_path, text):
+def test_latest_timestamp_is_accepted_when_no_change_is_forwarded(tmp_path, text):
     assert said(tmp_path, text + LATEST) == []
 
 
-def test_other_tables_of_the_hub_are_not_meant(tmp_path):
+def test_other_tables_of_the_hub_have_no_findings(tmp_path):
     found = said(tmp_path, HUB.replace("[stock.*]", "[stock.*, hr.*]") + LATEST)
     assert ["hr" in line for line in found] == [False]
 
 
-def test_a_copy_behind_a_hub_compares_no_times_and_one_whose_users_write_does(tmp_path):
+def test_latest_timestamp_behind_a_hub_is_refused_only_with_local_writes(tmp_path):
     assert said(tmp_path, SITES + CASCADE + LATEST) == []
     (line,) = said(tmp_path, SITES + written_back(CASCADE) + LATEST)
     assert line.startswith("error: captures.c2.rules (line ")
@@ -103,7 +103,7 @@ def test_a_copy_behind_a_hub_compares_no_times_and_one_whose_users_write_does(tm
     )
 
 
-def test_the_handler_of_the_apply_process_where_changes_arrive_counts_and_the_name_that_the_table_has_there(tmp_path):
+def test_handler_at_the_arriving_apply_and_its_table_name_decide(tmp_path):
     text = SITES + written_back(CASCADE)
     elsewhere = text.replace(
         "source: dbs1, queue: i2",
@@ -123,7 +123,7 @@ def test_the_handler_of_the_apply_process_where_changes_arrive_counts_and_the_na
     assert "stock.t has latest_timestamp at dbs3, and changes of stock.old made at dbs1 arrive there" in line
 
 
-def test_a_condition_on_the_way_makes_it_a_warning(tmp_path):
+def test_condition_on_the_way_turns_the_error_into_a_warning(tmp_path):
     text = SITES + written_back(CASCADE).replace(
         "{table: stock.*, tagged: true}",
         "{table: stock.t, tagged: true, condition: new.id > 5}, {table: stock.x, tagged: true}",
@@ -136,7 +136,7 @@ def test_a_condition_on_the_way_makes_it_a_warning(tmp_path):
 PRIORITY = "conflict_handlers: [{{table: stock.t, method: site_priority, priority: [{}]}}]\n"
 
 
-def test_site_priority_over_a_hub_is_warned_of_where_it_lacks_the_hub(tmp_path):
+def test_site_priority_that_lacks_the_hub_is_a_warning(tmp_path):
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs3, dbs4")) == [
         "warning: conflict_handlers (line 15): site_priority of stock.t lists dbs2, dbs3, dbs4, and"
         " applies.apply_from_dbs1_at_dbs2 has to decide between dbs1 and"
@@ -146,7 +146,7 @@ def test_site_priority_over_a_hub_is_warned_of_where_it_lacks_the_hub(tmp_path):
     assert said(tmp_path, HUB + PRIORITY.format("dbs2, dbs1, dbs3, dbs4")) == []
 
 
-def test_site_priority_that_lacks_a_site_is_not_warned_of_where_nothing_meets(tmp_path):
+def test_site_priority_without_conflicts_is_no_warning(tmp_path):
     assert (
         said(
             tmp_path,

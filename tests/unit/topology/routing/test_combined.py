@@ -1,4 +1,4 @@
-"""Combined capture and apply: which condition holds, what is bypassed, and what still runs."""
+"""Combined capture and apply: its conditions, the bypassed components, and those that still run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ applies: {a: {site: dbs2, source: dbs1, queue: q2}}
 )
 
 
-def test_shorthand_of_one_way_is_combined_and_everything_in_between_does_not_run(tmp_path: Path) -> None:
+def test_one_way_shorthand_is_combined_and_bypasses_queues_between(tmp_path: Path) -> None:
     spec = read(tmp_path, ONE)
     (capture,), (apply,) = spec.captures, spec.applies
     assert apply_of(spec, capture) is apply
@@ -37,7 +37,7 @@ def test_shorthand_of_one_way_is_combined_and_everything_in_between_does_not_run
     )
 
 
-def test_two_ways_are_combined_one_by_one(tmp_path: Path) -> None:
+def test_two_ways_are_combined_separately(tmp_path: Path) -> None:
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], between: [dbs1, dbs2]}]")
     assert {capture.name: apply_of(spec, capture).name for capture in spec.captures} == {  # type: ignore[union-attr]
         "capture_dbs1": "apply_from_dbs1_at_dbs2",
@@ -51,7 +51,7 @@ def test_capture_and_apply_over_one_propagation_are_combined(tmp_path: Path) -> 
     assert not combination(spec, spec.captures[0]).hindrance
 
 
-def test_capture_and_apply_in_one_queue_are_combined_unless_another_one_subscribes(tmp_path: Path) -> None:
+def test_capture_and_apply_of_an_unshared_queue_are_combined(tmp_path: Path) -> None:
     spec = read(tmp_path, EXPLICIT)
     shared = replace(spec, propagations=(), applies=(replace(spec.applies[0], queue="q1"),))
     assert combination(shared, shared.captures[0]).apply is shared.applies[0]
@@ -119,9 +119,7 @@ DIRECT = {
 
 
 @pytest.mark.parametrize("case", HINDRANCES)
-def test_first_condition_that_does_not_hold_is_named_and_everything_runs_that_no_apply_process_bypasses(
-    tmp_path: Path, case: str
-) -> None:
+def test_first_unmet_condition_of_combined_capture_is_named(tmp_path: Path, case: str) -> None:
     text, old, new, hindrance = HINDRANCES[case]
     assert old in text
     spec = read(tmp_path, text.replace(old, new))
@@ -140,7 +138,7 @@ def test_first_condition_that_does_not_hold_is_named_and_everything_runs_that_no
 TWO = EXPLICIT.replace("{from: q1, to: q2}", "{from: q1, to: q2}, p2: {from: q1, to: qr}")
 
 
-def test_apply_processes_of_several_destinations_subscribe_to_the_queue_of_the_source(tmp_path: Path) -> None:
+def test_applies_of_several_destinations_subscribe_to_the_source_queue(tmp_path: Path) -> None:
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], from: dbs1, to: [dbs2, dbs3]}]")
     assert [(each.propagation.name, [apply.name for apply in each.applies]) for each in directs(spec)] == [
         ("dbs1_to_dbs2", ["apply_from_dbs1_at_dbs2"]),
@@ -159,7 +157,7 @@ def test_apply_processes_of_several_destinations_subscribe_to_the_queue_of_the_s
     assert dequeued(combined_one, combined_one.applies[0]) == "q_dbs2_in"
 
 
-def test_propagation_of_several_sources_is_bypassed_by_an_apply_process_of_each(tmp_path: Path) -> None:
+def test_propagation_of_several_sources_is_bypassed_by_each_sources_apply(tmp_path: Path) -> None:
     text = (
         SITES
         + """
@@ -207,9 +205,7 @@ applies: {a1: {site: dbs3, source: dbs1, queue: q3}, a2: {site: dbs3, source: db
         ),
     ],
 )
-def test_what_keeps_an_apply_process_from_dequeuing_directly_is_named(
-    tmp_path: Path, old: str, new: str, hindrance: str
-) -> None:
+def test_hindrance_of_direct_dequeuing_is_named(tmp_path: Path, old: str, new: str, hindrance: str) -> None:
     assert old in TWO
     spec = read(tmp_path, TWO.replace(old, new, 1).replace("qr: {site: relay}", "qr: {site: relay}, q3: {site: dbs3}"))
     assert direct(spec, spec.propagation("p")).hindrance == hindrance
@@ -217,13 +213,13 @@ def test_what_keeps_an_apply_process_from_dequeuing_directly_is_named(
     assert "p" in interests_of(spec, "q1")
 
 
-def test_propagation_that_a_capture_process_bypasses_is_nobody_elses(tmp_path: Path) -> None:
+def test_propagation_bypassed_by_a_capture_has_no_direct_dequeuing(tmp_path: Path) -> None:
     spec = read(tmp_path, EXPLICIT)
     assert direct(spec, spec.propagations[0]).hindrance == "c bypasses it (combined capture and apply)"
 
 
-def test_queue_that_others_use_runs_for_them_alone(tmp_path: Path) -> None:
-    """Two sources into one site share its queue; one of them has a second destination."""
+def test_shared_queue_runs_only_for_its_other_users(tmp_path: Path) -> None:
+    """Two sources share the queue of one site; one of them has a second destination."""
     spec = read(
         tmp_path,
         SITES
@@ -258,7 +254,7 @@ def test_queue_that_others_use_runs_for_them_alone(tmp_path: Path) -> None:
     assert published_to(never, "q_dbs3_in") == {"dbs1", "dbs2"}
 
 
-def test_what_combined_may_say(tmp_path: Path) -> None:
+def test_invalid_value_of_combined_is_refused(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, EXPLICIT.replace("topology: t", "topology: t\ncombined: maybe"))
     assert "combined" in found
     assert "auto" in found

@@ -1,4 +1,4 @@
-"""Downstream capture in a topology: what a file may say, which redo is copied where, and what an edit of that touches."""
+"""Downstream capture in a topology: accepted settings, the redo copies, and the components that an edit touches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def edit(folder, before, after):
     }
 
 
-def test_real_time_and_async_are_what_another_site_than_the_source_means(tmp_path):
+def test_capture_at_another_site_defaults_to_real_time_and_async(tmp_path):
     spec = read(tmp_path, DOWNSTREAM)
     (receiver,) = redo_receivers(spec)
     assert (receiver.source, receiver.site, receiver.is_sync, receiver.captures) == ("dbs1", "dbs3", False, ("c1",))
@@ -122,13 +122,13 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_is_planted_is_told_with_its_place_and_the_way_out(tmp_path, name):
+def test_planted_problem_is_reported_with_place_and_fix(tmp_path, name):
     text, said = PLANTED[name]
     _, found = findings(tmp_path, text)
     assert any(said in line for line in found), found
 
 
-def test_the_receiver_is_a_component_of_the_downstream_site(tmp_path):
+def test_receiver_is_a_component_of_the_downstream_site(tmp_path):
     found = {each.name: each.site for each in components_of(read(tmp_path, DOWNSTREAM))}
     assert found["redo:dbs1@dbs3"] == "dbs3"
     assert found["capture:c1"] == "dbs3"
@@ -136,19 +136,19 @@ def test_the_receiver_is_a_component_of_the_downstream_site(tmp_path):
     assert names.index("site:dbs1") < names.index("redo:dbs1@dbs3") < names.index("capture:c1")
 
 
-def test_a_second_capture_process_of_a_copy_is_taken_over_by_source_and_receiver_and_restarts_nothing(tmp_path):
+def test_second_capture_of_a_redo_copy_restarts_nothing(tmp_path):
     touched = edit(tmp_path, DOWNSTREAM, SECOND)
     assert touched["redo:dbs1@dbs3"] == touched["site:dbs1"] == "takes over"
     assert "capture:c1" not in touched
     assert set(touched.values()) == {"takes over", "new"}
 
 
-def test_another_transport_is_taken_over_by_source_and_receiver_alone(tmp_path):
+def test_changed_transport_is_taken_over_by_source_and_receiver_only(tmp_path):
     said = DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sync, queue: q3,")
     assert edit(tmp_path, DOWNSTREAM, said) == {"site:dbs1": "takes over", "redo:dbs1@dbs3": "takes over"}
 
 
-def test_a_receiver_added_and_removed_leaves_the_source_running(tmp_path):
+def test_adding_or_removing_a_receiver_leaves_the_source_running(tmp_path):
     with_local = (
         DOWNSTREAM.replace(
             "captures:",
@@ -172,14 +172,14 @@ def test_a_receiver_added_and_removed_leaves_the_source_running(tmp_path):
     assert "capture:c9" not in added | removed
 
 
-def test_the_plan_names_the_session_that_commits_can_wait_for(tmp_path):
+def test_plan_names_the_session_that_commits_can_wait_for(tmp_path):
     said = DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, transport: sync, queue: q3,")
     plan = make_plan(read(tmp_path, said))
     assert "waits for the session headrace_t_dbs1" in plan.as_text()
     assert "asynchronously: a commit does not wait for it" in make_plan(read(tmp_path, DOWNSTREAM)).as_text()
 
 
-def test_any_number_of_archived_log_sources_share_a_site_with_one_in_real_time(tmp_path):
+def test_many_archived_log_sources_share_a_site_with_a_real_time_source(tmp_path):
     text = (
         SECOND.replace(
             "c2: {site: dbs3, source: dbs1",
@@ -205,13 +205,13 @@ def test_any_number_of_archived_log_sources_share_a_site_with_one_in_real_time(t
     )
 
 
-def test_real_time_becomes_archived_log_and_back_while_everything_runs(tmp_path):
+def test_real_time_mode_and_archived_log_mode_switch_without_restarts(tmp_path):
     archived = DOWNSTREAM.replace("source: dbs1, queue: q3,", "source: dbs1, mode: archived_log, queue: q3,")
     for before, after in ((DOWNSTREAM, archived), (archived, DOWNSTREAM)):
         assert edit(tmp_path, before, after) == {"site:dbs1": "takes over", "redo:dbs1@dbs3": "takes over"}
 
 
-def test_the_source_admits_the_receiver_and_the_receiver_the_capture_processes_of_its_site(tmp_path):
+def test_source_admits_its_receiver_and_receiver_its_sites_captures(tmp_path):
     spec = read(tmp_path, SECOND)
     assert redo_readers_of(spec, "dbs1") == {}
     assert redo_receivers_of(spec, "dbs1") == {"dbs1@dbs3": "dbs3"}

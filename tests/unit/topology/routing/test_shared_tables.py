@@ -1,4 +1,4 @@
-"""Which tables every site sends to every other one."""
+"""Tables that every site sends to every other site."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _arriving(spec: TopologySpec, apply: ApplySpec):
     return arriving(ways_to(spec, apply), (PARTS,))
 
 
-def test_each_further_source_is_named_with_what_gets_its_changes_here_and_at_the_source(tmp_path: Path):
+def test_each_further_source_is_named_with_its_two_applies(tmp_path: Path):
     found = _shared(tmp_path, "replicate: [{tables: [depot.*], between: [a, b, c]}]")
     assert found["ac"] == (("apply_from_b_at_c", "apply_from_b_at_a"),)
     assert found["cb"] == (("apply_from_a_at_b", "apply_from_a_at_c"),)
@@ -60,7 +60,7 @@ def test_each_further_source_is_named_with_what_gets_its_changes_here_and_at_the
     ],
     ids=["two sites", "hub", "one way", "a feeder", "conflict handlers"],
 )
-def test_what_not_every_site_sends_to_every_other_alike_is_not_shared(ways: str, tmp_path: Path):
+def test_table_not_replicated_between_all_sites_is_not_shared(ways: str, tmp_path: Path):
     found = _shared(tmp_path, ways)
     assert found
     assert set(found.values()) == {()}
@@ -77,15 +77,13 @@ def test_what_not_every_site_sends_to_every_other_alike_is_not_shared(ways: str,
     ],
     ids=["handlers", "a condition"],
 )
-def test_one_way_that_writes_otherwise_than_the_others_ends_it_for_all(
-    change: Callable[[ApplySpec], ApplySpec], tmp_path: Path
-):
+def test_one_deviating_apply_makes_a_table_unshared(change: Callable[[ApplySpec], ApplySpec], tmp_path: Path):
     found = _shared(tmp_path, "replicate: [{tables: [depot.*], between: [a, b, c]}]", change=change)
     assert set(found.values()) == {()}
 
 
-def test_a_site_that_sends_on_what_others_made_ends_it_for_all(tmp_path: Path):
-    """What b has applied would come to c from b, and from where it was made."""
+def test_forwarding_site_makes_a_table_unshared(tmp_path: Path):
+    """Changes applied at b would arrive at c twice: from b and from their origin."""
     file = tmp_path / "t.yaml"
     sites = "".join(f"  {name}: {{database: {{kind: embedded}}}}\n" for name in "abc")
     file.write_text(

@@ -1,4 +1,4 @@
-"""Ways: over which components a table travels, the same answer for whoever asks."""
+"""Ways: the components over which a table travels, with the same result for every caller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def two_paths(short: str, first: str) -> str:
     return TWO_PATHS.replace("{SHORT}", f"{{{short}}}").replace("{FIRST}", f"{{{first}}}")
 
 
-def test_two_paths_of_which_each_takes_one_table_are_refused_naming_the_table_and_both_paths(tmp_path):
+def test_two_paths_that_divide_the_tables_are_refused_by_name(tmp_path):
     text = two_paths("include: [{table: hr.a, tagged: true}]", "include: [{table: hr.b, tagged: true}]")
     assert problems(tmp_path, text) == [
         "applies.apply (line 14): no single path takes all changes of dbs1 to queue qb: hr.a comes over "
@@ -71,12 +71,12 @@ def test_two_paths_of_which_each_takes_one_table_are_refused_naming_the_table_an
 
 
 @pytest.mark.parametrize("first", ["", "include: [{schema: hr, tagged: true}]", "exclude: [{schema: crm}]"])
-def test_the_way_that_takes_every_table_is_chosen_over_a_shorter_one_that_does_not(tmp_path, first):
+def test_way_that_takes_every_table_is_preferred_over_a_shorter_way(tmp_path, first):
     spec = read(tmp_path, two_paths("include: [{table: hr.a, tagged: true}]", first))
     assert {p.name: p.sources for p in spec.propagations} == {"short": (), "first": ("dbs1",), "second": ("dbs1",)}
 
 
-def test_the_shorter_way_is_chosen_when_both_take_every_table(tmp_path):
+def test_shorter_way_is_chosen_when_both_take_every_table(tmp_path):
     spec = read(tmp_path, two_paths("include: [{schema: hr, tagged: true}]", ""))
     assert {p.name: p.sources for p in spec.propagations} == {"short": ("dbs1",), "first": (), "second": ()}
 
@@ -101,12 +101,12 @@ def one_way(folder, capture: str, first: str = "", apply: str = "") -> Way:
         .replace("{FIRST}", f"{{{first}}}")
         .replace("{APPLY}", f"{{{apply}}}")
     )
-    spec = read_anyway(folder, text)  # tables that an apply process names and never gets are refused
+    spec = read_anyway(folder, text)  # apply processes naming tables that never arrive are refused
     (way,) = ways_to(spec, spec.apply("apply"))
     return way
 
 
-def test_a_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
+def test_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
     way = one_way(
         tmp_path,
         "include: [{schema: hr}], exclude: [{table: hr.log}]",
@@ -118,8 +118,8 @@ def test_a_table_arrives_when_every_client_on_the_way_takes_it(tmp_path):
     assert captured_by([way]) == (way.capture.rules,)
 
 
-def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
-    """What an apply process at the source writes into it is sent on, so it must be copied before."""
+def test_table_with_only_tagged_changes_arrives(tmp_path):
+    """An apply process at the source writes the table and its changes are forwarded, so the table is copied first."""
     way = one_way(tmp_path, "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]")
     assert way.carry(TABLES[0], tag=None) is None
     assert way.carry(TABLES[0], tag=b"\x07") == TABLES[0]
@@ -135,7 +135,7 @@ def test_a_table_of_which_only_tagged_changes_come_arrives_too(tmp_path):
         ("{tables: [hr.a], from: dbs2, to: [dbs1]}, {tables: [hr.b], from: dbs1, to: [dbs2]}", ""),
     ],
 )
-def test_a_table_that_goes_back_to_its_source_is_known(tmp_path, entry: str, back: str):
+def test_table_that_returns_to_its_source_is_recognised(tmp_path, entry: str, back: str):
     spec = read(tmp_path, SITES + f"replicate: [{entry}]")
     (apply,) = (each for each in spec.applies if (each.source, each.site) == ("dbs2", "dbs1"))
     (table,) = arriving(ways_to(spec, apply), [TableName("hr", "a")])
@@ -151,7 +151,7 @@ def test_a_table_that_goes_back_to_its_source_is_known(tmp_path, entry: str, bac
         ("include: [{table: hr.b}]", True),
     ],
 )
-def test_a_table_of_which_a_part_goes_back_or_by_another_name_is_not_the_same(tmp_path, rules: str, is_there: bool):
+def test_table_returned_in_part_or_renamed_is_not_a_returning_table(tmp_path, rules: str, is_there: bool):
     both = ("include: [{table: hr.a}]", rules)
     there, back = both if is_there else both[::-1]
     spec = read_anyway(
@@ -174,7 +174,7 @@ applies:
 
 
 def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
-    """Capture takes tagged changes of hr.a alone, the propagation untagged ones: nothing passes both."""
+    """Capture takes only tagged changes of hr.a, the propagation only untagged ones: nothing passes both."""
     way = one_way(
         tmp_path,
         "include: [{schema: hr, tagged: true}], exclude: [{table: hr.a, tagged: false}]",
@@ -187,10 +187,10 @@ def test_one_change_has_one_tag_along_the_whole_way(tmp_path):
 # --------------------------------------------------------------------------- under other names
 
 
-def test_clients_behind_a_renaming_one_speak_of_the_new_name(tmp_path):
-    """Renamed three times: at capture, at a propagation, at the apply process.
+def test_clients_after_a_rename_use_the_new_name(tmp_path):
+    """The table is renamed three times: at capture, at a propagation, at the apply process.
 
-    The rules of each name what the table is called there.
+    The rules of each client use the table's name at that client.
     """
     way = one_way(
         tmp_path,
@@ -207,7 +207,7 @@ def test_clients_behind_a_renaming_one_speak_of_the_new_name(tmp_path):
     assert way.carry(TableName("sales", "u")) is None  # the source's own table of this name is not captured
 
 
-def test_one_destination_of_a_fan_out_may_have_another_name(tmp_path):
+def test_one_destination_of_a_fan_out_can_use_another_name(tmp_path):
     spec = read(
         tmp_path,
         SITES
@@ -239,7 +239,7 @@ NEW_NAMES = [("hr", "b"), ("crm", "b"), ("crm", "z"), ("app", "b")]
 
 @st.composite
 def renaming(draw: st.DrawFn, rules: st.SearchStrategy[RuleSet]) -> RuleSet:
-    """Rule sets of which some give tables other names: a schema to all that they take, or a name to one table."""
+    """Rule sets, some of which rename: the schema of all their tables, or one table."""
     found = draw(rules)
     if draw(st.integers(0, 2)) or not found.include:
         return found
@@ -271,7 +271,7 @@ def rule_sets(*, positive: bool) -> st.SearchStrategy[RuleSet]:
 
 @st.composite
 def topologies(draw: st.DrawFn) -> TopologySpec:
-    """A few sites with one queue or two each, and whatever may run between them."""
+    """A few sites with one or two queues each, and arbitrary components between them."""
     sites = [f"s{number}" for number in range(draw(st.integers(2, 4)))]
     queues = [
         QueueSpec(name=f"q{number}", site=site) for number, site in enumerate(sites + sites[: draw(st.integers(0, 2))])
@@ -318,7 +318,7 @@ def topologies(draw: st.DrawFn) -> TopologySpec:
 
 
 class Change(NamedTuple):
-    """One row change on its way; the table is what it is called where it is."""
+    """One row change in transit; `table` is its name at the current client."""
 
     source: str
     table: TableName
@@ -333,7 +333,7 @@ SOURCE_CHANGES = [
 
 
 def passes(rules: RuleSet, change: Change) -> bool:
-    """One rule set and one change, as the manuals say it."""
+    """Evaluate one rule set for one change by the manuals' definition."""
 
     def any_true(rules_: tuple[Rule, ...]) -> bool:
         return any(
@@ -347,7 +347,7 @@ def passes(rules: RuleSet, change: Change) -> bool:
 
 
 def behind(rules: RuleSet, change: Change) -> Change:
-    """A change that passes, under its table's name behind the client."""
+    """Return a passing change under its table's name behind the client."""
     for rule in rules.include or ():
         if (
             rule.transformation is not None
@@ -362,10 +362,9 @@ def behind(rules: RuleSet, change: Change) -> Change:
 
 
 def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counter[tuple[str, TableName]]:
-    """Send one change through a topology, hop by hop; how often each apply process applies it, by the name under which
-    it does.
+    """Send one change through a topology, hop by hop; count its applications per apply process and table name.
 
-    `everywhere`: over every path that comes to no queue twice, as if each propagation forwarded every source, and each
+    `everywhere`: follow every path that enters no queue twice, as if each propagation forwarded every source and each
     apply process applied a change once under each name.
     """
     applied: Counter[tuple[str, TableName]] = Counter()
@@ -375,7 +374,7 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
         if capture.source == change.source and passes(capture.rules, change)
     ]
     hops = 0
-    while pending and (everywhere or hops < 200):  # a change that circles for ever has come more than once by then
+    while pending and (everywhere or hops < 200):  # a change in an endless cycle has arrived more than once by then
         (queue, here, passed), hops = pending.pop(), hops + 1
         for apply in spec.applies:
             if (apply.queue, apply.source) == (queue, change.source) and passes(apply.rules, here):
@@ -395,8 +394,8 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
 @given(topologies())
 @settings(max_examples=scaled(36, 1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_ways_agree_with_sending_every_change_through_the_topology(spec):
-    """What `carry` says arrives is applied once, and nothing else; and what could come over any path, does."""
-    assume(not list(overlap_findings(spec, ChangeClasses.of(spec))))  # which rule is followed is undefined
+    """Exactly the tables that `carry` names are applied, once each; no other path would carry another one."""
+    assume(not list(overlap_findings(spec, ChangeClasses.of(spec))))  # the followed rule is undefined
     refused = any(finding.is_error for finding in check(spec))
     for apply in spec.applies:
         ways = ways_to(spec, apply)
@@ -423,7 +422,7 @@ def test_ways_agree_with_sending_every_change_through_the_topology(spec):
 
 
 def assert_nothing_else_passes(way: Way, apply: ApplySpec) -> None:
-    """What the apply process evaluates lets only names pass under which something comes to it."""
+    """Assert that the apply process's evaluated rules pass only names under which something arrives."""
     evaluation = RuleEvaluation(*rules_at_the_end([way]))
     before = replace(way, apply=replace(apply, rules=RuleSet()))
     coming = {(before.carry(table, tag=tag), tag) for table, tag in SOURCE_CHANGES}

@@ -1,4 +1,4 @@
-"""What tests of the driver's loop share."""
+"""Fixtures of the driver loop's tests."""
 
 from __future__ import annotations
 

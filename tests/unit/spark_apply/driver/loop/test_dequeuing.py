@@ -1,4 +1,4 @@
-"""A driver that slept does not disturb its successor at the queue."""
+"""A driver that was suspended does not disturb its successor at the queue."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONFIG = ApplyConfig(
 )
 
 
-def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_stream_is_broken(tmp_path: Path):
-    """The destination came back from a backup of 25; the older driver, which slept before it connected, had told 60."""
+def test_late_stream_of_an_older_driver_does_not_move_its_successor(tmp_path: Path):
+    """The destination was restored to SCN 25; the older driver, suspended before it connected, had acknowledged 60."""
     core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
     newest = core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
     core.acknowledge(newest, "dbs1", Scn(25))
@@ -42,17 +42,17 @@ def test_late_stream_of_an_older_driver_moves_nothing_of_its_successor_whose_str
     core.open_subscriber("apply_a", epoch_incarnation(2), {"dbs1": Scn(25)}, 1)
 
 
-def test_queue_refuses_a_driver_of_an_older_epoch_while_its_successor_is_connected(tmp_path: Path):
-    """It would ask for what its successor has acknowledged: as if the destination had lost commits."""
+def test_queue_refuses_an_older_driver_while_its_successor_is_connected(tmp_path: Path):
+    """It would request acknowledged batches, as if the destination had lost commits."""
     core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
-    for _ in range(2):  # its stream is opened again under the same epoch
+    for _ in range(2):  # its stream is reopened under the same epoch
         core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_001), {"dbs1": Scn(90)}, 1)
     with pytest.raises(QueueError, match="newer incarnation"):
         core.open_subscriber("apply_a", epoch_incarnation(1_700_000_000_000), {"dbs1": Scn(40)}, 1)
 
 
 class _BrokenLinks(DirectLinks):
-    """A queue that takes each stream, which breaks before its reader looks."""
+    """A queue that accepts each stream; the stream breaks before its reader polls."""
 
     def subscriber(self, queue: str) -> Any:
         stream = super().subscriber(queue)
@@ -64,7 +64,7 @@ class _BrokenLinks(DirectLinks):
         return stream
 
 
-def test_pause_between_streams_stays_short_while_the_queue_takes_them(tmp_path: Path):
+def test_pause_between_streams_stays_short_while_the_queue_accepts_them(tmp_path: Path):
     core = QueueCore(one_way(tmp_path), "q_dbs1", tmp_path / "q", VirtualClock())
     clock = VirtualClock()
     dequeuing = Dequeuing(CONFIG, _BrokenLinks("apply_a", {"q_dbs1": core}.get, epoch_incarnation(1)), clock)

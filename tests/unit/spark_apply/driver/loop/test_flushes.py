@@ -1,6 +1,4 @@
-"""Commits that do not wait for the disk: what is told upstream survives a crash of the destination, in random
-histories.
-"""
+"""Commits that do not wait for the disk: acknowledged SCNs survive a crash of the destination, in random histories."""
 
 from __future__ import annotations
 
@@ -16,16 +14,15 @@ from tests.support.session.seeds import seeds
 
 SEEDS = seeds("flushes", test=4, soak=40)
 CRASH_EVERY = 100  # steps: three to ten crashes in a history
-FLUSH_SHARE = 0.02  # of the steps: a commit waits for some ten steps, so that crashes find some
+FLUSH_SHARE = 0.02  # share of steps: a commit waits for some ten steps, so crashes find unflushed commits
 
 
 def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[int, int]:
-    """Run a history under crashes of the destination; returns how many of these there were and the commits that they
-    took.
+    """Run a history under crashes of the destination; return the number of crashes and of lost commits.
 
     Args:
         seed: decides everything.
-        is_wrong: what was committed is told as durable at once.
+        is_wrong: commits count as durable at once.
         conflicts: changes that only the destination has; their transactions enter the error queue.
     """
     place = MemoryPlace()
@@ -52,9 +49,7 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
                 if scn <= kept
             }:
                 is_there = scn <= left.low_watermark or any(found.after < scn <= found.through for found in left.above)
-                assert is_there or is_wrong, (
-                    f"who waited for {kept} was told that {scn} is applied, and the crash took it"
-                )
+                assert is_there or is_wrong, f"SCN {kept} was acknowledged, and the crash lost the commit at {scn}"
         engine.flushes.is_needed = not is_wrong
 
     engine = world.engine(seed, parallelism=2, crash=0.01, commits_lazily=True)
@@ -65,33 +60,31 @@ def _history(seed: int, *, is_wrong: bool = False, conflicts: int = 0) -> tuple[
 
 
 @pytest.mark.seeded
-def test_nothing_that_was_told_is_lost_and_nothing_is_applied_twice_when_a_crash_takes_commits():
+def test_crash_that_loses_commits_loses_nothing_acknowledged():
     found = [_history(seed) for seed in SEEDS]
-    assert sum(lost for _, lost in found) > len(SEEDS), "crashes that take nothing prove nothing"
+    assert sum(lost for _, lost in found) > len(SEEDS), "crashes that lose no commit prove nothing"
 
 
 @pytest.mark.seeded
 def test_histories_with_error_transactions_end_as_without_crashes():
-    """An error transaction is committed durably, so few commits are lost here; `World.check` compares the error queue
-    too.
-    """
+    """Error transactions commit durably, so few commits are lost; `World.check` also compares the error queue."""
     for seed in SEEDS[: len(SEEDS) // 2]:
         _history(seed, conflicts=3)
 
 
-def test_telling_at_the_commit_is_found_out():
-    """The planted defect: the queue has forgotten what the crash took."""
+def test_acknowledging_at_the_commit_is_detected():
+    """With this planted defect the queue has forgotten changes that the crash lost."""
     for seed in range(20):  # one history in two finds it
         try:
             _history(seed, is_wrong=True)
         except AssertionError as error:
             if "the queue has forgotten what is needed" in str(error):
                 return
-    pytest.fail("no history finds it")
+    pytest.fail("no history detects the defect")
 
 
 class Server:
-    """The positions of a destination, and how often it is asked and made to flush."""
+    """The positions of a destination, with counters of position queries and forced flushes."""
 
     def __init__(self) -> None:
         self.written, self.on_disk, self.asked, self.forced = 0, 0, 0, 0
@@ -101,7 +94,7 @@ class Server:
         return LogPositions(written=self.written, flushed=self.on_disk)
 
     def record_low_watermark(self, topology, apply, epoch, scn):
-        assert scn == FIRST_SCN, "what is recorded must not move"
+        assert scn == FIRST_SCN, "the recorded SCN must not move"
         self.forced += 1
         self.on_disk = self.written
 
@@ -110,10 +103,10 @@ def _gate(server: Server) -> FlushGate:
     return FlushGate(server, "t", "a", epoch=1, scn=Scn(10), is_needed=True)
 
 
-def test_commits_become_durable_by_the_position_that_was_written_when_they_were_known():
+def test_commits_become_durable_with_the_log_position_at_their_report():
     server = Server()
     gate = _gate(server)
-    assert gate.due_at(Scn(10)) is None, "nothing waits: nobody is asked"
+    assert gate.due_at(Scn(10)) is None, "nothing is pending: the destination is not queried"
     server.written = 900
     gate.step(Scn(40), 1.0)
     assert gate.durable_scn(Scn(40)) == 10
@@ -122,10 +115,10 @@ def test_commits_become_durable_by_the_position_that_was_written_when_they_were_
     assert gate.durable_scn(Scn(55)) == 10
     server.on_disk = 900
     gate.step(Scn(55), 1.2)
-    assert gate.durable_scn(Scn(55)) == 40, "what came after the question waits for the next one"
+    assert gate.durable_scn(Scn(55)) == 40, "commits after the query wait for the next query"
 
 
-def test_a_destination_that_nobody_writes_is_asked_at_the_interval_and_then_made_to_flush_once():
+def test_idle_destination_is_polled_and_then_flushed_once():
     server, now = Server(), 1.0
     gate = _gate(server)
     server.written = 900
@@ -138,7 +131,7 @@ def test_a_destination_that_nobody_writes_is_asked_at_the_interval_and_then_made
     assert gate.due_at(Scn(40)) is None
 
 
-def test_a_position_that_is_set_back_for_joining_tables_has_to_be_flushed_again():
+def test_position_reset_for_joining_tables_must_be_flushed_again():
     server = Server()
     gate = _gate(server)
     gate.step(Scn(40), 1.0)

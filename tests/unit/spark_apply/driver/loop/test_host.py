@@ -1,6 +1,7 @@
-"""The host brings queue, cores and apply servers together: over fake streams, with the destination in memory.
+"""The host connects queue, cores and apply servers, over fake streams with the destination in memory.
 
-Its apply servers are in `test_host_servers`, tables that join in `test_host_joins`, errors in `test_host_errors`.
+Tests of its apply servers are in `test_host_servers`, of joining tables in `test_host_joins`, of errors in
+`test_host_errors`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY
 from tests.support.apply.hosted_driver import Driver, QueueStream, Stream
 
 
-def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(driver: Driver) -> None:
+def test_batches_are_applied_by_every_server_and_reported_durable(driver: Driver) -> None:
     for number in range(2):
         driver.start_task(number)
     driver.run()
@@ -48,7 +49,7 @@ def test_batches_of_the_queue_are_applied_by_every_server_and_reported_durable(d
     assert driver.queue.granted_bytes == sum(len(codec.encode(batch)) for batch in driver.batches)
 
 
-def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it(driver: Driver) -> None:
+def test_queue_gets_the_low_watermark_after_the_destination_has_it(driver: Driver) -> None:
     through = driver.batches[-1].through_scn
     mark = LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500))
     driver.start_task(0)
@@ -63,7 +64,7 @@ def test_low_watermark_is_durable_for_the_queue_only_when_the_destination_has_it
     assert driver.coordinator.watermarks.low == through + 500
 
 
-def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver) -> None:
+def test_acknowledged_scn_is_on_the_destinations_disk(driver: Driver) -> None:
     begun, through = driver.host.progress.kept_scn, driver.batches[-1].through_scn
     driver.start_task(0)
     driver.run()
@@ -78,12 +79,13 @@ def test_what_is_told_and_waited_for_is_on_the_destinations_disk(driver: Driver)
     assert driver.host.progress.kept_scn == through
 
 
-def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_the_problem(
+def test_unreachable_destination_is_retried_with_pauses_until_it_answers(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt to connect may block the loop for seconds.
+    """A connection attempt may block the loop for seconds.
 
-    Without a pause in the load nothing else would ask, and `status` would tell the problem for good.
+    Under load nothing but a retry after a pause would query the destination, and `status` would show the problem
+    forever.
     """
     driver.start_task(0)
     driver.run()
@@ -111,7 +113,7 @@ def test_destination_that_is_away_is_not_asked_all_the_time_and_its_answer_ends_
     assert not driver.host.problem
 
 
-def test_driver_ends_when_the_destination_lost_commits_and_the_next_one_applies_them_again(driver: Driver) -> None:
+def test_crashed_destination_that_lost_commits_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.run()
     assert driver.store.crash() > 0
@@ -125,7 +127,7 @@ def test_driver_ends_when_the_destination_lost_commits_and_the_next_one_applies_
     driver.assert_applied()
 
 
-def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(driver: Driver) -> None:
+def test_new_unique_index_at_the_destination_orders_later_transactions(driver: Driver) -> None:
     driver.start_task(0)
     driver.run()
     version = next(table for batch in driver.batches for table in batch.tables)
@@ -142,7 +144,7 @@ def test_unique_index_made_at_the_destination_orders_transactions_after_a_while(
     assert len(driver.fits.fit(version).hashed_keys) == len(before) + 1
 
 
-def test_destination_that_lost_commits_ends_the_driver_and_the_next_one_applies_them_again(driver: Driver) -> None:
+def test_restored_destination_ends_the_driver_and_the_next_one_reapplies(driver: Driver) -> None:
     for number in range(2):
         driver.start_task(number)
     restore = driver.store.backup()
@@ -163,8 +165,8 @@ def test_destination_that_lost_commits_ends_the_driver_and_the_next_one_applies_
     driver.assert_applied()
 
 
-def test_low_watermark_is_not_recorded_over_what_the_destination_has_lost(driver: Driver) -> None:
-    """An idle server has not noticed that its session is gone; the driver's own connection is a new one."""
+def test_low_watermark_is_not_recorded_over_lost_commits(driver: Driver) -> None:
+    """An idle server has not noticed that its session is gone; the driver's own connection is new."""
     for number in range(2):
         driver.start_task(number)
     restore = driver.store.backup()
@@ -190,22 +192,22 @@ def test_driver_ends_when_a_newer_epoch_is_found_while_a_server_joins(driver: Dr
         driver.host.turn(0.0)
 
 
-def test_older_driver_never_asks_the_queue_for_what_a_newer_one_may_have_applied(driver: Driver) -> None:
+def test_older_driver_opens_no_stream_after_a_newer_epoch(driver: Driver) -> None:
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
-    driver.host.dequeuing._stream.has_opened()  # of its stream the host has heard before
-    driver.break_stream()  # it slept, and its stream was given to the newer one
+    driver.host.dequeuing._stream.has_opened()  # its host already knows that the stream is open
+    driver.break_stream()  # it slept, and its stream was given to the newer driver
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
     assert len(driver.queue.streams) == 1
 
 
-def test_driver_that_slept_between_its_look_and_the_opening_of_its_stream_acknowledges_nothing(driver: Driver) -> None:
+def test_overtaken_driver_with_a_late_stream_acknowledges_nothing(driver: Driver) -> None:
     driver.start_task(0)
     driver.run()
     driver.store.flush()
     driver.queue.opens_at_once = False
     driver.break_stream()
-    driver.host.turn(0.0)  # no newer one runs; then it sleeps, and its stream is opened late
+    driver.host.turn(0.0)  # no newer driver runs; then it sleeps, and its stream is opened late
     driver.clock.advance(POLL_INTERVAL_S)
     driver.host.turn(0.0)
     assert driver.host.progress.recorded_scn == driver.batches[-1].through_scn
@@ -216,7 +218,7 @@ def test_driver_that_slept_between_its_look_and_the_opening_of_its_stream_acknow
     assert driver.queue.stream.acknowledged == []
 
 
-def test_what_becomes_durable_before_a_stream_is_confirmed_is_told_then(driver: Driver) -> None:
+def test_scn_durable_before_a_stream_is_confirmed_is_acknowledged_then(driver: Driver) -> None:
     driver.queue.opens_at_once = False
     driver.break_stream()
     driver.start_task(0)
@@ -228,14 +230,14 @@ def test_what_becomes_durable_before_a_stream_is_confirmed_is_told_then(driver: 
     driver.queue.stream.is_open = True
     driver.store.is_reachable = False
     driver.host.turn(0.0)
-    assert driver.queue.stream.acknowledged == [], "the destination has not said that no newer driver runs"
+    assert driver.queue.stream.acknowledged == [], "the destination has not confirmed that no newer driver runs"
     driver.store.is_reachable = True
     driver.clock.advance(DEQUEUE_RETRY_S)
     driver.host.turn(0.0)
     assert driver.queue.stream.acknowledged == [driver.batches[-1].through_scn]
 
 
-def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Driver) -> None:
+def test_dequeuing_resumes_when_the_destination_answers_again(driver: Driver) -> None:
     driver.start_task(0)
     driver.host.turn(0.0)
     driver.store.is_reachable = False
@@ -249,7 +251,7 @@ def test_dequeuing_begins_again_when_the_destination_answers_again(driver: Drive
     driver.assert_applied()
 
 
-def test_stream_that_the_queue_does_not_take_is_given_up_and_says_so(driver: Driver) -> None:
+def test_stream_that_the_queue_does_not_accept_is_given_up_and_reported(driver: Driver) -> None:
     driver.queue.opens_at_once = False
     driver.break_stream()
     driver.host.turn(0.0)
@@ -265,16 +267,14 @@ def test_stream_that_the_queue_does_not_take_is_given_up_and_says_so(driver: Dri
     assert not driver.host.problem
 
 
-def test_queue_that_lacks_what_is_needed_ends_the_driver(driver: Driver) -> None:
+def test_queue_without_the_needed_batches_ends_the_driver(driver: Driver) -> None:
     driver.queue.stream.arrived.clear()
     driver.queue.stream.problem = LogGone("up to SCN 40 they are gone", first_scn=40)
     with pytest.raises(LogGone):
         driver.host.turn(0.0)
 
 
-def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds_and_when_it_ends(
-    driver: Driver,
-) -> None:
+def test_driver_writes_its_state_at_start_at_intervals_and_at_the_end(driver: Driver) -> None:
     def described() -> tuple[int, dict[str, Any], dict[str, Any]]:
         return driver.store.described[TOPOLOGY, APPLY]
 
@@ -302,7 +302,7 @@ def test_driver_says_what_it_is_and_how_it_does_when_it_begins_every_few_seconds
     assert described()[2]["status"] == "DISABLED"
 
 
-def test_driver_that_gives_up_says_why_and_one_that_was_overtaken_says_nothing(driver: Driver) -> None:
+def test_driver_reports_why_it_gives_up_unless_it_was_overtaken(driver: Driver) -> None:
     driver.host.inbox.fail(ApplyError("it is enough"))
     with pytest.raises(ApplyError):
         driver.host.run(lambda: False)
@@ -315,7 +315,7 @@ def test_driver_that_gives_up_says_why_and_one_that_was_overtaken_says_nothing(d
     assert driver.store.described[TOPOLOGY, APPLY][2]["status"] == "ENABLED"
 
 
-def test_apply_goes_on_where_its_state_cannot_be_written(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apply_continues_when_its_state_cannot_be_written(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise DatabaseError("no right")
 
@@ -326,10 +326,10 @@ def test_apply_goes_on_where_its_state_cannot_be_written(driver: Driver, monkeyp
     assert not driver.store.described
 
 
-def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(
+def test_batch_arriving_while_the_loop_works_is_handled_without_a_pause(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its wake is among the events that are handled between two batches, after the loop has listened to the queue."""
+    """Its wake-up is one of the events handled between two batches, after the loop has polled the queue."""
     driver.start_task(0)
     through, offer = driver.batches[-1].through_scn, driver.host._reader.offer
     driver.queue.stream.deliver(LcrBatch(source=SOURCE, previous_scn=through, through_scn=Scn(through + 500)))
@@ -352,10 +352,10 @@ def test_batch_that_arrives_while_the_loop_works_is_heard_without_a_pause(
     assert driver.host._pause() > 0.0
 
 
-def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forward(
+def test_driver_progresses_over_streams_that_break_after_delivery(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop hears of the batches and of the break at once; what arrived is applied before the next stream begins."""
+    """The loop gets batches and the break at once; arrived batches are applied before the next stream begins."""
     subscriber = driver.queue.subscriber
 
     def breaking(queue: str) -> QueueStream:
@@ -374,8 +374,8 @@ def test_streams_that_break_behind_what_they_deliver_still_bring_the_driver_forw
     driver.assert_applied()
 
 
-def test_destination_that_answers_again_does_not_hide_that_the_queue_is_away(driver: Driver) -> None:
-    """Without the queue nothing else is written to the destination that would end the problem."""
+def test_recovered_destination_does_not_hide_the_missing_queue(driver: Driver) -> None:
+    """Without the queue no other write to the destination would clear the problem."""
     driver.break_stream()
     driver.store.is_reachable = False
     driver.host._housekeep(driver.clock.monotonic())

@@ -1,4 +1,4 @@
-"""Error transactions that are executed, edited and deleted while the host works."""
+"""Execution, editing and deletion of error transactions while the host works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.databases.destination_contract import error_transaction
 from tests.support.values.lcr_batches import column_values, transactions
 
 
-def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhile(driver: Driver) -> None:
+def test_two_executions_of_one_error_both_get_its_outcome(driver: Driver) -> None:
     first, second = driver.host.errors.execute([7]), driver.host.errors.execute([7])
     assert driver.host.errors.delete([6, 7]) == {
         6: "it is not in the error queue",
@@ -45,9 +45,7 @@ def test_two_who_execute_one_error_hear_of_it_both_and_nobody_deletes_it_meanwhi
 @pytest.mark.parametrize(
     "other", [ExecutionRequest(role="clerk"), ExecutionRequest(handler=b"mend:skip_it")], ids=["role", "function"]
 )
-def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_its_outcome_as_theirs(
-    driver: Driver, other: ExecutionRequest
-) -> None:
+def test_execution_with_other_options_does_not_get_the_running_outcome(driver: Driver, other: ExecutionRequest) -> None:
     first, second = driver.host.errors.execute([7]), driver.host.errors.execute([8, 7], other)
     refused = second.get_nowait()
     assert (
@@ -63,7 +61,7 @@ def test_who_executes_an_error_otherwise_than_it_is_being_executed_is_not_told_i
     assert third.get_nowait().number == 7
 
 
-def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -> None:
+def test_edit_of_an_error_in_execution_is_refused(driver: Driver) -> None:
     driver.host.errors.execute([7])
     edit = ErrorEdit(
         number=7,
@@ -80,8 +78,10 @@ def test_an_edit_of_an_error_that_is_being_executed_is_refused(driver: Driver) -
         driver.host.errors.edit(edit, part=0, batch=b"", key_hashes=np.empty(0, np.uint64))
 
 
-def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be committed: keys too many only hold too much."""
+def test_keys_of_an_edit_with_a_lost_answer_hold_later_transactions(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The edit may be committed; extra keys only hold more transactions."""
     edit = ErrorEdit(
         number=7,
         edit=1,
@@ -105,7 +105,7 @@ def test_keys_of_an_edit_whose_answer_was_lost_hold_what_comes(driver: Driver, m
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_error_whose_deletion_was_not_answered_holds_nothing_once_it_is_gone(
+def test_deleted_error_with_a_lost_answer_holds_nothing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, *, is_made: bool
 ) -> None:
     session = MemoryDestination(store=driver.store).open_session(TOPOLOGY, APPLY, server=9, epoch=driver.epoch, tag=b"")

@@ -1,4 +1,4 @@
-"""Tables that join while the host works, and calls that other threads make for it."""
+"""Tables that join while the host works, and calls from other threads."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.support.apply.hosted_driver import Driver
 from tests.support.histories.apply_history import TABLES, Reference
 from tests.support.session.seeds import seeds
 
-# --------------------------------------------------------------------------- tables that join
+# --------------------------------------------------------------------------- joining tables
 
 
-def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driver) -> None:
-    """The thread that copies tables asks at any moment, and an orderly end waits for it."""
+def test_call_during_the_drivers_end_is_answered_at_once(driver: Driver) -> None:
+    """The thread that copies tables can call at any moment, and an orderly end waits for it."""
     answers: list[HeadraceError] = []
 
     def call() -> None:
@@ -55,10 +55,10 @@ def test_a_call_that_comes_when_the_driver_ends_is_answered_at_once(driver: Driv
     assert driver.host.inbox.call_within(lambda: None, 10.0) is None
 
 
-def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeues(
+def test_call_is_answered_at_once_when_the_driver_ends_before_dequeuing(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newer one came while this one's tables were looked at."""
+    """A newer driver started while this one checked its tables."""
     monkeypatch.setattr(loop_inbox, "_CALL_TIMEOUT_S", 0.1)
     MemoryDestination(store=driver.store).raise_epoch(TOPOLOGY, APPLY)
     with pytest.raises(FencedError):
@@ -68,7 +68,7 @@ def test_a_call_is_answered_at_once_also_where_the_driver_ends_before_it_dequeue
 
 
 class JoiningDriver(Driver):
-    """One table is not at the destination at first: it is left out, copied, and joins."""
+    """One table is missing at the destination at first: it is excluded, copied, and joins."""
 
     def __init__(self, *, seed: int) -> None:
         self.late = TABLES[seed % len(TABLES)].name
@@ -82,7 +82,7 @@ class JoiningDriver(Driver):
         self.destination = MemoryDestination(store=self.store)
 
     def copy(self, scn: int) -> None:
-        """The rows of the late table as they were at `scn`."""
+        """Copy the late table's rows as of `scn`."""
         then = Reference({name: list(rows) for name, rows in self.start.items()})
         for transaction in self.history:
             if transaction.commit_scn <= scn:
@@ -117,7 +117,7 @@ class JoiningDriver(Driver):
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
 @pytest.mark.parametrize("restart_after", [None, 0, 1, 4, 12])
-def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replaced(seed: int, restart_after: int | None):
+def test_joining_table_gets_its_excluded_changes_despite_a_new_driver(seed: int, restart_after: int | None):
     driver = JoiningDriver(seed=seed)
     for number in range(2):
         driver.start_task(number)
@@ -133,7 +133,7 @@ def test_table_that_joins_gets_what_was_left_out_also_when_its_driver_is_replace
     while not joined.is_set():
         driver.step()
     assert driver.state() == "JOINING"
-    # The servers' sessions are older than the join: they are opened again before a group is written.
+    # The servers' sessions are older than the join: they are reopened before a group is written.
     assert driver.coordinator.watermarks.low <= early
     assert driver.coordinator.watermarks.progress.ahead_scn >= ahead
     driver.host.joins.hold(None)
@@ -160,7 +160,7 @@ def joining_driver(seed: int) -> JoiningDriver:
     return driver
 
 
-def test_copy_that_is_asked_to_join_twice_joins_once():
+def test_copy_requested_to_join_twice_joins_once():
     driver = joining_driver(4)
     first = driver.host.joins.join([driver.record])
     assert driver.host.joins.join([driver.record]) is first, "the answer to the first call was lost"
@@ -172,7 +172,7 @@ def test_copy_that_is_asked_to_join_twice_joins_once():
     driver.assert_applied()
 
 
-def test_table_that_is_to_be_copied_again_does_not_join_by_a_call_that_waited():
+def test_pending_join_is_void_when_the_table_is_to_be_copied_again():
     driver = joining_driver(4)
     driver.host.joins.join([driver.record])
     driver.destination.record_instantiation(
@@ -184,8 +184,8 @@ def test_table_that_is_to_be_copied_again_does_not_join_by_a_call_that_waited():
     assert driver.state() == "COPYING"
 
 
-def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monkeypatch: pytest.MonkeyPatch):
-    """A group has the low watermark of before the join; committed behind it, the joined table would count as caught up."""
+def test_servers_get_nothing_while_the_outcome_of_a_join_is_unknown(monkeypatch: pytest.MonkeyPatch):
+    """A group has the low watermark from before the join; committed later, it would make the table look caught up."""
     driver = joining_driver(4)
     join, send, sent, lost = driver.destination.join_tables, driver.host._send, [], []
 
@@ -201,14 +201,14 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
     while not lost:
         driver.step()
     assert driver.host.joins.is_uncertain
-    assert driver.host.dequeuing.told_scn < driver.record.scn, "something is told as soon as it is found on disk"
+    assert driver.host.dequeuing.told_scn < driver.record.scn, "an SCN is acknowledged only when it is on disk"
     driver.host.errors.execute([7])
     driver.step(5)
     driver.store.flush()
     driver.clock.advance(POLL_INTERVAL_S)
     driver.step(5)
     assert True not in sent
-    # What is to be recorded has been due for long, and waits for the join: the loop must not turn without a pause for it.
+    # The record has been due for long and waits for the join: the loop must still pause between turns.
     monkeypatch.setattr(type(driver.host.progress), "due_at", 0.0)
     driver.step(5)
     assert driver.host.joins.is_uncertain
@@ -222,14 +222,14 @@ def test_nothing_is_sent_to_servers_while_the_outcome_of_a_join_is_unknown(monke
     driver.assert_applied()
 
 
-def test_server_that_opened_its_session_before_a_join_and_takes_part_after_it_opens_it_again():
+def test_server_session_from_before_a_join_is_reopened_after_it():
     driver = JoiningDriver(seed=3)
     driver.start_task(0)
     early, later = driver.history[4].commit_scn, driver.history[17].commit_scn
     driver.host.joins.hold(Scn(0))
     while driver.coordinator.watermarks.low < later:
         driver.step()
-    stream = driver.start_task(1)  # what it says is not heard before the join
+    stream = driver.start_task(1)  # its messages are not handled before the join
     driver.copy(early)
     said, driver.host.inbox._events = driver.host.inbox._events, type(driver.host.inbox._events)()
     joined = driver.host.joins.join([driver.record])

@@ -1,4 +1,4 @@
-"""The host and its apply servers: tasks that are killed, freeze, fail or are strangers."""
+"""The host and its apply servers: tasks that are killed, freeze, fail or are unknown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.session.seeds import seeds
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
-def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost_or_doubled(seed: int) -> None:
+def test_killed_task_with_groups_is_replaced_without_loss_or_duplicates(seed: int) -> None:
     driver = Driver(seed=seed, count=20)
     for number in range(2):
         driver.start_task(number)
@@ -43,7 +43,7 @@ def test_task_that_is_killed_with_groups_in_hand_is_replaced_and_nothing_is_lost
     driver.assert_applied()
 
 
-def test_apply_server_begins_with_a_number_whose_session_copied_tables_before(driver: Driver) -> None:
+def test_apply_server_can_reuse_the_number_of_a_copying_session(driver: Driver) -> None:
     copies = MemoryDestination(store=driver.store)
     copies.open_session(TOPOLOGY, APPLY, server=0, epoch=driver.epoch, tag=b"", incarnation=99).close()
     driver.start_task(0)
@@ -51,7 +51,7 @@ def test_apply_server_begins_with_a_number_whose_session_copied_tables_before(dr
     driver.assert_applied()
 
 
-def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
+def test_messages_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
     old = driver.start_task(0)
     driver.start_task(0)
     driver.gate.receive(old, pb.ServerMessage(failure=pb.ServerFailure(message="of the old one", final=True)))
@@ -60,14 +60,14 @@ def test_words_of_a_replaced_stream_are_ignored(driver: Driver) -> None:
     assert driver.host.servers.facts()[0].has_joined
 
 
-def test_server_that_was_fenced_out_ends_the_driver(driver: Driver) -> None:
+def test_fenced_server_ends_the_driver(driver: Driver) -> None:
     stream = driver.start_task(0)
     driver.gate.receive(stream, pb.ServerMessage(failure=pb.ServerFailure(message="newer epoch", fenced=True)))
     with pytest.raises(FencedError):
         driver.host.turn(0.0)
 
 
-def test_task_that_thaws_after_its_successor_took_over_leaves_the_successors_session_alone(driver: Driver) -> None:
+def test_replaced_task_that_resumes_leaves_its_successors_session_intact(driver: Driver) -> None:
     driver.start_task(0)
     frozen = driver.tasks[0][1]
     driver.start_task(0)
@@ -79,7 +79,7 @@ def test_task_that_thaws_after_its_successor_took_over_leaves_the_successors_ses
     driver.assert_applied()
 
 
-def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> None:
+def test_repeatedly_failing_server_ends_the_driver(driver: Driver) -> None:
     failure = pb.ServerMessage(failure=pb.ServerFailure(error="BugError", message="a defect"))
     for _ in range(servers_module.FAILURES_MAX - 1):
         driver.gate.receive(driver.start_task(0), failure)
@@ -89,7 +89,7 @@ def test_server_that_fails_again_and_again_ends_the_driver(driver: Driver) -> No
         driver.host.turn(0.0)
 
 
-def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happens(driver: Driver) -> None:
+def test_server_process_grown_by_handlers_is_replaced_any_number_of_times(driver: Driver) -> None:
     failure = pb.ServerMessage(
         failure=pb.ServerFailure(error="HandlersGrew", message="own:run has left 65 threads running", replaced=True)
     )
@@ -98,7 +98,7 @@ def test_a_server_whose_process_handlers_fill_is_replaced_as_often_as_that_happe
         driver.host.turn(0.0)
 
 
-def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
+def test_reason_of_a_server_replacement_is_shown_for_a_day(driver: Driver) -> None:
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
     control = ApplyControl(config=driver.config, cores=cores)
     failure = pb.ServerMessage(
@@ -120,7 +120,7 @@ def test_why_a_server_was_replaced_is_told_for_a_day(driver: Driver) -> None:
     assert control._read(cores).detail == ""
 
 
-def test_a_server_that_fails_and_tries_again_for_long_is_told_while_it_lasts(driver: Driver) -> None:
+def test_long_retrying_server_is_reported_while_it_lasts(driver: Driver) -> None:
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
     control = ApplyControl(config=driver.config, cores=cores)
     stream = driver.start_task(0)
@@ -143,7 +143,7 @@ def test_a_server_that_fails_and_tries_again_for_long_is_told_while_it_lasts(dri
     assert told_after(servers_module.FAILING_TOLD_S, "ROLLBACK TRANSACTION") == ("", "")
 
 
-def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
+def test_task_that_does_not_return_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
@@ -155,7 +155,7 @@ def test_task_that_does_not_come_back_ends_the_driver(driver: Driver) -> None:
         driver.host.turn(0.0)
 
 
-def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
+def test_tasks_without_a_running_application_are_awaited(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.run()
@@ -174,7 +174,7 @@ def test_tasks_that_no_application_runs_are_waited_for(driver: Driver) -> None:
         driver.host.turn(0.0)
 
 
-def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_let_in(driver: Driver) -> None:
+def test_task_of_an_ended_run_is_rejected_and_one_of_the_next_is_accepted(driver: Driver) -> None:
     driver.start_task(0)
     older, driver.token = driver.token, driver.gate.tokens.admit()
     driver.gate.tokens.dismiss(older)
@@ -185,7 +185,7 @@ def test_task_of_a_run_that_has_ended_is_turned_away_and_one_of_the_next_run_is_
     driver.start_task(0)
 
 
-def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: Driver) -> None:
+def test_silent_server_with_permission_to_write_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
     driver.host.turn(0.0)
@@ -196,18 +196,18 @@ def test_server_that_reports_nothing_while_it_may_write_ends_the_driver(driver: 
 
 
 @pytest.mark.parametrize("stream", [Stream(token="a guess"), Stream(apply="another"), Stream(7)])
-def test_stranger_is_refused(driver: Driver, stream: Stream) -> None:
+def test_server_with_a_wrong_token_is_refused(driver: Driver, stream: Stream) -> None:
     with pytest.raises(ProtocolError):
         driver.gate.accept(stream)
 
 
-def test_databases_are_told_only_to_who_knows_the_token(driver: Driver) -> None:
+def test_database_access_is_given_only_to_callers_with_the_token(driver: Driver) -> None:
     with pytest.raises(ProtocolError):
         driver.gate.access(pb.AccessRequest(token="a guess"))
     assert driver.gate.access(pb.AccessRequest(token=driver.token)).source.dsn == "secret-source"
 
 
-def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: Driver) -> None:
+def test_drained_host_assigns_nothing_and_reports_when_no_server_writes(driver: Driver) -> None:
     driver.start_task(0)
     driver.host.turn(0.0)
     driver.host.drain()
@@ -223,8 +223,8 @@ def test_drained_host_hands_out_nothing_and_says_when_no_server_writes(driver: D
     assert driver.coordinator.watermarks.low == applied < driver.batches[-1].through_scn
 
 
-def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_nothing_wrong(driver: Driver) -> None:
-    """A function that an ALTER needs fails, for example: the table fits, and cannot be written."""
+def test_status_shows_why_a_server_returns_its_groups(driver: Driver) -> None:
+    """For example, a function that an ALTER needs fails: the table fits but cannot be written."""
     stream = driver.start_task(0)
     cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
     control = ApplyControl(config=driver.config, cores=cores)
@@ -238,7 +238,7 @@ def test_status_says_why_a_server_gives_its_groups_back_while_the_reader_sees_no
         assert control._read(cores).detail == expected
 
 
-def test_server_says_for_which_other_one_it_waits(driver: Driver) -> None:
+def test_server_reports_the_server_it_waits_for(driver: Driver) -> None:
     seen = set()
     for number in range(2):
         driver.start_task(number)

@@ -1,4 +1,4 @@
-"""Tables that are copied while the others are applied: what they have at the end, whatever dies at whatever step."""
+"""Tables copied while others are applied end equal to the source, whichever process dies at any step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(engine: Engine, beside: CopiesBeside) -> None:
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), again=st.integers(0, 2), large=st.sampled_from([0, 3]))
-def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(
+def test_tables_copied_beside_equal_the_source_after_joining(
     seed: int, parallelism: int, again: int, large: int
 ) -> None:
     world = World(seed, MemoryPlace(), count=40, conflicts=0, large=large)
@@ -59,7 +59,9 @@ def test_tables_copied_beside_have_the_source_s_rows_when_they_have_joined(
 @pytest.mark.seeded
 @_SETTINGS
 @given(seed=_SEEDS, parallelism=st.integers(1, 3), large=st.sampled_from([0, 3]))
-def test_joins_survive_whatever_dies(seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joins_survive_the_death_of_any_process(
+    seed: int, parallelism: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(seed, MemoryPlace(), count=40, conflicts=0, large=large)
     arm(monkeypatch, random.Random(seed), 0.02)
     engine, beside = begin(world, seed, parallelism=parallelism, again=1, crash=0.006)
@@ -68,7 +70,7 @@ def test_joins_survive_whatever_dies(seed: int, parallelism: int, large: int, mo
 
 
 @pytest.mark.long
-def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
+def test_join_tests_include_rewinds_and_deaths_during_joins() -> None:
     rewound = died = 0
     for seed in range(12):
         world = World(seed, MemoryPlace(), count=40, conflicts=0, large=2)
@@ -81,11 +83,9 @@ def test_the_tests_above_do_go_back_and_do_die_in_the_middle() -> None:
 
 
 @pytest.mark.long
-def test_tables_that_the_source_empties_while_they_are_copied_join_where_it_did(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Rows that a transaction changed before it truncated the table are of no copy: nothing of it may be missed, and
-    nothing may fail.
+def test_tables_truncated_during_their_copy_join_at_the_truncate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copy contains the rows that a transaction changed before its TRUNCATE: none of them may count as missing, and
+    no step may fail.
     """
     monkeypatch.setattr(Source, "truncate_share", 0.2)
     emptied = 0
@@ -98,7 +98,7 @@ def test_tables_that_the_source_empties_while_they_are_copied_join_where_it_did(
     assert emptied > 2
 
 
-def test_others_go_on_while_a_table_is_copied_and_the_queue_keeps_what_it_needs() -> None:
+def test_other_tables_continue_while_one_is_copied_and_the_queue_is_held() -> None:
     world = World(4, MemoryPlace(), count=30, conflicts=0)
     engine, _ = begin(world, 4)
     engine.beside = lambda engine: None
@@ -111,7 +111,7 @@ def test_others_go_on_while_a_table_is_copied_and_the_queue_keeps_what_it_needs(
         assert sorted(map(repr, world.place.rows(table))) == sorted(map(repr, expected[table.name])), table.name
 
 
-def test_what_is_recorded_says_from_where_a_table_is_applied() -> None:
+def test_record_state_decides_where_applying_a_table_starts() -> None:
     states = ("DONE", "KEPT", "JOINING", "COPIED", "COPYING", "COMPARING", "FAILED", "PENDING", "LEFT")
     records = [record_of(state, 70, state) for state in states]
     new = record_of("new", 0, "PENDING")
