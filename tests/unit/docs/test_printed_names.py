@@ -142,7 +142,6 @@ EXCEPTIONS = {
     "spark_apply/copy/marks/marked_columns:replaced_columns": _PROSE,
     "spark_apply/copy/marks/marked_parts:rewritten_parts": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
-    "topology/checks/transformations:_rule_columns": _PROSE,
 }
 
 
