@@ -542,15 +542,12 @@ class TableInstantiation:
 
     def _claim(self, this: CopyRound, copy: TableCopy) -> bool:
         """Record that a copy begins; return False if it cannot under this snapshot."""
-        why = ""
         if copy.key in this.for_all:
             copy.carries, why = self._shared.carries(copy, this.snapshot)
-        elif copy.table.shared_by and copy.beside:
-            why = self._shared.not_arrived(copy, this.snapshot)
-        if why:
-            self._records.wait({**self._records.waits, copy.key: f"table {copy.key} waits for {why}"})
-            this.has_failed = True
-            return False
+            if why:
+                self._records.wait({**self._records.waits, copy.key: f"table {copy.key} waits for {why}"})
+                this.has_failed = True
+                return False
         return this.claim_copy(copy)
 
     def _copy(self, this: CopyRound) -> None:

@@ -140,7 +140,9 @@ class TableChecks:
             copy, problem = self._copy_of(session, each, facts, captured)
             if not problem and (waits := awaited(each, copy.beside, self.config.topology)):
                 this.waits[copy.key] = waits
-            elif not problem and not (is_shared(each) and self._takes_turn(this, session, each, copy)):
+            elif not problem and is_shared(each):
+                problem = self._take_turn(this, session, each, copy)
+            elif not problem:
                 problem = self._place(this, session, each, copy)
         except (DatabaseUnavailable, DestinationRestarted):
             raise
@@ -201,8 +203,8 @@ class TableChecks:
         this.copies[key] = copy
         return ""
 
-    def _takes_turn(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> bool:
-        """Take the next step of a shared table; return False if it must be added to the round like other tables."""
+    def _take_turn(self, this: CopyRound, session: DestinationSession, each: Standing, copy: TableCopy) -> str:
+        """Take the next step of a shared table; return why it cannot be copied."""
         move, why = self.shared.turn(each, copy.beside, has_rows=may_have_rows(session, copy))
         if move is Move.WAIT:
             this.waits[copy.key] = why
@@ -221,10 +223,12 @@ class TableChecks:
                 replaces=copy.replaces,
                 beside=copy.beside,
             )
+        elif move is Move.ASK:
+            return why
         else:
             this.for_all |= {copy.key} if move is Move.COPY else set()
-            return False
-        return True
+            return self._place(this, session, each, copy)
+        return ""
 
     def refuse_unlike(self, this: CopyRound, chosen: Sequence[Standing]) -> None:
         """Take tables out of a round if their types have other values at the two sites (`unlike_types`)."""

@@ -54,11 +54,11 @@ def uncopied(
                     named.add(table)
                     yield _missing(left, goes_on.source, table)
         half = _in([each for each in recorded(left.name) if each.scn], BEGUN | {"FAILED"}) - named
-        for goes_on in (each for each in after.applies if each.site == left.site):
+        for goes_on in (each for each in after.applies if half and each.site == left.site):
             # One without a record judges the table by its rows, and asks.
-            earlier = counterpart(goes_on, before.applies)
-            begun = _in(recorded(earlier.name), _HERE | BEGUN | {AWAITING}) if half and earlier is not None else ()
-            for table in sorted(half.intersection(begun) - named):
+            if (was := counterpart(goes_on, before.applies)) is None:
+                continue
+            for table in sorted((half & _in(recorded(was.name), _HERE | BEGUN | {AWAITING})) - named):
                 if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
                     named.add(table)
                     yield _half(left, goes_on.source, table)
@@ -101,8 +101,8 @@ def _half(left: ApplySpec, neighbour: str, table: TableName) -> Finding:
         left,
         neighbour,
         table,
-        f"apply process {left.name} leaves in the middle of its copy: the rows that it has copied stay at {left.site},"
-        f" and no apply process completes or removes them, as {neighbour} writes the table, too",
+        f"apply process {left.name} leaves in the middle of its copy: rows that it has copied may stay at {left.site},"
+        f" and no apply process completes or removes them, as {neighbour} has the table, too",
     )
 
 

@@ -31,9 +31,9 @@ Durable when
     asks again.
 
 Bounds
-    A way without a record is waited for _MISSING_S. Then the others continue without it, and it decides later by the
-    rows that it finds. While no way copies, an AWAITING one renews its snapshot from time to time. So queue and redo
-    hold no more than about the time that it has waited.
+    A way without a record is waited for _MISSING_S. Then the others continue without it. It decides later by the rows
+    that it finds; if its source has rows, it asks an operator. While no way copies, an AWAITING one renews its snapshot
+    from time to time. So queue and redo hold no more than about the time that it has waited.
 
 Other cases are decided elsewhere: a destination table with rows of another apply process is handled by
 `spark_apply.copy.ways.neighbours`.
@@ -78,6 +78,7 @@ class Move(Enum):
     WAIT = "it waits for others"
     NOTHING = "no site had a row of it"
     COPY = "it is copied, for all"
+    ASK = "an operator decides"
 
 
 def is_shared(each: Standing) -> bool:
@@ -143,6 +144,8 @@ class SharedTables:
             return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
         if not has_rows and all(other.is_awaiting for other in others):
             return self._copied(each, others)
+        if not has_rows and not each.table.keep_existing:
+            return Move.ASK, self._went_on([other.apply for other in others if not other.is_awaiting])
         return Move.AS_EVERYWHERE, ""
 
     def carries(self, copy: TableCopy, snapshot: str) -> tuple[tuple[Carried, ...], str]:
@@ -168,33 +171,6 @@ class SharedTables:
                 return (), f"a moment in which apply process {there} at {self.both_ways.there} has nothing half applied"
             found.append(Carried(apply=other.apply, identity=other.identity, scn=seen.scn))
         return tuple(found), ""
-
-    def not_arrived(self, copy: TableCopy, snapshot: str) -> str:
-        """What a copy waits for that begins beside others, which went on without it; empty: it may begin.
-
-        The snapshot may have rows that the others send, too. They must have been applied here: the copy differs from
-        the table then, and fails. Rows that are applied behind the copy would be there twice.
-
-        Args:
-            copy: of a table that all sites share.
-            snapshot: of the source.
-
-        Raises:
-            DatabaseError: the source does not say what it has applied.
-        """
-        topology = self.records.config.topology
-        for other, there in self._others(copy.table.shared_by, copy.beside):
-            if (in_snapshot := self._seen(there, other, snapshot)) is None:
-                continue  # it has sent nothing to the source
-            if not in_snapshot.is_settled:
-                return f"a moment in which apply process {there} at {self.both_ways.there} has nothing half applied"
-            here = self.records.destination.arrival_seen(topology, other.apply, other.identity, snapshot="")
-            if here is None or here.has_errors or here.scn < in_snapshot.scn:
-                return (
-                    f"apply process {other.apply}, until it has applied everything up to SCN"
-                    f" {scn_text(in_snapshot.scn)} without an error transaction"
-                )
-        return ""
 
     def _begun(self, each: Standing) -> tuple[Move, str]:
         """Decide about a table without rows whose record, if any, does not count."""
@@ -266,6 +242,16 @@ class SharedTables:
             )
         return (
             "" if seen.scn >= other.scn else f"{who}, until it has applied everything up to SCN {scn_text(other.scn)}"
+        )
+
+    def _went_on(self, others: Sequence[str]) -> str:
+        """Say why a late site's rows are not copied beside what others bring from everywhere else."""
+        site = self.both_ways.there
+        return (
+            f"the destination table is empty, and {site} has rows. But {' and '.join(others)} began without {site}, and"
+            f" what is in flight there may be among these rows, or be deleted already: a copy could double rows or bring"
+            " deleted ones back. Let changes of the table rest at every site until everything has arrived everywhere, then"
+            f" run `headrace up FILE --keep-existing`: the table is copied from {site}"
         )
 
     def _waits(self, each: Standing, what: str) -> tuple[Move, str]:
