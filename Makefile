@@ -9,7 +9,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types bench fmt protos docs site clean
+.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types lint-collect bench fmt protos docs site clean
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
@@ -40,9 +40,10 @@ test: lint
 soak: setup
 	@$(BIN)/python -m tests.lanes soak $(ARGS)
 
-# Side by side: types take half a minute of one core.
+# Side by side: types take half a minute of one core, and the tests as long to be compiled the first time. Without that
+# each worker of a lane would compile them all for itself.
 lint: setup
-	@$(MAKE) -j4 --output-sync=target lint-style lint-protos lint-imports lint-types
+	@$(MAKE) -j5 --output-sync=target lint-types lint-collect lint-style lint-protos lint-imports
 	@echo 'lint: clean'
 
 lint-style:
@@ -57,6 +58,9 @@ lint-imports:
 
 lint-types:
 	@$(BIN)/mypy --no-error-summary
+
+lint-collect:
+	@said=$$($(BIN)/python -m pytest --collect-only -q tests 2>&1) || { tail -n 40 <<<"$$said"; exit 1; }
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)
