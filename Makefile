@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 export PYTHON
-# Many container images set it. Each of the hundreds of processes that tests start would compile what was changed anew, and pytest its 600 files.
+# Many container images set it: each of the hundreds of processes that tests start would compile changed modules anew, and pytest its 600 files.
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
