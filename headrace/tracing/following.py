@@ -237,7 +237,7 @@ class _Looked:
                 "PASSED",
                 0,
                 "its low watermark is above the transaction, but the apply process was restarted since and does not"
-                " remember more: the transaction is applied, in the error queue, or was discarded (`headrace explain`"
+                " remember more: the transaction is applied, in the error queue, or was discarded (`headrace explain FILE TABLE KEY`"
                 " shows it for a row)",
             )
         return self._under_way()

@@ -357,7 +357,7 @@ def test_full_receiver_reports_waiting_commits_and_whether_purging_helps(receive
     while receiver.detail_state() != "PAUSED: REDO IS FULL":
         receiver.step()
     problem = receiver.details().problem
-    assert "when the captures here need less of it" in problem
+    assert "when the captures here need less of the copy" in problem
     assert ("commits at dbs1 that wait for the log writer wait until then" in problem) == is_sync
 
 

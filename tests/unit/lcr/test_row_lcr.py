@@ -265,7 +265,7 @@ def test_command_type_can_change_while_values_stay() -> None:
 
 
 def test_both_kinds_cannot_be_read_at_once() -> None:
-    with pytest.raises(LcrError, match="not both"):
+    with pytest.raises(LcrError, match=r'not "\*"'):
         RowLcr(batch(), 1).get_value("*", "c0")
 
 

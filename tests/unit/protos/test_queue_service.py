@@ -24,7 +24,7 @@ def test_status_is_answered_while_the_queue_is_locked_and_shows_it(tmp_path: Pat
     assert before.problem == ""
     with service.changing():
         held = service.status()
-    assert "the queue is held" in held.problem
+    assert "the queue is locked" in held.problem
     assert replace(held, problem=before.problem) == before
     assert service.status().problem == before.problem
 

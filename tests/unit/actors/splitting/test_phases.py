@@ -393,7 +393,7 @@ def test_request_that_cannot_be_stored_is_refused(spec, tmp_path):
     assert Requests(damaged).names() == ()
     requests = Requests()
     requests._file = in_the_way / "split_requests.json"
-    with pytest.raises(PropagationError, match="is not kept"):
+    with pytest.raises(PropagationError, match="was not saved"):
         requests.put("p", split=True)
     assert requests.get("p") is None
 

@@ -180,7 +180,7 @@ def test_used_data_are_never_taken_for_remains_of_an_interrupted_start(tmp_path:
     server = made(tmp_path / "one", "data")
     (server.folder / "server.json").unlink()
     initialized_by(monkeypatch, tmp_path / "one")
-    with pytest.raises(DatabaseError, match=r"without the file server\.json"):
+    with pytest.raises(DatabaseError, match=r"not the file server\.json"):
         server.start()
     assert (server.folder / "data" / "PG_VERSION").exists()
 

@@ -141,6 +141,6 @@ def test_spark_version_without_the_expected_fields_is_named():
             return _Class("org.example.Backend", [], _Class("java.lang.Object", []))
 
     with pytest.raises(
-        LookupError, match=r"org.example.Backend has no field appId: pyspark or raydp is another version"
+        LookupError, match=r"org.example.Backend has no field appId: the installed version of pyspark or raydp is not"
     ):
         authentication._field(Backend(), "appId")
