@@ -23,7 +23,6 @@ from headrace.rules.conflict_handlers import (
 )
 from topology.file.shape.models import ApplyModel, ConflictHandlerModel, TombstonesModel, TopologyModel, UncomparedModel
 from topology.problems import nearest
-from topology.spec import TopologySpec
 
 __all__ = ["conflict_findings", "conflict_rules"]
 
@@ -62,15 +61,14 @@ def conflict_rules(top: TopologyModel, own: ApplyModel | None, site: str = "") -
     )
 
 
-def conflict_findings(top: TopologyModel, applies: Mapping[str, ApplyModel], spec: TopologySpec) -> Iterator[Finding]:
+def conflict_findings(top: TopologyModel, applies: Mapping[str, ApplyModel]) -> Iterator[Finding]:
     """Yield problems between handlers that are each correct.
 
     Args:
         top: the file.
         applies: its apply processes, as written.
-        spec: the topology that the file was read as.
     """
-    sites = [site.name for site in spec.sites]
+    sites = list(top.sites)  # also those that have problems of their own
     yield from _listed("conflict_handlers", top.conflict_handlers, sites)
     for name, model in applies.items():
         yield from _listed(f"applies.{name}.conflict_handlers", model.conflict_handlers or (), sites)

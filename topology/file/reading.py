@@ -346,9 +346,7 @@ class _Reader:
         )
         self._check_unreadable(spec)
         if self._top is not None:
-            self.document.findings += [
-                self._located(each) for each in conflict_findings(self._top, self._applies, spec)
-            ]
+            self.document.findings += [self._located(each) for each in conflict_findings(self._top, self._applies)]
             self.document.findings += [self._located(each) for each in table_setting_findings(self._top, self._applies)]
         self.document.findings += [self._located(each) for each in dependency_findings(self._applies)]
         checked = check_and_prove(

@@ -38,6 +38,7 @@ def proof_findings(proof: Proof) -> Iterator[Finding]:
     yield from Duplicates(proof).findings()
     yield from _mixed(proof)
     yield from _never_arriving(proof)
+    yield from _never_sent(proof)
     yield from _lost(proof)
     yield from _kept_back(proof)
     yield from _unclaimed(proof)
@@ -133,6 +134,35 @@ def _never_arriving(proof: Proof) -> Iterator[Finding]:
                     f"the way {' -> '.join(ways[0].components)}",
                     "let the rules on the way take untagged changes (tagged: false), or write here "
                     "which tags are intended",
+                    is_error=False,
+                )
+
+
+def _never_sent(proof: Proof) -> Iterator[Finding]:
+    """Yield rules of propagations to which no change comes, such as those that `replicate` made for a capture process.
+
+    A capture process in the file that replaces the generated one may not take everything that `replicate` promises.
+    """
+    classes = proof.classes
+    for propagation in proof.spec.propagations:
+        hops = [
+            hop
+            for hop in dict.fromkeys(each for hops in proof.hops.values() for each in hops)
+            if any(client is propagation for client in clients_of(hop))
+        ]
+        for number, rule in enumerate(propagation.rules.include or ()) if hops else ():
+            matched, coming = classes.matched_by((rule,)), 0
+            for hop in hops:
+                before = hop.way.clients[: [each is propagation for each in clients_of(hop)].index(True)]
+                coming |= classes.carried_by(before) & classes.at_source(matched, classes.named_behind(before))
+            if rule.dml and not coming:
+                first = clients_of(hops[0])[0]
+                yield finding_at(
+                    f"propagations.{propagation.name}.rules.include[{number}]",
+                    f"no change of {rule} ever comes to propagation {propagation.name}: {place_in_file(first)} does not"
+                    " take it",
+                    f"add the table to {place_in_file(first)}.rules, or write propagations.{propagation.name} with rules"
+                    " of what is to be sent",
                     is_error=False,
                 )
 

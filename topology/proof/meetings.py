@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["meetings", "unseen_conflicts"]
 
 _FIX = "let each site write rows of its own, or set conflict handlers for every kind (docs/how/conflicts.md)"
+# A method that decides about the whole row accepts no second handler beside it.
+_FIX_OF_UNIQUE_KEYS = (
+    "no action is needed where the tables have no other unique key; else let each site use values of its own there, or"
+    " set a handler for update_exists where the table's method accepts one (docs/how/conflicts.md)"
+)
 
 
 def meetings(spec: TopologySpec, proof: Proof) -> Iterator[Finding]:
@@ -117,7 +122,7 @@ def _warning(table: str, origins: tuple[str, ...], sites: tuple[str, ...], lacki
     return Finding(
         path="sites",
         is_error=False,
-        fix=_FIX,
+        fix=_FIX_OF_UNIQUE_KEYS if lacking == ("update_exists",) else _FIX,
         problem=f"{' and '.join(origins)} write the same tables, such as {table}, and {what}: where they {when} at the"
         " same time, the"
         f" whole later transaction goes into the error queue of {', '.join(sites)}, where old values are in"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.topologies.files import SITES, findings, problems, read
 from topology.checks.static import check
+from topology.file.reading import read_topology
 from topology.problems import as_line
 
 CHAIN = (
@@ -432,3 +433,23 @@ def test_unused_part_is_a_warning(tmp_path, old, new, expected):
     findings = check(read(tmp_path, CHAIN.replace(old, new)))
     assert expected in [as_line(finding) for finding in findings]
     assert not any(finding.is_error for finding in findings)
+
+
+def test_capture_process_in_the_file_that_takes_less_than_replicate_promises_is_named(tmp_path):
+    file = tmp_path / "topology.yaml"
+    file.write_text(
+        """
+topology: erp
+sites: {db1: {database: {kind: embedded}}, db2: {database: {kind: embedded}}}
+replicate:
+  - {schemas: [sales], from: db1, to: [db2]}
+  - {schemas: [shop], between: [db1, db2]}
+captures:
+  capture_db1: {site: db1, source: db1, queue: q_db1, rules: {include: [{schema: sales}]}}
+"""
+    )
+    (found,) = [each for each in check(read_topology(file)) if "ever comes to" in each.problem]
+    assert (found.path, found.problem) == (
+        "propagations.db1_to_db2.rules.include[1]",
+        "no change of shop.* ever comes to propagation db1_to_db2: captures.capture_db1 does not take it",
+    )
