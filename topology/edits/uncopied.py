@@ -56,9 +56,9 @@ def uncopied(
         half = _in([each for each in recorded(left.name) if each.scn], BEGUN | {"FAILED"}) - named
         for goes_on in (each for each in after.applies if each.site == left.site):
             # One without a record judges the table by its rows, and asks.
-            earlier = counterpart(goes_on, before.applies)
-            begun = _in(recorded(earlier.name), _HERE | BEGUN | {AWAITING}) if half and earlier is not None else ()
-            for table in sorted(half.intersection(begun) - named):
+            known = counterpart(goes_on, before.applies)
+            has = _in(recorded(known.name), _HERE | BEGUN | {AWAITING}) if half and known is not None else ()
+            for table in sorted(half.intersection(has) - named):
                 if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
                     named.add(table)
                     yield _half(left, goes_on.source, table)
