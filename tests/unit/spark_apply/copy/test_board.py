@@ -6,7 +6,7 @@ import threading
 
 from headrace.databases.table_digest import TableDigest
 from protos import apply_pb2 as pb
-from spark_apply.copy import board as copy_board
+from spark_apply.copy.pieces import board as copy_board
 from spark_apply.copy.pieces.board import CopyBoard
 
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.base.errors import ApplyError, DatabaseError, DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.lcr.scn import Scn
-from spark_apply.copy import catching_up as module
+from spark_apply.copy.comparison import catching_up as module
 from spark_apply.copy.comparison.catching_up import CatchingUp, WaysBack
 
 

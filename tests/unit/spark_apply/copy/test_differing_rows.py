@@ -13,7 +13,7 @@ from headrace.base.errors import ApplyError
 from headrace.databases.memory.copying import MemoryTableReader, StoreTables
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.table_name import TableName
-from spark_apply.copy import differing_rows as comparing
+from spark_apply.copy.comparison import differing_rows as comparing
 from spark_apply.copy.comparison.differing_rows import (
     STEADY_LOOKS,
     FoundRows,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,19 +20,21 @@ from headrace.databases.memory.store import destination_column
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.copy import instantiation as module
-from spark_apply.copy import rounds, standing
 from spark_apply.copy.instantiation import TableInstantiation
+from spark_apply.copy.pieces import rounds
+from spark_apply.copy.records import standing
 from spark_apply.copy.records.tables import TableProgress
 from spark_apply.copy.ways.obstacles import refused
 from tests.support.copies.copying_threads import FreezingTask
 from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
+from tests.support.session.noted import noted
 
 
 class Joins:
     """In place of `JoinCalls`: what was asked, in order."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.asked, self.is_joined = world, [], True
+        self.world, self.asked, self.is_joined = world, list[Any](), True
         self.emptied: dict[TableName, Scn] = {}
         self.truncated_parts: dict[tuple[str, str], Scn] = {}
 
@@ -180,7 +183,7 @@ def test_table_that_is_missing_at_the_destination_when_the_driver_starts_again_i
 def test_table_rewritten_while_it_is_copied_is_copied_again_whole(is_beside: bool):
     world = World("a", "b")
     copying = world.copying()
-    rewritten = []
+    rewritten: list[Any] = []
 
     def rewrite(piece: Any) -> None:
         if piece.table.name == "b" and not piece.is_digest and len(rewritten) < 2:
@@ -215,7 +218,7 @@ def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
 def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_copied_when_that_ends(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    world, told = World("a", "b"), []
+    world, told = World("a", "b"), list[Any]()
     monkeypatch.setattr(world, "_moved", told.append)
     copying, rewritten = rewritten_always(world)
     copying.run_first()
@@ -229,7 +232,7 @@ def test_table_that_is_rewritten_all_the_time_fails_alone_with_a_reason_and_is_c
             failed_at.append(world.source.opened)
         if failed_at and world.source.opened >= failed_at[0] + 3:  # it is tried again
             rewritten.append("end")
-        return record.state == "DONE"
+        return bool(record.state == "DONE")
 
     joins = beside(world, until, copying=copying)
     assert failed_at == [5]
@@ -267,7 +270,7 @@ def test_truncate_in_the_log_ends_the_copy_of_a_table_that_is_truncated_all_the_
         nonlocal looks
         looks += 1
         assert looks < 3000, world.states
-        return world.recorded()["b"].state == "DONE"
+        return bool(world.recorded()["b"].state == "DONE")
 
     world.should_end = should_end
     copying.run_beside(joins)
@@ -354,7 +357,9 @@ def test_a_table_that_cannot_be_proved_keeps_its_rows_when_it_is_to_be_copied_ag
     before = list(world.store.rows("public", "b"))
     assert before
 
-    class Unprovable(type(copying.source_reader)):
+    kind: Any = type(copying.source_reader)
+
+    class Unprovable(kind):  # type: ignore[misc]  # whatever the world reads with
         def prove_large(self, owner: str, name: str, *_: Any, **__: Any) -> None:
             if name == "b":
                 raise DatabaseError("a value is too large")
@@ -380,10 +385,10 @@ def test_copy_that_is_asked_for_when_the_driver_ends_and_the_destination_is_away
     joins = Joins(world)
     world.store.is_reachable = False
     world.should_end = lambda: True
-    copying._leave_out(joins)  # type: ignore[arg-type]
+    copying._leave_out(joins)
     assert joins.asked == []
     world.store.is_reachable = True
-    copying._leave_out(joins)  # type: ignore[arg-type]
+    copying._leave_out(joins)
     assert joins.asked == [("leave out", {("public", "a")})]
     assert world.recorded()["a"].state == "COPYING"
 
@@ -415,7 +420,7 @@ def test_queue_may_forget_again_when_a_join_is_made_though_its_answer_came_too_l
         return joins.asked[-1:] == [("hold", None)] and world.recorded()["late"].state == "DONE"
 
     world.should_end = should_end
-    world.copying().run_beside(joins)  # type: ignore[arg-type]
+    world.copying().run_beside(joins)
     assert not late
     world.assert_same("a", "late")
 
@@ -456,7 +461,7 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_one(monkeypatch: pyt
     monkeypatch.setattr(
         world.source,
         "tables",
-        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+        lambda rules: tuple(replace(table, bytes=sizes[table.name]) for table in tables(rules)),
     )
     joins = beside(world, lambda: [each.state for each in world.recorded().values()] == ["DONE"] * 3)
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
@@ -544,7 +549,7 @@ def test_copy_that_fails_again_and_again_is_shown_so_all_the_time_and_comes_afte
     monkeypatch.setattr(
         world.source,
         "tables",
-        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+        lambda rules: tuple(replace(table, bytes=sizes[table.name]) for table in tables(rules)),
     )
     copying = world.copying()
 
@@ -571,7 +576,7 @@ def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_th
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)
-    record = module.replace(world.recorded()["t"], state="COPIED")
+    record = replace(world.recorded()["t"], state="COPIED")
     destination.record_instantiation(TOPOLOGY, APPLY, destination.progress(TOPOLOGY, APPLY).epoch, record)
     world.source.rename_table("public.t", "t2")
     world.create("late")
@@ -590,7 +595,7 @@ def test_copied_table_that_was_renamed_waits_held_and_visibly_for_its_name_at_th
             assert ("t2", "FAILED") in world.states
             assert {scn for what, scn in joins.asked if what == "hold"} == {record.scn}
             moved = world.store.tables.pop(("public", "t"))
-            moved.table = module.replace(moved.table, name="t2")
+            moved.table = replace(moved.table, name="t2")
             world.store.tables["public", "t2"] = moved
         return "t2" in world.recorded() and world.recorded()["t2"].state == "DONE"
 
@@ -624,7 +629,7 @@ def test_a_table_is_not_copied_into_the_empty_table_of_another_one_that_gave_up_
     copying = passed_on(world)
     world.source.confirmed_scn = Scn(0)
     waited: list[object] = []
-    monkeypatch.setattr(module, "wait_captured", lambda snapshot, site, should_end: bool(waited.append(snapshot)))
+    monkeypatch.setattr(module, "wait_captured", lambda snapshot, site, should_end: not noted(waited, snapshot))
     looks = 0
 
     def end() -> bool:
@@ -649,7 +654,7 @@ def test_it_is_copied_once_the_destination_has_the_new_names():
     def renamed() -> bool:
         if ("t", "FAILED") in world.states and ("public", "t2") not in world.store.tables:
             moved = world.store.tables.pop(("public", "t"))
-            moved.table = module.replace(moved.table, name="t2")
+            moved.table = replace(moved.table, name="t2")
             world.store.tables["public", "t2"] = moved
             world.store.create_table("public", "t", [destination_column("id"), destination_column("v")], key=("id",))
         return False

@@ -21,9 +21,9 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.copy import instantiation as module
-from spark_apply.copy import standing
 from spark_apply.copy.instantiation import TableInstantiation
 from spark_apply.copy.pieces.tasks import CopyPlaces
+from spark_apply.copy.records import standing
 from spark_apply.copy.records.standing import Standing
 from spark_apply.copy.records.tables import TableProgress
 from tests.support.copies.copying_threads import ThreadWorkers
@@ -265,7 +265,7 @@ def test_the_one_that_comes_second_waits_visibly_until_the_first_copy_has_ended(
     site.apply("1")
     copying = two.copying(keep=True)
     copying.run_first()
-    assert two.record is None
+    assert [two.record] == [None]
     assert two.progress.state == "PENDING"
     waits = (
         "table shop.rooms waits: apply process apply_from_dbs1_at_dbs3 copies into it, or has begun to and"
