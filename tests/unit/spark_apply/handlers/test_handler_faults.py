@@ -7,6 +7,7 @@ Longer than 500 lines: one place lists what a handler can do wrong, so that a mi
 from __future__ import annotations
 
 import gc
+import importlib
 import resource
 import signal
 import sys
@@ -45,8 +46,10 @@ def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return 0.0, 0.0
 
     monkeypatch.setattr(
-        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
-    )  # type: ignore[attr-defined]
+        time_limits,
+        "_signal",
+        types.SimpleNamespace(**vars(importlib.import_module("_signal")) | {"setitimer": never_rings}),
+    )
     return timers
 
 
@@ -103,7 +106,7 @@ def test_a_handler_whose_statement_takes_its_time_has_it_twice_too(late: int, mo
         if statements[0].values[0] == late:
             called.append(1)
             signal.raise_signal(signal.SIGALRM)  # its time is over; the other calls have theirs
-            self._state = "failed"
+            self._transaction.fail()
             raise DataError("it took too long", sqlstate="57014")
         return run_sql(self, statements, timeout_s=timeout_s)
 
@@ -130,7 +133,7 @@ def test_in_another_thread_python_code_is_interrupted_too() -> None:
 
     def call() -> None:
         try:
-            Handlers(rules).call(rules.dml[0].function, None, None, holds=lambda: False)  # type: ignore[arg-type]
+            Handlers(rules).call(rules.dml[0].function, None, None, holds=lambda: False)
         except HandlerError as error:
             found.append(error.message)
 
@@ -263,7 +266,7 @@ def test_a_handler_can_not_hide_that_the_database_went_away(monkeypatch: pytest.
         calls.append(1)
         if len(calls) == 2:
             raise DatabaseUnavailable("gone")
-        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+        return run_sql(self, statements, timeout_s=timeout_s)
 
     monkeypatch.setattr(MemorySession, "run_sql", broken)
     result = at.apply(inserts(1), inserts(2))
@@ -529,7 +532,7 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
         hours.append(2 * HOURS_S)
         signal.raise_signal(signal.SIGALRM)  # its time ends while the statement runs
         ended.append(1)
-        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+        return run_sql(self, statements, timeout_s=timeout_s)
 
     set_timers(monkeypatch)
     monkeypatch.setattr(process_bounds, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(hours)))
@@ -581,7 +584,7 @@ def test_a_handler_that_goes_on_after_its_time_ends_its_process(waits: str, monk
 
     def call() -> None:
         try:
-            handlers.call(rules.dml[0].function, None, None, holds=holds)  # type: ignore[arg-type]
+            handlers.call(rules.dml[0].function, None, None, holds=holds)
         except HandlerError as error:
             found.append(error.message)
 
