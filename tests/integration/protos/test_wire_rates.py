@@ -16,7 +16,9 @@ from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import RateExceeded
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
+from headrace.status.queues import QueueStatus
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, redo_pb2
 from protos.links.apply_link import REPORTS_MAX, ServerStream
@@ -25,6 +27,7 @@ from protos.links.redo_link import RedoWatchClient
 from protos.wire import rates, transport
 from protos.wire.admission import Admission
 from protos.wire.rates import Limit
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.session.bounds import STALL_S
 from tests.support.values.lcr_batches import insert_batch
@@ -277,7 +280,7 @@ def test_site_that_connects_again_and_again_is_refused_and_another_site_is_serve
         world.peer("Queue"), topology="t", component="apply_a", queue="q_dbs1", incarnation=transport.new_incarnation()
     )
     world.subscriber.close()
-    ours.subscribe({"dbs1": world.scn}, 4 << 20)
+    ours.subscribe({"dbs1": Scn(world.scn)}, 4 << 20)
     world.subscriber = ours
     assert world.admissions["Queue"].status().refused_calls >= refused
 
@@ -313,8 +316,10 @@ def test_site_that_holds_streams_open_leaves_room_for_another_site(world: World)
         return True
 
     wait_until("what ended made room", is_taken, 60)
-    for each in (*watches, *channels):
-        each.close()
+    for watch in watches:
+        watch.close()
+    for channel in channels:
+        channel.close()
 
 
 class _BusyHost(Host):
@@ -391,7 +396,7 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
     )
     subscriber = DequeueClient(queues["q_dbs2"].endpoint(), component="apply_far", queue="q_dbs2", **names)
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, 16 << 20)
+    subscriber.subscribe({"dbs1": Scn(0)}, 16 << 20)
     sent = size = 0
     began = time.monotonic()
 
@@ -418,7 +423,7 @@ def test_smallest_batches_at_full_speed_through_two_queues_are_never_held_back(
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].status().rows == 0, 60)
+    wait_until("everything is acknowledged", lambda: status_of(queues["q_dbs1"], QueueStatus).rows == 0, 60)
     seen = [queue.status().wire for queue in queues.values()]
     assert propagation.end()
     for each in (publisher, subscriber):

@@ -84,7 +84,9 @@ def _opens(system: Sites) -> list[int]:
 def _footprint_mb(system: Sites, name: str) -> float:
     """What a component's process has for itself; its share of a library changes with the processes that have it too."""
     rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
-    return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+    found = re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)
+    assert found is not None, rollup
+    return int(found[1]) / 1024
 
 
 class _Gaps:

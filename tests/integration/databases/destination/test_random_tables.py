@@ -5,6 +5,7 @@ key, no column that is stored, as many columns as a table has, partitions; also 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -219,7 +220,7 @@ def test_tables_of_every_kind_are_written_as_they_are_at_the_source(pair: Pair):
             mine, theirs = pair.here_and_there(f"SELECT ROW(t.*)::text FROM {name} t ORDER BY 1")
             assert mine == theirs, (table, table.statements(name))
 
-    engines: list = []
+    engines: list[Any] = []
     every()
 
 

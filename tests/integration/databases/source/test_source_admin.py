@@ -543,8 +543,8 @@ def test_up_goes_on_without_the_administrator_where_what_runs_finds_its_tables(
     with pytest.raises(DatabaseUnavailable, match="as the administrator"):
         publish_as_admin(spec, None)
     monkeypatch.setenv("ADMIN", site.admin_dsn)
-    found, made = publish_as_admin(spec, None)
-    assert found == ()
+    refused, made = publish_as_admin(spec, None)
+    assert refused == ()
     assert list(made) == ["src"]
     with closing(site.source()) as source:
         source.prepare("top", spec.capture_rules("src"))

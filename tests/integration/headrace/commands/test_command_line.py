@@ -54,7 +54,7 @@ def whole_status(system: System) -> dict[str, Any]:
         overview = json.loads(out)
         return overview if ended == DONE and all("started_us" in each for each in overview["components"]) else None
 
-    return wait_until("everybody tells how he is", whole)
+    return dict(wait_until("everybody tells how he is", whole))
 
 
 @pytest.fixture
