@@ -9,6 +9,7 @@ import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -371,7 +372,7 @@ def test_first_capture_process_begins_when_it_is_noted_who_gets_which_table(spec
     left out unnoticed.
     """
     actors.captured["site:a"] = captured("t")
-    call, refused = actors.call, []
+    call, refused = actors.call, list[Any]()
 
     def away_for_a_moment(name, method, *arguments, timeout_s=5.0):
         if method == "note_receivers" and len(refused) < 3:
@@ -500,8 +501,8 @@ def test_components_of_a_site_that_are_of_a_kind_share_a_process(spec, actors):
     }
 
 
-def flow(controller: Controller) -> dict[str, object]:
-    return controller.overview()["flows"][0]
+def flow(controller: Controller) -> dict[str, Any]:
+    return dict(controller.overview()["flows"][0])
 
 
 def sampled(scn: int, at_us: int) -> dict[str, object]:

@@ -15,7 +15,7 @@ class Things:
     """What is made and ended, in order; the last one is sick where `illness` says so."""
 
     def __init__(self) -> None:
-        self.made, self.ended, self.illness = [], [], ""
+        self.made, self.ended, self.illness = list[Any](), list[Any](), ""
         self.shared = Shared(self.open, illness=lambda _: self.illness)
 
     def open(self, stack: ExitStack, _: pytest.Config) -> int:
@@ -72,7 +72,7 @@ def test_a_test_that_has_failed_is_not_failed_once_more(config):
 
 def test_whatever_keeps_it_from_being_looked_at_is_an_illness(config):
     things = Things()
-    things.shared.illness = lambda _: 1 / 0
+    things.shared.illness = lambda _: str(1 / 0)
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
         used(things, Item(config))
     assert things.ended == [0]
@@ -112,5 +112,6 @@ def test_units_come_in_their_order_and_their_modules_by_number(config):
     ]
     sort_by_unit(items)
     assert [item.nodeid[0] for item in items] == ["d", "c", "b", "y", "z"]
+    lost = [Item(config, unit="x")]
     with pytest.raises(AssertionError, match="there is no unit x"):
-        sort_by_unit([Item(config, unit="x")])
+        sort_by_unit(lost)

@@ -217,7 +217,7 @@ def test_what_was_asked_is_done_by_a_controller_that_begins_again(spec, actors):
 def test_a_site_that_is_away_when_its_stream_is_merged_holds_up_nothing_and_is_cleared_when_it_is_back(spec, actors):
     spec = with_another_source(spec)
     controller = merged_while_away(spec, actors)
-    actors.kill = lambda name: None  # type: ignore[method-assign]  # its process is not there to end them
+    actors.kill = lambda name: None  # its process is not there to end them
     report_of_d(actors)
     controller.split("p3")
     step_until(controller, SPLIT, "p3")

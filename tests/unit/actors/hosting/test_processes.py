@@ -10,7 +10,7 @@ import pytest
 from actors.hosting.processes import APPLIES_TOGETHER, process_of
 from tests.support.actors.controllers import one_way_spec
 from topology.edits.changes import components_of
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, TopologySpec
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_apply_processes_that_edits_add_share_a_process_by_fours_wherever_they_s
     spec: TopologySpec, *, at_the_end: bool
 ):
     held: dict[str, set[str]] = {}
-    (apply,), applies = spec.applies, ()
+    (apply,), applies = spec.applies, tuple[ApplySpec, ...]()
     for number in range(2 * APPLIES_TOGETHER + 1):
         added = replace(apply, name=f"apply_{number:02}")
         applies = (*applies, added) if at_the_end else (added, *applies)

@@ -18,7 +18,7 @@ class Applies:
     """Deletes what it is asked to, but what is being executed; each call is noted."""
 
     def __init__(self, *executed: int) -> None:
-        self.executed, self.asked = executed, []
+        self.executed, self.asked = executed, list[Any]()
 
     def delete(self, apply: str, numbers: list[int]) -> list[dict[str, Any]]:
         self.asked.append((apply, numbers))

@@ -422,6 +422,7 @@ def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(s
         ),
     )
     left_out, kept = (replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1")) for _ in range(2))
+    assert kept.alone is not None
     kept = replace(
         kept,
         alone=replace(
@@ -435,6 +436,7 @@ def test_change_that_a_condition_leaves_out_names_the_client_and_the_condition(s
 
 def binary(found: FoundChange) -> FoundChange:
     """The change with values in binary form, as its bytes are."""
+    assert found.alone is not None
     table = replace(
         found.alone.tables[0],
         columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns),

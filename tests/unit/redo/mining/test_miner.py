@@ -573,7 +573,7 @@ def test_capture_that_never_captured_begins_with_the_oldest_redo_and_says_where_
 ):
     folder = tmp_path_factory.mktemp("redo")
     source = busy_source(seed, gulp)
-    first = source.confirmed_scn = source.log[0].order_scn  # as of a slot that was made when there was log already
+    first = source.confirmed_scn = Scn(source.log[0].order_scn)  # as of a slot that was made when there was log already
     cuts = random.Random(seed)
     source.break_after(*(cuts.randint(1, 200) for _ in range(6)))
     writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)

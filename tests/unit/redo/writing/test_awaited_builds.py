@@ -10,6 +10,7 @@ import pytest
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.redo.records import RecordType
 from headrace.redo.segments import RedoReader
@@ -142,7 +143,7 @@ def test_full_redo_log_is_no_reason_to_leave_the_build_out_that_the_captures_wai
     drain(writer, source, clock)
     assert writer.state == "PAUSED: REDO IS FULL"
     source.invisible.clear()
-    start, batches = FIRST_SCN, []
+    start, batches = FIRST_SCN, list[LcrBatch]()
     for _ in range(60):
         drain(writer, source, clock)
         reader = miner(tmp_path, start, ROOT_ONLY)

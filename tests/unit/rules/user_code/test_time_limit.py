@@ -4,12 +4,14 @@ propagations and apply drivers call functions.
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -55,7 +57,7 @@ def test_an_interruption_just_behind_the_function_leaves_nothing_that_interrupts
         times.append(1)
         if len(times) == 1:
             raise TooLong
-        end(*arguments)  # type: ignore[arg-type]
+        end(*arguments)
 
     monkeypatch.setattr(module._WATCHDOG, "end", interrupted)
 
@@ -105,7 +107,7 @@ def test_who_waits_in_the_kernel_beyond_its_time_is_told_of_by_another_thread_un
 def test_a_signal_that_comes_when_a_call_begins_or_ends_leaves_no_timer_behind(place: FunctionType) -> None:
     before = signal.getsignal(signal.SIGALRM)
     signal.setitimer(signal.ITIMER_REAL, 0)  # the bound that this test has itself
-    limit = time_limit(60, lambda: False)
+    limit: Any = time_limit(60, lambda: False)
     limit.__enter__()
     limit._ring(0, SimpleNamespace(f_code=place.__code__))  # nothing is raised there
     with pytest.raises(TooLong):
@@ -161,7 +163,9 @@ def test_an_outer_timer_that_rings_as_a_call_begins_does_not_end_the_call(monkey
 
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
     signal.signal(signal.SIGALRM, lambda *_: rang.append("its owner heard of it"))
-    monkeypatch.setattr(module, "_signal", SimpleNamespace(**vars(module._signal) | {"setitimer": stalled}))
+    monkeypatch.setattr(
+        module, "_signal", SimpleNamespace(**vars(importlib.import_module("_signal")) | {"setitimer": stalled})
+    )
     try:
         with time_limit(30.0, lambda: False):
             pass

@@ -46,7 +46,7 @@ def _apply(**changes: object) -> ApplyConfig:
         "destination": DatabaseAccess(site="b", kind="embedded", dsn="password=two"),
         "queue": "q",
     }
-    return ApplyConfig(**{**fields, **changes})  # type: ignore[arg-type]
+    return ApplyConfig(**{**fields, **changes})
 
 
 def test_secrets_do_not_show_in_what_is_printed() -> None:

@@ -71,7 +71,7 @@ def application() -> Application:
 
 @pytest.fixture
 def server(application: Application) -> Iterator[Server]:
-    server = serve_tasks("127.0.0.1", SparkRuns(application), TOKEN)  # type: ignore[arg-type]
+    server = serve_tasks("127.0.0.1", SparkRuns(application), TOKEN)
     yield server
     server.stop()
 
@@ -119,7 +119,7 @@ def test_kept_run_is_asked_for_again_with_another_token_and_tasks_of_the_older_o
     application: Application,
     server: Server,
 ):
-    mine, moved = runner(server, "x"), []
+    mine, moved = runner(server, "x"), list[bool]()
     run = mine.start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True, moved=moved.append)
     wait_for("the job", lambda: application.jobs, SOON_S)
     mine.tokens.check(application.tokens[0])
@@ -207,7 +207,7 @@ def test_caller_without_the_application_s_token_runs_nothing(application: Applic
 
 def test_call_that_has_ended_before_it_is_served_starts_nothing(application: Application):
     """Its end would never be told, and the job would run for ever."""
-    runs = SparkRuns(application)  # type: ignore[arg-type]
+    runs = SparkRuns(application)
     request = pb.RunRequest(kind=pb.TASK_KIND_COPY, apply="x", tasks=1)
     assert list(runs.run(request, lambda _: False)) == []
     assert (application.jobs, runs.health().runs) == ({}, 0)
@@ -227,7 +227,7 @@ class Executors:
 
 
 def test_application_without_an_executor_is_given_up_after_a_while():
-    executors, counts = Executors(), []
+    executors, counts = Executors(), list[int]()
     watch = ApplicationWatch(executors, counts.append, 0.0)
     watch.look(1.0)
     executors.count = 0

@@ -19,6 +19,7 @@ from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.conversation.groups import GroupResult, GroupRetry, RetryReason
 from tests.support.apply.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
 from tests.support.histories.conflicts import handler
+from tests.support.session.noted import noted
 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (
@@ -486,7 +487,7 @@ def test_other_tables_rows_stay_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         session_type,
         "write",
-        lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes),
+        lambda self, writes: ([noted(sizes, (w.table.name, w.row_count)) for w in writes], write(self, writes))[1],
     )
     at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
     assert sizes == [("d", 50), ("c", 50)]
@@ -532,7 +533,7 @@ def test_a_table_altered_under_rows_that_are_under_way_is_described_again(
 ) -> None:
     """Once: what is planned from its old description, and the order of transactions, would be wrong from then on."""
     at = Handled(rules_of(text, dml=["run"]))
-    write, refused = MemorySession.write, []
+    write, refused = MemorySession.write, list[Any]()
 
     def alters(session: MemorySession, writes: Any) -> tuple[int, ...]:
         if not refused and any(each.version.name == "d" for each in writes):
@@ -561,7 +562,7 @@ def test_rows_between_handled_ones_wait_for_a_statement_that_can_see_them_and_no
     written: list[int] = []
     write = MemorySession.write
     monkeypatch.setattr(
-        MemorySession, "write", lambda session, writes: written.append(len(writes)) or write(session, writes)
+        MemorySession, "write", lambda session, writes: (noted(written, len(writes)), write(session, writes))[1]
     )
     result = at.apply(
         *[[*inserts(2 * key, table="d"), *inserts(key), *inserts(2 * key + 1, table="d")] for key in range(20)]

@@ -243,7 +243,7 @@ def test_definitions_travel_to_the_servers() -> None:
 @given(st.integers(0, 2**32))
 def test_use_and_exclusive_use_are_tracked_as_sets_would(seed: int) -> None:
     rng = random.Random(seed)
-    tracker, unfinished = DependencyTracker(), []
+    tracker, unfinished = DependencyTracker(), list[int]()
     alone: dict[int, int] = {}
     users: dict[int, set[int]] = {}
     for group in range(1, 120):
@@ -469,10 +469,11 @@ def test_a_foreign_key_of_several_columns_orders_rows_though_a_column_that_it_re
     store, renamed = MemoryStore(), MemoryStore()
     with_pairs(store, "a")
     with_pairs(renamed, "z")
-    before, after = (
-        TableFits(lambda owner, name, there=there: there.tables[owner, name].table, lambda version: "")
-        for there in (store, renamed)  # type: ignore[misc]
-    )
+
+    def fits_of(there: MemoryStore) -> TableFits:
+        return TableFits(lambda owner, name: there.tables[owner, name].table, lambda version: "")
+
+    before, after = fits_of(store), fits_of(renamed)
     item, pair = [delete(ITEMS, key(9), b"A", b"B")], [delete(RENAMED_PAIRS, key(1), b"A", b"B")]
     stored = hash_batch(batch_of([Transaction(1, item)], 0), before.fit).stored()
     holds = ErrorHolds([(7, stored)])
@@ -530,7 +531,7 @@ def test_definition_whose_table_was_renamed_here_and_at_the_source_is_named():
     fits = TableFits(described, lambda version: "", dependencies=definitions)
     (version,) = batch_of([Transaction(1, [Change(PARENT, None, (1, 1, "a"))])], 0).tables
     fits.fit(version)
-    assert fits.missing_tables == ()
+    assert list(fits.missing_tables) == []
     store.tables["public", "bills"] = store.tables.pop(("public", "orders"))
     fits.fit(replace(version, name="bills", version=version.version + 1))
     assert fits.missing_tables == ("public.orders",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
 from tests.support.apply.apply_reading import Reading, commits
+from tests.support.session.noted import noted
 from tests.support.values.lcr_batches import insert_batch, table_version
 
 A, B = 16384, 16385
@@ -58,7 +60,7 @@ def batch(name: str, number: int, commit: int, previous: int = 0, *, root: int =
     return replace(found, tables=(version(name, number, root),))
 
 
-def not_asked(number: int) -> str:
+def not_asked(number: int) -> Any:
     raise AssertionError(f"the source may be down, and is asked for {number}")
 
 
@@ -146,11 +148,11 @@ def test_what_only_the_source_can_tell_waits_for_its_answer_and_so_does_what_com
 
 
 def test_new_partition_in_a_batch_of_an_earlier_version_is_applied_and_the_source_is_asked_once():
-    asked = []
+    asked: list[int] = []
     tables = ArrivingTables(
         {("public", "t"): TableStart(scn=Scn(30))},
         [table("t", A)],
-        lambda number: asked.append(number) or "id of t",
+        lambda number: (noted(asked, number), "id of t")[1],
     )
     reading = Reading(tables=tables)
     assert commits(reading.read(batch("t", 777, 20), batch("t", 777, 40, 20), batch("t", 777, 50, 40))) == [40, 50]
@@ -182,8 +184,8 @@ def test_truncate_of_a_table_that_was_never_copied_here_is_left_out():
 
 
 def test_table_that_the_rules_do_not_want_is_not_asked_for():
-    asked = []
-    tables = ArrivingTables({}, [table("t", A)], lambda number: asked.append(number) or "")
+    asked: list[int] = []
+    tables = ArrivingTables({}, [table("t", A)], lambda number: (noted(asked, number), "")[1])
     reading = Reading(tables=tables, rules=RuleSet(include=(Rule(name="t"),)))
     assert commits(reading.read(batch("elsewhere", 777, 20))) == []
     assert not asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,8 @@ def stream(monkeypatch):
 def test_a_stream_of_another_timeline_than_the_one_that_was_checked_is_not_read_but_tried_again(
     monkeypatch, stream, redo
 ):
-    source, session = PostgresSource("dsn", site="dbs1"), Session()
+    source: Any = PostgresSource("dsn", site="dbs1")
+    session = Session()
     monkeypatch.setattr(PostgresSource, "_session", lambda self: session)
     source._connection = session
     assert source.open_stream("t", Scn(100), timeline=redo) is stream

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -281,7 +282,7 @@ def test_a_message_behind_the_first_change_tags_nothing_wherever_chunks_are_cut(
         pg.insert(5, [b"4"]),
         pg.commit(3, 4),
     )
-    decoder, place, found = PostgresLogDecoder(options()), 0, {}
+    decoder, place, found = PostgresLogDecoder(options()), 0, dict[int, Any]()
     while place < len(data):
         chunk = decode(data, decoder, place, rows_max=rows_max)
         place += chunk.consumed
